@@ -1,0 +1,304 @@
+"""Every setting of a model or a run, as frozen values.  config -> everything above"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from difflib import SequenceMatcher
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """An EncoderDenoiser: a masked LM of `transformers`, and the simplex it was trained on."""
+
+    backbone: dict[str, Any] = field(default_factory=dict)
+    """The backbone's own configuration, as `transformers` writes it (`model_type`, sizes ...)."""
+    K: float = 5.0
+    """Simplex scale."""
+    B: int = 25
+    """Block length in training."""
+    T: int = 5000
+    """Diffusion steps in training."""
+
+
+@dataclass(frozen=True)
+class BlockConfig:
+    """A BlockDenoiser: sizes, and what each part of it does."""
+
+    V: int = 8192
+    """Vocabulary size."""
+    D: int = 512
+    """Width."""
+    num_layers: int = 8
+    """Transformer blocks."""
+    num_heads: int = 8
+    """Attention heads."""
+    K: float = 5.0
+    """Simplex scale."""
+    B: int = 25
+    """Block length in training."""
+    T: int = 5000
+    """Diffusion steps in training."""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """How token streams become training sequences."""
+
+    max_len: int = 200
+    """Tokens in a sequence."""
+    weights: tuple[float, ...] = ()
+    """Share of each folder of `--data` in a mixture; empty: in proportion to their sizes."""
+    shift: bool = True
+    """Cut the stream at another offset in every epoch, so that blocks fall on other tokens."""
+
+    def __post_init__(self) -> None:
+        require(self.max_len >= 1, "data.max_len", self.max_len, "a sequence needs a token")
+        require(all(w > 0 for w in self.weights), "data.weights", self.weights, "each above 0")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A training run: objective, optimiser, engine and records."""
+
+    steps: int = 1000
+    """Optimiser steps."""
+    batch: int = 256
+    """Sequences in an optimiser step, over all processes."""
+    micro_batch: int = 0
+    """Sequences in one forward pass of one process; 0: all of its share at once."""
+    seed: int = 0
+    """Decides windows, noise levels, context lengths, noise and dropout."""
+
+    objective: Literal["all_blocks", "one_block"] = "all_blocks"
+    """Supervise every block of a sequence in one pass, or one block after a random context."""
+    share_c: int = 1
+    """one_block: how many consecutive sequences share a context length (the authors: 24)."""
+    levels: Literal["uniform", "band"] = "band"
+    """Where noise levels are drawn: everywhere, or mostly where tokens are decided."""
+
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """Update rule; muon moves hidden matrices, AdamW the rest."""
+    lr: float = 1e-3
+    """Peak learning rate (of AdamW)."""
+    muon_lr: float = 0.02
+    """Peak learning rate of the matrices that Muon moves."""
+    beta1: float = 0.9
+    """Decay of AdamW's first moment."""
+    beta2: float = 0.95
+    """Decay of AdamW's second moment."""
+    eps: float = 1e-8
+    """Added to the root of AdamW's second moment."""
+    weight_decay: float = 0.1
+    """Decoupled weight decay."""
+    decay_rule: Literal["matrices", "authors"] = "matrices"
+    """What is decayed: matrices, or all but names with `bias` or `LayerNorm.weight`."""
+    clip: float = 1.0
+    """Largest gradient norm; 0: no clipping."""
+    ema: float = 0.0
+    """Decay of the weights' moving average, which is then what a run exports; 0: none."""
+
+    schedule: Literal["constant", "linear", "cosine", "wsd"] = "cosine"
+    """How the learning rate falls after the warm-up; wsd: constant, then linear at the end."""
+    warmup: int = 100
+    """Steps over which the learning rate rises from 0 to its peak."""
+    cooldown: float = 0.2
+    """wsd: the share of all steps over which the learning rate falls."""
+    lr_end: float = 0.0
+    """Learning rate at the end, as a share of the peak."""
+
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Arithmetic of the network; weights, moments and the loss stay in fp32."""
+    compile: bool = False
+    """Compile the training step with torch.compile."""
+    recompute: bool = False
+    """Recompute layers in the backward pass instead of keeping them (gradient checkpointing)."""
+    sharding: Literal["ddp", "fsdp"] = "ddp"
+    """Several processes: each holds the whole model, or each a shard of it."""
+    device: str = "auto"
+    """auto: an accelerator when there is one; or cpu."""
+
+    init: str = ""
+    """Start from these weights: a checkpoint's folder or, for an encoder, a masked LM."""
+    init_from: Literal["ema", "raw"] = "ema"
+    """Which weights of a training checkpoint `init` reads; ema falls back to raw."""
+
+    log_every: int = 10
+    """Steps between lines of log.jsonl."""
+    validate_every: int = 500
+    """Steps between validations on the hold-out; 0: only at the end."""
+    validate_sequences: int = 64
+    """Hold-out sequences a validation reads; 0: no validation."""
+    save_every: int = 1000
+    """Steps between checkpoints; 0: only by the clock and at the end."""
+    save_seconds: float = 0.0
+    """Seconds between checkpoints; 0: only by steps."""
+    keep: int = 2
+    """Checkpoints kept."""
+    tensorboard: bool = True
+    """Also write TensorBoard events when tensorboard is installed."""
+    tracker: Literal["none", "wandb", "trackio"] = "none"
+    """Also send the log to this service."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "share_c", "log_every", "keep"):
+            value = getattr(self, name)
+            require(value >= 1, f"train.{name}", value, "use 1 or more")
+        for name in ("micro_batch", "seed", "warmup", "validate_every", "validate_sequences"):
+            value = getattr(self, name)
+            require(value >= 0, f"train.{name}", value, "use 0 or more")
+        for name in ("save_every", "save_seconds", "lr", "muon_lr", "weight_decay", "clip"):
+            value = getattr(self, name)
+            require(value >= 0, f"train.{name}", value, "use 0 or more")
+        for name in ("ema", "beta1", "beta2", "cooldown", "lr_end"):
+            value = getattr(self, name)
+            require(0 <= value <= 1, f"train.{name}", value, "use 0 to 1")
+        require(self.ema < 1, "train.ema", self.ema, "use less than 1")
+        require(self.eps > 0, "train.eps", self.eps, "use more than 0")
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole run: what is trained, on what, and how."""
+
+    model: EncoderConfig | BlockConfig = field(default_factory=BlockConfig)
+    """The denoiser."""
+    data: DataConfig = field(default_factory=DataConfig)
+    """The sequences."""
+    train: TrainConfig = field(default_factory=TrainConfig)
+    """The run."""
+
+
+DENOISERS: dict[str, type] = {"encoder": EncoderConfig, "block": BlockConfig}
+"""The name each kind of model goes by in JSON."""
+
+
+def require(holds: bool, name: str, value: Any, remedy: str) -> None:
+    """Raise a ValueError that names the setting, its value and the remedy, unless it holds."""
+    if not holds:
+        raise ValueError(f"{name}={value} is out of range; {remedy}")
+
+
+def to_json(config: Any) -> dict[str, Any]:
+    """Return a config as plain JSON values; a model carries its kind as `denoiser`."""
+    values: dict[str, Any] = {"denoiser": kind_of(config)} if kind_of(config) else {}
+    for item in fields(config):
+        value = getattr(config, item.name)
+        if is_dataclass(value):
+            value = to_json(value)
+        values[item.name] = list(value) if isinstance(value, tuple) else value
+    return values
+
+
+def kind_of(model: Any) -> str:
+    """Return the name a model's config goes by; empty for any other config."""
+    return next((name for name, cls in DENOISERS.items() if isinstance(model, cls)), "")
+
+
+def from_json(cls: type[C], values: dict[str, Any]) -> C:
+    """Return the config that `to_json` wrote; absent fields keep their defaults."""
+    hints = get_type_hints(cls)
+    known = {name: value for name, value in values.items() if name != "denoiser"}
+    for name in known:
+        if name not in hints:
+            raise ValueError(f"{cls.__name__} has no field {name!r}; {nearest(name, list(hints))}")
+    return cls(**{name: read(hints[name], value, name) for name, value in known.items()})
+
+
+def read(hint: Any, value: Any, name: str) -> Any:
+    """Return a JSON value as the type a field declares, or raise a ValueError."""
+    if isinstance(value, dict) and "denoiser" in value:
+        return from_json(DENOISERS[value["denoiser"]], value)
+    if is_dataclass(hint):
+        return from_json(cast("type[Any]", hint), value)
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        inner = [arg for arg in args if arg is not type(None)]
+        return None if value is None and len(inner) < len(args) else read(inner[0], value, name)
+    if origin is Literal and value in args:
+        return value
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(read(args[0], item, name) for item in value)
+    if origin is dict and isinstance(value, dict):
+        return value
+    if hint is float and type(value) is int:
+        return float(value)
+    if type(value) is hint:
+        return value
+    raise ValueError(f"{name}={value!r} is not {describe(hint)}")
+
+
+def parse(hint: Any, text: str, name: str) -> Any:
+    """Return the value that `name=text` gives a field of this type, or raise a ValueError."""
+    origin, args = get_origin(hint), get_args(hint)
+    if hint is str or (origin is Literal and text in args):
+        return text
+    if origin is tuple:
+        return tuple(parse(args[0], part, name) for part in text.split(",") if part)
+    if hint is float:
+        text = text.replace("_", "")
+    try:
+        value = float(text) if hint is float else json.loads(text.lower() if hint is bool else text)
+    except ValueError:
+        raise ValueError(f"{name}={text} is not {describe(hint)}") from None
+    return read(hint, value, name)
+
+
+def describe(hint: Any) -> str:
+    """Return a type in words, for an error message."""
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(map(str, get_args(hint)))
+    return words.get(hint, str(hint))
+
+
+def override(config: Config, assignments: Sequence[str]) -> Config:
+    """Return a config with `section.field=value`, or `field=value`, applied in order."""
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise ValueError(f"override {assignment!r} has no value; write key=value")
+        section, name = locate(config, key)
+        part = getattr(config, section)
+        value = parse(get_type_hints(type(part))[name], text, f"{section}.{name}")
+        config = replace(config, **{section: replace(part, **{name: value})})
+    return config
+
+
+def locate(config: Config, key: str) -> tuple[str, str]:
+    """Return the section and the field a dotted or bare key means."""
+    dotted = [f"{s.name}.{f.name}" for s in fields(config) for f in fields(getattr(config, s.name))]
+    found = [path for path in dotted if key in (path, path.partition(".")[2])]
+    if len(found) > 1:
+        raise ValueError(f"{key!r} is ambiguous; write " + " or ".join(found))
+    if not found:
+        raise ValueError(f"the config has no field {key!r}; {nearest(key, dotted)}")
+    section, _, name = found[0].partition(".")
+    return section, name
+
+
+def nearest(name: str, names: list[str]) -> str:
+    """Return advice: the existing name closest to a mistaken one, or to its initials."""
+    *section, last = name.split(".")
+    wanted = {last, "".join(word[:1] for word in last.split("_"))}
+
+    def likeness(candidate: str) -> float:
+        *home, bare = candidate.split(".")
+        alike = max(SequenceMatcher(None, want, bare).ratio() for want in wanted)
+        return alike + (bool(section) and section == home)
+
+    return f"the nearest is {max(names, key=likeness)!r}" if names else "it has no fields"
+
+
+def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
+    """Return `field: old -> new` for every field in which two JSON configs differ."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return [] if old == new else [f"{prefix}: {old!r} -> {new!r}"]
+    names = [*old, *(name for name in new if name not in old)]
+    join = f"{prefix}." if prefix else ""
+    return [d for n in names for d in differences(old.get(n), new.get(n), join + n)]
