@@ -1,0 +1,164 @@
+"""The token store: flat files of token ids, mapped into memory.  prepare -> [shards] -> windows
+
+A store is a folder with `index.json` (counts, settings, digests), `tokenizer.json`, and per split a
+list of shards `train-00000.bin`, ...: little-endian uint16 (uint32 when V > 65,536), every document
+followed by one end-of-text token. A document never spans two shards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FORMAT = 1
+INDEX = "index.json"
+JOURNAL = "progress.json"
+SPLITS = ("train", "holdout")
+
+
+def token_dtype(V: int) -> np.dtype[Any]:
+    """The smallest unsigned type that holds ids 0 .. V - 1, little-endian on every machine."""
+    return np.dtype("<u2" if V <= 65536 else "<u4")
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a file's bytes, read a mebibyte at a time."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value so that a reader sees the old file or the whole new one, never a part."""
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def read_index(store_dir: str | os.PathLike[str]) -> dict[str, Any]:
+    """The index of a finished store, or an error that says what the folder is instead."""
+    folder = Path(store_dir)
+    path = folder / INDEX
+    if not path.is_file():
+        if (folder / JOURNAL).is_file():
+            raise ValueError(
+                f"{folder} is not finished: run the same `ssdlm prepare` command again"
+            )
+        raise ValueError(f"{folder} has no {INDEX}: make a token store with `ssdlm prepare`")
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+        found = index["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not the index of a token store: {error!r}") from error
+    if found != FORMAT:
+        raise ValueError(f"{path} has format {found}, this version reads {FORMAT}: prepare again")
+    return index
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of a split: where it is, and where its tokens stand in the split."""
+
+    path: Path
+    start: int
+    num_tokens: int
+    sha256: str
+
+
+class TokenStore:
+    """One split of a prepared folder, read through memory maps that are opened when needed."""
+
+    def __init__(self, store_dir: Path, index: dict[str, Any], split: str):
+        counts = index["splits"][split]
+        self.dir = store_dir
+        self.split = split
+        self.V: int = index["V"]
+        self.end_of_text: int = index["end_of_text"]
+        self.digest: str = index["digest"]
+        """Identifies the whole store: both splits and the tokenizer."""
+        self.num_tokens: int = counts["tokens"]
+        """Tokens of the split, the end-of-text tokens included."""
+        self.num_documents: int = counts["documents"]
+        self.num_bytes: int = counts["bytes"]
+        """UTF-8 bytes of the documents' text, separators not counted: for bits per byte."""
+        self.dtype = token_dtype(self.V)
+        self.shards = _place(store_dir, counts["shards"], self.dtype)
+        self._starts = np.array([shard.start for shard in self.shards], dtype=np.int64)
+        self._maps: dict[int, np.ndarray] = {}
+
+    @classmethod
+    def open(cls, store_dir: str | os.PathLike[str], split: str = "train") -> TokenStore:
+        """Open a split ("train" or "holdout") of a folder that `ssdlm prepare` wrote."""
+        if split not in SPLITS:
+            raise ValueError(f"split={split!r} is unknown; use one of {', '.join(SPLITS)}")
+        return cls(Path(store_dir), read_index(store_dir), split)
+
+    def __len__(self) -> int:
+        return self.num_tokens
+
+    def read(self, start: int, length: int) -> np.ndarray:
+        """A copy of tokens start .. start + length - 1 of the split, across shard boundaries."""
+        if start < 0 or length < 0 or start + length > self.num_tokens:
+            raise ValueError(
+                f"tokens {start} to {start + length} are outside the {self.num_tokens} tokens of "
+                f"the {self.split} split of {self.dir}"
+            )
+        tokens = np.empty(length, dtype=self.dtype)
+        done = 0
+        number = int(np.searchsorted(self._starts, start, side="right")) - 1
+        while done < length:
+            offset = start + done - self.shards[number].start
+            part = self._map(number)[offset : offset + length - done]
+            tokens[done : done + len(part)] = part
+            done += len(part)
+            number += 1
+        return tokens
+
+    def documents(self) -> Iterator[np.ndarray]:
+        """Every document's tokens in order, without its end-of-text."""
+        for number in range(len(self.shards)):
+            tokens = self._map(number)
+            start = 0
+            for end in np.flatnonzero(tokens == self.end_of_text):
+                yield np.array(tokens[start:end])
+                start = int(end) + 1
+
+    def verify(self) -> None:
+        """Compare every shard with its digest; ValueError names the first that differs."""
+        for shard in self.shards:
+            if file_digest(shard.path) != shard.sha256:
+                raise ValueError(f"{shard.path} is damaged: delete {self.dir} and prepare again")
+
+    def _map(self, number: int) -> np.ndarray:
+        if number not in self._maps:
+            self._maps[number] = np.memmap(self.shards[number].path, dtype=self.dtype, mode="r")
+        return self._maps[number]
+
+
+def _place(store_dir: Path, entries: list[dict[str, Any]], dtype: np.dtype[Any]) -> list[Shard]:
+    """The shards of a split one after the other, their sizes checked against the index."""
+    shards = []
+    start = 0
+    for entry in entries:
+        path = store_dir / entry["name"]
+        size = path.stat().st_size if path.is_file() else 0
+        if size != entry["tokens"] * dtype.itemsize:
+            raise ValueError(
+                f"{path} is missing or cut short: delete {store_dir} and prepare again"
+            )
+        shards.append(Shard(path, start, entry["tokens"], entry["sha256"]))
+        start += entry["tokens"]
+    return shards
