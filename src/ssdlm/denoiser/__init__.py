@@ -1,0 +1,59 @@
+"""What every denoiser can do: read a context once, then turn noise into logits, step after step.
+
+Two families answer to it: `encoder.EncoderDenoiser`, the paper's, and `block.BlockDenoiser`, ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from ssdlm.shapes import Block, Context, Simplex, Tensor
+
+
+class Cache(Protocol):
+    """What a denoiser keeps of the context while a block is denoised."""
+
+    @property
+    def context(self) -> Context: ...
+
+
+class Denoiser(Protocol):
+    """A network that estimates a clean block from a noisy one and the context to its left."""
+
+    V: int
+    """Vocabulary size."""
+    K: float
+    """Simplex scale."""
+    max_len: int | None
+    """The longest context and block together; None where any length goes."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def prefill(self, context: Context) -> Any:
+        """Return a cache of all that can be computed from the context alone; C may be 0."""
+        ...
+
+    def extend(self, cache: Any, block: Block) -> Any:
+        """Return the cache of the context followed by a decided block."""
+        ...
+
+    def denoise(self, cache: Any, w_t: Simplex, progress: Tensor) -> Simplex:
+        """Return w_logits (Eq. 13); progress is t/T, a scalar, one a row, or one a position."""
+        ...
+
+
+def row_by_row(forward: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """Apply `forward` so that a row's result cannot depend on how many rows there are.
+
+    Matrix products on a CPU choose their order of summation by the number of rows, so there each
+    row goes alone; the last bit would differ otherwise. Training and GPUs take the whole batch.
+    """
+    alone = len(inputs[0]) == 1 or torch.is_grad_enabled() or inputs[0].device.type != "cpu"
+    if alone:
+        return forward(*inputs)
+    rows = zip(*(tensor.split(1) for tensor in inputs), strict=True)
+    return torch.cat([forward(*row) for row in rows])

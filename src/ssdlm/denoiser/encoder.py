@@ -1,0 +1,121 @@
+"""The paper's denoiser: a bidirectional masked LM that reads tokens and simplexes alike.
+
+    context -> word embeddings                        \\
+                                                       -> masked LM -> logits of the block
+    softmax(w_t) @ W_diff + W_time(t/T)               /
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ssdlm.config import EncoderConfig
+from ssdlm.denoiser import row_by_row
+from ssdlm.shapes import Block, Context, Embeddings, Simplex, Tensor
+
+HEADS = {"roberta": "lm_head", "xlm-roberta": "lm_head", "camembert": "lm_head", "bert": "cls"}
+"""Where a model type keeps its LM head; others are run whole and cut to the block."""
+
+
+@dataclass(frozen=True)
+class EncoderCache:
+    """The context and its word embeddings; it attends to the block, so no more can be kept."""
+
+    context: Context
+    embeddings: Embeddings
+
+
+class EncoderDenoiser(nn.Module):
+    """logits_theta of Eq. 13 over any masked LM of `transformers`."""
+
+    def __init__(self, config: EncoderConfig, backbone: Any) -> None:
+        super().__init__()
+        self.config = config
+        self.backbone = backbone
+        words = self.words
+        self.V, width = words.weight.shape
+        self.K = config.K
+        self.max_len = longest_input(backbone)
+        self.simplex_embed = nn.Linear(self.V, width, bias=False)
+        self.time_embed = nn.Linear(1, width)
+        with torch.no_grad():
+            self.simplex_embed.weight.copy_(words.weight.T)
+
+    @classmethod
+    def from_config(cls, config: EncoderConfig) -> EncoderDenoiser:
+        """Build the network of a configuration, with random weights."""
+        from transformers import AutoConfig, AutoModelForMaskedLM
+
+        settings = {key: value for key, value in config.backbone.items() if key != "model_type"}
+        backbone = AutoConfig.for_model(config.backbone["model_type"], **settings)
+        return cls(config, AutoModelForMaskedLM.from_config(backbone))
+
+    @classmethod
+    def from_masked_lm(cls, backbone: Any, **settings: Any) -> EncoderDenoiser:
+        """Start from a pretrained masked LM: W_diff is a copy of its word embeddings."""
+        return cls(EncoderConfig(backbone=describe(backbone), **settings), backbone)
+
+    @property
+    def words(self) -> nn.Embedding:
+        return self.backbone.get_input_embeddings()
+
+    @property
+    def device(self) -> torch.device:
+        return self.time_embed.weight.device
+
+    def prefill(self, context: Context) -> EncoderCache:
+        return EncoderCache(context, self.words(context))
+
+    def extend(self, cache: EncoderCache, block: Block) -> EncoderCache:
+        return self.prefill(torch.cat((cache.context, block), 1))
+
+    def denoise(self, cache: EncoderCache, w_t: Simplex, progress: Tensor) -> Simplex:
+        progress = progress.to(w_t).reshape(*progress.shape, *[1] * (2 - progress.dim()))
+        progress = progress.expand(w_t.shape[:2])
+        return row_by_row(self.forward, cache.embeddings, w_t, progress)
+
+    def forward(self, context: Tensor, w_t: Simplex, progress: Tensor) -> Simplex:
+        """Return the block's logits; the LM head sees the block's positions only."""
+        dtype = self.simplex_embed.weight.dtype
+        noisy = self.simplex_embed(w_t.softmax(-1).to(dtype))
+        noisy = noisy + self.time_embed(progress.unsqueeze(-1).to(dtype))
+        embeddings = torch.cat((context.to(dtype), noisy), 1)
+        return block_logits(self.backbone, embeddings, num_context=context.shape[1])
+
+
+def block_logits(backbone: Any, embeddings: Tensor, *, num_context: int) -> Tensor:
+    """Run a masked LM and apply its head after the context; most of the head's work is V-wide."""
+    head = HEADS.get(backbone.config.model_type)
+    if head is None:
+        return block_logits_of_all(backbone, embeddings, num_context=num_context)
+    hidden = backbone.base_model(inputs_embeds=embeddings).last_hidden_state
+    head_fn: Callable[[Tensor], Tensor] = getattr(backbone, head)
+    return head_fn(hidden[:, num_context:])
+
+
+def block_logits_of_all(backbone: Any, embeddings: Tensor, *, num_context: int) -> Tensor:
+    """Run a masked LM whole and cut: the plain twin of `block_logits`."""
+    return backbone(inputs_embeds=embeddings).logits[:, num_context:]
+
+
+def longest_input(backbone: Any) -> int | None:
+    """Return how many positions a masked LM has room for, None if it says nothing."""
+    length = getattr(backbone.config, "max_position_embeddings", None)
+    embeddings = getattr(backbone.base_model, "embeddings", None)
+    table = getattr(embeddings, "position_embeddings", None)
+    if length is None or table is None or table.padding_idx is None:
+        return length
+    return length - table.padding_idx - 1  # RoBERTa's positions start after the padding index
+
+
+def describe(backbone: Any) -> dict[str, Any]:
+    """Return a backbone's configuration as JSON-ready values, without what a run left in it."""
+    told = backbone.config.to_diff_dict()
+    told["model_type"] = backbone.config.model_type
+    leave = {"dtype", "torch_dtype", "transformers_version", "_name_or_path"}
+    return {key: value for key, value in told.items() if key not in leave}

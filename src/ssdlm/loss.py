@@ -1,0 +1,65 @@
+"""What training minimises: cross-entropy of a noised block.  denoiser -> [loss] -> train"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from torch.nn import functional as F
+
+from ssdlm import simplex
+from ssdlm.noising import add_noise
+from ssdlm.shapes import Block, Context, Simplex, Tensor, Tokens
+
+
+def block_loss(
+    logits: Simplex, block: Block, *, reduction: Literal["sum", "mean"] = "mean"
+) -> Tensor:
+    """Return -log p(block | w_t, context) (Eq. 8-9).
+
+    "sum" adds over the block and averages over rows, as the paper writes it; "mean" averages over
+    both, as the authors' code does.
+    """
+    nll = F.cross_entropy(logits.float().transpose(1, 2), block, reduction="none")
+    return nll.sum(1).mean() if reduction == "sum" else nll.mean()
+
+
+def one_block_loss(
+    denoiser: Any,
+    context: Context,
+    block: Block,
+    progress: Tensor,
+    *,
+    alpha_bar_t: Tensor,
+    z: Simplex,
+    reduction: Literal["sum", "mean"] = "mean",
+) -> Tensor:
+    """Noise one block of each row at its own level (N,) and return the loss: Algorithm 1's body."""
+    w_0 = simplex.to_logits(block, V=denoiser.V, K=denoiser.K)
+    w_t = add_noise(w_0, alpha_bar_t, K=denoiser.K, z=z)
+    logits = denoiser.denoise(denoiser.prefill(context), w_t, progress)
+    return block_loss(logits, block, reduction=reduction)
+
+
+def split_rows(tokens: Tokens, c: Tensor, *, B: int) -> list[tuple[Tensor, Context, Block]]:
+    """Cut each row into context and block at its own c (N,): (row numbers, context, block) by c.
+
+    Rows of one c go through the network together; a batch with one shared c, as in the authors'
+    code, is a single group.
+    """
+    groups = []
+    for start in c.unique().tolist():
+        rows = (c == start).nonzero().squeeze(-1)
+        chosen = tokens[rows]
+        groups.append((rows, chosen[:, :start], chosen[:, start : start + B]))
+    return groups
+
+
+def draw_splits(u: Tensor, *, max_len: int, B: int, shared: bool) -> Tensor:
+    """Return c ~ U{1..L-B} from uniforms (N,): one a row, or the first row's for all."""
+    c = 1 + (u * (max_len - B)).long().clamp(max=max_len - B - 1)
+    return c[:1].expand_as(c) if shared else c
+
+
+def draw_steps(u: Tensor, *, T: int) -> Tensor:
+    """Return t ~ U{1..T} from uniforms (N,)."""
+    return 1 + (u * T).long().clamp(max=T - 1)

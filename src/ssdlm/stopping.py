@@ -1,0 +1,47 @@
+"""When is a block done before its steps are?  [stopping] -> sampler"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from ssdlm.shapes import Block, Simplex, Tensor
+
+
+class Stop(Protocol):
+    """Says for each row whether its block has settled."""
+
+    patience: int
+    """How many of the latest steps `__call__` wants to see."""
+
+    def __call__(self, recent: Sequence[Block], logits: Simplex) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class never:
+    """Take every step."""
+
+    patience: int = 1
+
+    def __call__(self, recent: Sequence[Block], logits: Simplex) -> Tensor:
+        del recent
+        return torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
+
+
+@dataclass(frozen=True)
+class stable:
+    """Stop a row whose tokens stood still for `patience` steps, each of them near certain."""
+
+    patience: int = 4
+    confidence: float = 0.95
+    """The least probability that any token of the block must have."""
+
+    def __call__(self, recent: Sequence[Block], logits: Simplex) -> Tensor:
+        if len(recent) < self.patience:
+            return never()(recent, logits)
+        still = torch.stack([(tokens == recent[-1]).all(-1) for tokens in recent]).all(0)
+        log_prob = logits.amax(-1).float() - logits.float().logsumexp(-1)
+        return still & (log_prob.exp().amin(-1) >= self.confidence)
