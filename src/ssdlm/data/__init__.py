@@ -1,1 +1,1 @@
-"""Text on disk becomes tokens on disk, and those become batches.  sources -> prepare -> shards -> windows"""
+"""Text becomes tokens on disk, these become batches.  sources -> prepare -> shards -> windows"""
