@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ class Stream(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, span: slice, /) -> Any: ...
+    def read(self, start: int, length: int) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Windows:
         for s, stream in enumerate(self.streams):
             mine = np.flatnonzero(which == s)
             for row, start in zip(mine, self.starts(s, order[mine]), strict=True):
-                rows[row] = stream[start : start + self.max_len]
+                rows[row] = stream.read(int(start), self.max_len)
         return torch.from_numpy(rows)
 
     def route(self, examples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -74,7 +74,7 @@ class Windows:
         which, order = np.empty_like(examples), np.empty_like(examples)
         for period in np.unique(examples // PERIOD):
             mine = examples // PERIOD == period
-            which[mine], order[mine] = (a[examples[mine] % PERIOD] for a in self.deal(period))
+            which[mine], order[mine] = (a[examples[mine] % PERIOD] for a in self.deal(int(period)))
         return which, order
 
     def deal(self, period: int) -> tuple[np.ndarray, np.ndarray]:
@@ -122,7 +122,7 @@ def held_out(streams: Sequence[Stream], max_len: int, count: int) -> Tokens:
     chosen = np.linspace(0, len(places) - 1, min(count, len(places))).round().astype(int)
     rows = np.empty((len(chosen), max_len), dtype=np.int64)
     for row, (s, w) in enumerate(places[i] for i in chosen):
-        rows[row] = streams[s][w * max_len : (w + 1) * max_len]
+        rows[row] = streams[s].read(w * max_len, max_len)
     return torch.from_numpy(rows)
 
 
