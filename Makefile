@@ -1,0 +1,42 @@
+# Needs python3 (3.10 or later, with pip and venv) and make; everything else goes into .venv.
+
+PYTHON ?= python3
+EXTRAS ?= train,eval,serve,dev
+RUN := .venv/bin/python -m
+TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
+
+# The environment of the caller must not leak into ours.
+unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test lint format clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{printf "make %-8s %s\n", $$1, $$2}'
+
+setup: .venv/.installed ## create .venv with the pinned versions
+
+# torch first and by its exact version: asked for by a range, pip may fetch a CUDA build of gigabytes.
+.venv/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "error: $(PYTHON) is missing or older than 3.10; try make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(RUN) pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+	$(RUN) pip install -q -c constraints.txt $(TORCH) hatchling editables
+	$(RUN) pip install -q -c constraints.txt --no-build-isolation -e '.[$(EXTRAS)]'
+	@touch $@
+
+test: lint ## set up, lint, check types, run the tests
+	$(RUN) pytest -q -n auto --maxprocesses=4
+
+lint: setup ## ruff and basedpyright; changes nothing
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) basedpyright
+
+format: setup ## rewrite the sources as ruff would have them
+	$(RUN) ruff check --fix .
+	$(RUN) ruff format .
+
+clean: ## remove .venv and every cache
+	rm -rf .venv .pytest_cache .ruff_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

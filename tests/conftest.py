@@ -1,0 +1,31 @@
+"""What every test stands on: shape checking on, one thread a worker, no network."""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+# Set before anything reads them; subprocesses started by tests inherit all four.
+SRC = Path(__file__).resolve().parents[1] / "src"
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(SRC), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+torch.set_num_threads(1)
+
+# A GPU machine may have neither; `make setup` always brings both.
+if find_spec("jaxtyping") and find_spec("beartype"):
+    from jaxtyping import install_import_hook
+
+    install_import_hook("ssdlm", "beartype.beartype")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests marked `gpu` where there is no CUDA device."""
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")

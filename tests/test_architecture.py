@@ -1,0 +1,321 @@
+"""The dependency rows, read from the import statements: arrows point down only.
+
+Every rule takes `sources`, a mapping from module name ("denoiser.block"; "" is the package itself)
+to its text, and returns its complaints, so that the rules can be shown to fail on made-up packages.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).resolve().parents[1] / "src" / "ssdlm"
+
+ROWS = [
+    ["shapes", "config"],
+    ["schedule", "simplex", "noise", "kernels", "tokenizer", "optim", "recipes", "distributed"],
+    ["noising", "projection", "denoiser", "grid", "stopping"],
+    ["loss", "control"],
+    ["sampler", "likelihood"],
+    ["checkpoint", "guides", "data"],
+    ["train", "api", "engine"],
+    ["evaluate", "serve", "reproduce", "bench", "plot"],
+    ["cli"],
+    ["", "__main__"],
+]
+ROW_OF = {unit: row for row, units in enumerate(ROWS) for unit in units}
+
+FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "registry"}
+HEAVY = {"transformers", "accelerate", "datasets", "rich", "mauve", "fastapi"}
+IMPURE = {"tokenizer", "denoiser.encoder"}
+ALGORITHM_MAY_IMPORT = {"torch", "numpy", *sys.stdlib_module_names}
+SPEAKS = {"tokenizer", "denoiser.encoder", "distributed"}
+
+Sources = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Import:
+    """One name that a module imports."""
+
+    importer: str
+    line: int
+    target: str
+    """Dotted and absolute: "torch.nn", "ssdlm.denoiser.block"."""
+    on_load: bool
+    """It runs when the module is loaded: outside functions and `if TYPE_CHECKING`."""
+
+    @property
+    def library(self) -> str:
+        return self.target.partition(".")[0]
+
+    @property
+    def is_ours(self) -> bool:
+        return self.library == "ssdlm"
+
+    @property
+    def module(self) -> str:
+        """Our module that is meant: "denoiser.block", or "" for the package itself."""
+        return self.target.partition(".")[2]
+
+    def __str__(self) -> str:
+        return f"{self.importer or '__init__'}:{self.line} imports {self.target}"
+
+
+def unit_of(module: str) -> str:
+    """The entry of the row table a module belongs to: denoiser.block -> denoiser."""
+    return module.partition(".")[0]
+
+
+def read_sources(root: Path) -> Sources:
+    """The text of every module below `root`, by name."""
+    sources = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        sources[name] = path.read_text(encoding="utf-8")
+    return sources
+
+
+def nodes_on_load(tree: ast.Module) -> Iterator[ast.AST]:
+    """The nodes that run when the module is loaded."""
+    todo: list[ast.AST] = [tree]
+    while todo:
+        node = todo.pop()
+        yield node
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            todo += node.orelse
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            todo += ast.iter_child_nodes(node)
+
+
+def absolute(node: ast.ImportFrom, importer: str, is_package: bool) -> str:
+    """The dotted module a `from` import names, with leading dots resolved."""
+    if node.level == 0:
+        return node.module or ""
+    here = ["ssdlm", *filter(None, importer.split("."))]
+    up = node.level - is_package
+    return ".".join([*here[: len(here) - up], *filter(None, [node.module])])
+
+
+def targets(node: ast.AST, importer: str, sources: Sources) -> list[str]:
+    """What an import statement imports; names taken from our packages resolve to modules."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    is_package = importer == "" or any(name.startswith(f"{importer}.") for name in sources)
+    source = absolute(node, importer, is_package)
+    if source.partition(".")[0] != "ssdlm":
+        return [source]
+    found = []
+    for alias in node.names:
+        module = f"{source}.{alias.name}".partition(".")[2]
+        is_module = module in sources or module in ROW_OF
+        if source != "ssdlm" or is_module or not alias.name.startswith("__"):  # not __version__
+            found.append(f"ssdlm.{module}" if is_module else source)
+    return found
+
+
+def imports_of(sources: Sources) -> list[Import]:
+    """Every import of every module, those inside functions too."""
+    found = []
+    for importer, text in sources.items():
+        tree = ast.parse(text)
+        loaded = {id(node) for node in nodes_on_load(tree)}
+        for node in ast.walk(tree):
+            for target in targets(node, importer, sources):
+                found.append(Import(importer, node.lineno, target, id(node) in loaded))
+    return found
+
+
+def unplaced_modules(sources: Sources) -> list[str]:
+    return [
+        f"{module} has no row: give it one in ROWS of tests/test_architecture.py"
+        for module in sources
+        if unit_of(module) not in ROW_OF
+    ]
+
+
+def forbidden_names(sources: Sources) -> list[str]:
+    return [
+        f"{module}: name the missing noun instead"
+        for module in sources
+        if FORBIDDEN_NAMES & set(module.split("."))
+    ]
+
+
+def arrows_not_down(sources: Sources) -> list[str]:
+    complaints = []
+    for edge in imports_of(sources):
+        importer, target = unit_of(edge.importer), unit_of(edge.module)
+        inside_one_package = importer == target and importer != ""
+        if not edge.is_ours or inside_one_package or importer not in ROW_OF:
+            continue
+        if target not in ROW_OF:
+            complaints.append(f"{edge}, which has no row")
+        elif ROW_OF[target] >= ROW_OF[importer] and (importer, target) != ("__main__", ""):
+            complaints.append(f"{edge}: row {ROW_OF[importer]} -> row {ROW_OF[target]}")
+    return complaints
+
+
+def is_algorithm(module: str) -> bool:
+    return 1 <= ROW_OF.get(unit_of(module), 0) <= 4
+
+
+def libraries_in_the_algorithm(sources: Sources) -> list[str]:
+    return [
+        f"{edge}: rows 1-4 import torch, numpy and the standard library only"
+        for edge in imports_of(sources)
+        if is_algorithm(edge.importer)
+        and edge.importer not in IMPURE
+        and not edge.is_ours
+        and edge.library not in ALGORITHM_MAY_IMPORT
+        and not (unit_of(edge.importer) == "kernels" and edge.library == "triton")
+    ]
+
+
+def effects_in_the_algorithm(sources: Sources) -> list[str]:
+    """Printing, file access, `.cuda()` and logging in rows 1-4."""
+    complaints = []
+    for module, text in sources.items():
+        if not is_algorithm(module) or module in SPEAKS:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and (
+                (isinstance(node.func, ast.Name) and node.func.id in {"print", "open"})
+                or (isinstance(node.func, ast.Attribute) and node.func.attr == "cuda")
+            ):
+                complaints.append(f"{module}:{node.lineno} calls {ast.unparse(node.func)}")
+    complaints += [
+        str(edge)
+        for edge in imports_of(sources)
+        if is_algorithm(edge.importer) and edge.importer not in SPEAKS and edge.library == "logging"
+    ]
+    return complaints
+
+
+def heavy_on_load(sources: Sources) -> list[str]:
+    return [
+        f"{edge} on load: import it inside the function that needs it"
+        for edge in imports_of(sources)
+        if edge.on_load and edge.library in HEAVY
+    ]
+
+
+def libraries_behind_the_door(sources: Sources) -> list[str]:
+    """What `import ssdlm` and the command line load, modules of ours followed, beyond stdlib."""
+    edges = [edge for edge in imports_of(sources) if edge.on_load]
+    todo, seen, complaints = ["", "__main__", "cli"], set(), []
+    while todo:
+        module = todo.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        for edge in edges:
+            if edge.importer != module:
+                continue
+            if edge.is_ours:
+                parts = edge.module.split(".")
+                todo += [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+            elif edge.library not in sys.stdlib_module_names:
+                complaints.append(f"{edge} before the arguments are parsed")
+    return complaints
+
+
+def not_ascii(sources: Sources) -> list[str]:
+    return [
+        f"{module}:{number} is not ASCII"
+        for module, text in sources.items()
+        for number, line in enumerate(text.splitlines(), start=1)
+        if not line.isascii()
+    ]
+
+
+RULES = [
+    unplaced_modules,
+    forbidden_names,
+    arrows_not_down,
+    libraries_in_the_algorithm,
+    effects_in_the_algorithm,
+    heavy_on_load,
+    libraries_behind_the_door,
+    not_ascii,
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_package_keeps_the_rule(rule):
+    sources = read_sources(SRC)
+    assert sources, f"no modules found below {SRC}"
+    assert rule(sources) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "sources", "complaint"),
+    [
+        (unplaced_modules, {"rubbish": ""}, "rubbish has no row"),
+        (unplaced_modules, {"rubbish.heap": ""}, "rubbish.heap has no row"),
+        (forbidden_names, {"data.utils": ""}, "data.utils"),
+        (arrows_not_down, {"simplex": "import ssdlm.sampler"}, "row 1 -> row 4"),
+        (arrows_not_down, {"simplex": "from ssdlm.schedule import cosine"}, "row 1 -> row 1"),
+        (arrows_not_down, {"simplex": "from ssdlm import schedule"}, "row 1 -> row 1"),
+        (arrows_not_down, {"simplex": "from . import schedule"}, "imports ssdlm.schedule"),
+        (arrows_not_down, {"loss": "def f():\n    from .api import SSDLM"}, "loss:2"),
+        (arrows_not_down, {"denoiser": "", "denoiser.block": "from .. import loss"}, "-> row 3"),
+        (
+            arrows_not_down,
+            {"denoiser": "from ..x import y", "denoiser.block": ""},
+            "imports ssdlm.x",
+        ),
+        (arrows_not_down, {"api": "from ssdlm import SSDLM"}, "row 6 -> row 9"),
+        (arrows_not_down, {"api": "import ssdlm"}, "row 6 -> row 9"),
+        (arrows_not_down, {"api": "import ssdlm.rubbish"}, "has no row"),
+        (libraries_in_the_algorithm, {"loss": "import einops"}, "imports einops"),
+        (libraries_in_the_algorithm, {"loss": "import triton"}, "imports triton"),
+        (libraries_in_the_algorithm, {"denoiser.block": "import transformers"}, "transformers"),
+        (effects_in_the_algorithm, {"sampler": "def f(x):\n    return x.cuda()"}, "sampler:2"),
+        (effects_in_the_algorithm, {"sampler": "print(1)"}, "calls print"),
+        (effects_in_the_algorithm, {"sampler": "import logging"}, "imports logging"),
+        (heavy_on_load, {"train": "import accelerate"}, "accelerate on load"),
+        (heavy_on_load, {"train": "try:\n    from rich.live import Live\nfinally: 0"}, "rich.live"),
+        (libraries_behind_the_door, {"cli": "import torch"}, "cli:1 imports torch"),
+        (
+            libraries_behind_the_door,
+            {"cli": "from ssdlm.data import prepare", "data": "import numpy", "data.prepare": ""},
+            "data:1 imports numpy",
+        ),
+        (not_ascii, {"loss": "\n# \N{GREEK SMALL LETTER LAMDA}"}, "loss:2"),
+    ],
+)
+def test_the_rule_names_a_break(rule, sources, complaint):
+    found = rule(sources)
+    assert len(found) == 1
+    assert complaint in found[0]
+
+
+def test_the_rules_allow_what_the_layout_needs():
+    sources = {
+        "": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ssdlm.api import SSDLM",
+        "__main__": "from ssdlm.cli import main",
+        "cli": "from ssdlm import __version__, recipes\ndef f():\n    import torch, ssdlm.train",
+        "config": "from dataclasses import dataclass",
+        "recipes": "from ssdlm.config import Config",
+        "kernels": "def f():\n    import triton",
+        "tokenizer": "import tokenizers\nopen('x')",
+        "denoiser": "from .block import BlockDenoiser\nfrom . import encoder",
+        "denoiser.block": "import torch.nn\nfrom ssdlm.denoiser import Cache\nimport numpy",
+        "denoiser.encoder": "def f():\n    import transformers",
+        "sampler": "from ssdlm.denoiser import Denoiser\nfrom collections.abc import Iterator",
+        "train": "import torch\nfrom ssdlm.data.windows import windows",
+        "data.windows": "import pyarrow",
+    }
+    assert [complaint for rule in RULES for complaint in rule(sources)] == []
+
+
+def test_every_module_stands_in_one_row():
+    units = [unit for row in ROWS for unit in row]
+    assert len(units) == len(set(units))
