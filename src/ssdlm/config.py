@@ -28,22 +28,86 @@ class EncoderConfig:
 
 @dataclass(frozen=True)
 class BlockConfig:
-    """A BlockDenoiser: sizes, and what each part of it does."""
+    """A BlockDenoiser: sizes, and what each part of it does; every switch can be ablated."""
 
     V: int = 8192
     """Vocabulary size."""
     D: int = 512
     """Width."""
     num_layers: int = 8
-    """Transformer blocks."""
+    """Transformer layers."""
     num_heads: int = 8
     """Attention heads."""
+    expansion: int = 4
+    """Width of the feed-forward layers, in multiples of D."""
     K: float = 5.0
     """Simplex scale."""
     B: int = 25
     """Block length in training."""
     T: int = 5000
     """Diffusion steps in training."""
+    has_evidence: bool = True
+    """Read softmax(log unigram + ell) and add ell to the output; else the paper's softmax(w_t)."""
+    is_shifted: bool = True
+    """A noisy position also reads its left neighbour, as next-token prediction does."""
+    has_time: bool = True
+    """Tell each noisy position its own noise level."""
+    has_tied_simplex: bool = True
+    """W_diff is the word embedding and a D x D map; else a V x D matrix of its own."""
+    has_tied_head: bool = False
+    """The output head is the word embedding; else a V x D matrix of its own."""
+    has_self_conditioning: bool = False
+    """A second input channel for the previous step's belief."""
+    next_token_weight: float = 1.0
+    """Weight of the context stream's next-token loss beside the blocks' loss."""
+
+
+@dataclass(frozen=True)
+class DecodeConfig:
+    """A decoding run; what generation_config.json holds."""
+
+    length: int = 50
+    """Tokens to write."""
+    B: tuple[int, ...] = (25,)
+    """Lengths of the blocks, in order; the last is repeated until `length` is reached."""
+    T: int = 1000
+    """Diffusion steps a block."""
+    projection: Literal["greedy", "sampling", "multi_hot", "mean"] = "sampling"
+    """From logits to the next estimate of the data."""
+    top_p: float = 0.95
+    """Mass of the nucleus; 0 is greedy."""
+    rule: Literal["renoise", "adaptive", "ddpm", "ddpm_simplified"] = "renoise"
+    """From one noise level to the next; the paper's is renoise with rho = 0."""
+    rho: float = 0.0
+    """renoise: the share of the evidence that a step keeps."""
+    returns: Literal["logits", "w_0"] = "logits"
+    """Which tokens a block ends as: argmax of the last logits, or of w_0 (the paper)."""
+    early_exit: bool = False
+    """Leave a block whose tokens have stood still, near certain."""
+    stop_at_end: bool = False
+    """End a text at its end-of-text token."""
+
+    def __post_init__(self) -> None:
+        require(self.length >= 1, "length", self.length, "write 1 token or more")
+        require(bool(self.B) and min(self.B) >= 1, "B", show(self.B), "a block has 1 token or more")
+        require(self.T >= 1, "T", self.T, "use 1 step or more")
+        require(
+            0 <= self.top_p <= 1, "top_p", self.top_p, "use 0 (greedy) to 1 (the whole vocabulary)"
+        )
+        require(0 <= self.rho <= 1, "rho", self.rho, "use 0 (fresh noise) to 1 (kept state)")
+        require(
+            self.returns == "logits" or self.projection != "mean",
+            "returns",
+            self.returns,
+            "the mean projection decides no tokens; use returns=logits",
+        )
+
+    def blocks(self) -> list[int]:
+        """Return the lengths of the blocks that add up to `length`."""
+        lengths: list[int] = []
+        while (left := self.length - sum(lengths)) > 0:
+            lengths.append(min(left, self.B[min(len(lengths), len(self.B) - 1)]))
+        return lengths
 
 
 @dataclass(frozen=True)
@@ -182,6 +246,11 @@ def require(holds: bool, name: str, value: Any, remedy: str) -> None:
     """Raise a ValueError that names the setting, its value and the remedy, unless it holds."""
     if not holds:
         raise ValueError(f"{name}={value} is out of range; {remedy}")
+
+
+def show(values: tuple[Any, ...]) -> str:
+    """Return a tuple as it is written on the command line."""
+    return ",".join(map(str, values))
 
 
 def to_json(config: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch.nn import functional as F
@@ -63,3 +64,33 @@ def draw_splits(u: Tensor, *, max_len: int, B: int, shared: bool) -> Tensor:
 def draw_steps(u: Tensor, *, T: int) -> Tensor:
     """Return t ~ U{1..T} from uniforms (N,)."""
     return 1 + (u * T).long().clamp(max=T - 1)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """A batch's losses in nats a token: what is minimised, the blocks', the context stream's."""
+
+    total: Tensor
+    block: Tensor
+    next_token: Tensor
+    per_token: Tensor
+    """The blocks' loss at each position (N, L), detached; a profile over levels is made of it."""
+
+
+def all_blocks_loss(
+    denoiser: Any,
+    tokens: Tokens,
+    progress: Tensor,
+    *,
+    z: Tensor,
+    blocks: Tensor,
+    next_token_weight: float,
+) -> Losses:
+    """Noise every token at its own level (N, L) and denoise all blocks in one pass.
+
+    `denoiser` is a BlockDenoiser, possibly wrapped for several processes. `z` (N, L, V) is standard
+    normal noise, bf16 will do; `blocks` (L,) numbers each position's block from the left.
+    """
+    nll = denoiser(tokens, progress, z=z, blocks=blocks)
+    total = nll.block + next_token_weight * nll.next_token
+    return Losses(total, nll.block, nll.next_token, nll.per_token)

@@ -1,0 +1,338 @@
+"""Our denoiser: a causal context stream and a noisy block through one transformer.
+
+    context -> words ---------------------------------> keys and values, kept; next-token logits
+    w_t -> evidence ell -> softmax(log unigram + ell) -> soft words -> network + ell -> logits
+
+The noisy block sees the context's keys and values and, both ways, itself. A noisy position starts
+from its left neighbour's word, as next-token prediction does, plus what its own evidence adds; with
+a clean left side and pure noise elsewhere the two tasks are one, and what is learnt is shared.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ssdlm import schedule
+from ssdlm.config import BlockConfig
+from ssdlm.denoiser import row_by_row
+from ssdlm.denoiser.attention import (
+    AttentionMask,
+    all_blocks_mask,
+    attend,
+    causal_mask,
+    rotate,
+    rotation,
+    sparse_all_blocks_mask,
+)
+from ssdlm.kernels.cross_entropy import block_cross_entropy, clean_cross_entropy
+from ssdlm.kernels.noisy_logits import Noisy
+from ssdlm.kernels.soft_embedding import soft_embedding
+from ssdlm.shapes import Block, Context, Simplex, Tensor
+
+MAX_SNR = 30.0
+"""Evidence stops growing here: the token is certain, and exp stays finite."""
+NUM_TIME_FEATURES = 16
+
+
+class Nll(NamedTuple):
+    """Mean losses of a batch, in nats a token, and each noisy token's own (N, L), detached."""
+
+    block: Tensor
+    next_token: Tensor
+    per_token: Tensor
+
+
+@dataclass(frozen=True)
+class BlockCache:
+    """The context and its keys and values, (N, layers, 2, heads, C, d)."""
+
+    context: Context
+    keys_values: Tensor
+
+
+class Layer(nn.Module):
+    """Pre-norm attention and feed-forward; norms have no weights, queries and keys are normed."""
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        width, hidden = config.D, config.D * config.expansion
+        self.num_heads = config.num_heads
+        self.qkv = nn.Parameter(torch.randn(3, width, width) * width**-0.5)
+        self.out = nn.Parameter(torch.zeros(width, width))
+        self.up = nn.Parameter(torch.randn(hidden, width) * width**-0.5)
+        self.down = nn.Parameter(torch.zeros(width, hidden))
+
+    def forward(self, x: Tensor, turn: Tensor, mask: AttentionMask) -> Tensor:
+        """Return the stream after this layer, for positions that see each other by `mask`."""
+        return self.update(x, *self.project(x, turn), mask)
+
+    def project(self, x: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, each (N, heads, S, d)."""
+        together = F.linear(norm(x), self.qkv.flatten(0, 1))
+        heads = together.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        query, key, value = heads.unbind(0)
+        return rotate(norm(query), turn), rotate(norm(key), turn), value
+
+    def update(
+        self, x: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask
+    ) -> Tensor:
+        """Return the stream after it has looked at keys and values, and thought."""
+        seen = attend(query, key, value, mask)
+        x = x + F.linear(seen.transpose(1, 2).flatten(2), self.out)
+        return x + F.linear(F.relu(F.linear(norm(x), self.up)).square(), self.down)
+
+
+class BlockDenoiser(nn.Module):
+    """logits_theta of Eq. 13 as network + ell, with the context computed once."""
+
+    log_unigram: Tensor
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.V, self.K, self.max_len = config.V, config.K, None
+        self.is_compiled = False
+        width = config.D
+        self.words = nn.Parameter(torch.randn(config.V, width))
+        self.start = nn.Parameter(torch.zeros(width))
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        self.register_buffer("log_unigram", torch.full((config.V,), -math.log(config.V)))
+        if config.has_tied_simplex:
+            self.own_embed = nn.Parameter(torch.randn(width, width) * width**-0.5)
+        else:
+            self.simplex_embed = nn.Parameter(torch.randn(config.V, width))
+        if config.has_time:
+            self.time_embed = nn.Parameter(torch.zeros(width, NUM_TIME_FEATURES))
+        if not config.has_tied_head:
+            self.head = nn.Parameter(torch.zeros(config.V, width))
+        if config.has_self_conditioning:
+            self.self_embed = nn.Parameter(torch.zeros(width, width))
+
+    @classmethod
+    def from_config(cls, config: BlockConfig) -> BlockDenoiser:
+        """Build the network of a configuration, with random weights."""
+        return cls(config)
+
+    @property
+    def device(self) -> torch.device:
+        return self.words.device
+
+    @property
+    def stack(self) -> list[Layer]:
+        return cast(list[Layer], list(self.layers))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision that the streams run in: the weights', or what autocast says."""
+        kind = self.device.type
+        is_mixed = torch.is_autocast_enabled(kind)
+        return torch.get_autocast_dtype(kind) if is_mixed else self.words.dtype
+
+    @property
+    def prior(self) -> Tensor:
+        """What is known of a token before any evidence; the paper's form has no such thing."""
+        return self.log_unigram if self.config.has_evidence else torch.zeros_like(self.log_unigram)
+
+    @torch.no_grad()
+    def set_unigram(self, counts: Tensor) -> None:
+        """Store the smoothed log frequencies of the training tokens."""
+        smoothed = counts.double() + 1.0
+        self.log_unigram.copy_((smoothed / smoothed.sum()).log())
+
+    def compile_layers(self) -> None:
+        """Compile the layers for training on a GPU; one compiled layer serves them all."""
+        self.is_compiled = True
+        for layer in self.layers:
+            layer.compile(dynamic=False)
+
+    def prefill(self, context: Context) -> BlockCache:
+        config = self.config
+        heads = (2, config.num_heads, 0, config.D // config.num_heads)
+        nothing = torch.zeros(
+            len(context), config.num_layers, *heads, device=self.device, dtype=self.dtype
+        )
+        return self.extend(BlockCache(context[:, :0], nothing), context)
+
+    def extend(self, cache: BlockCache, block: Block) -> BlockCache:
+        if block.shape[1] == 0:
+            return cache
+        new = row_by_row(lambda *row: self.read(*row)[1], block, cache.keys_values)
+        keys_values = torch.cat((cache.keys_values, new), 4)
+        return BlockCache(torch.cat((cache.context, block), 1), keys_values)
+
+    def next_logits(self, cache: BlockCache, block: Block) -> Simplex:
+        """Return the context stream's logits for the token after each token of a block."""
+        hidden = row_by_row(lambda *row: self.read(*row)[0], block, cache.keys_values)
+        return self.to_logits(hidden)
+
+    def read(self, tokens: Block, past: Tensor) -> tuple[Tensor, Tensor]:
+        """Run the context stream over tokens that follow `past`: its output, keys and values."""
+        num_past, num_new = past.shape[4], tokens.shape[1]
+        places = torch.arange(num_past, num_past + num_new, device=self.device)
+        mask = causal_mask(num_new, num_past, self.device)
+        return self.run(self.embed(tokens), places, mask, past)
+
+    def denoise(self, cache: BlockCache, w_t: Simplex, progress: Tensor) -> Simplex:
+        progress = progress.to(self.device).reshape(*progress.shape, *[1] * (2 - progress.dim()))
+        progress = progress.expand(w_t.shape[:2])
+        last = self.last_word(cache.context)
+        return row_by_row(self.denoise_rows, w_t, progress, last, cache.keys_values)
+
+    def denoise_rows(self, w_t: Simplex, progress: Tensor, last: Tensor, past: Tensor) -> Simplex:
+        """Return the block's logits, given the word before it and the context's keys and values."""
+        read = self.gain(progress).unsqueeze(-1) * w_t.float()
+        simplex = (self.prior + read).softmax(-1).to(self.dtype)
+        soft = simplex @ self.tables()
+        x = self.enter(soft, torch.cat((last, soft[:, :-1, : self.config.D]), 1), progress)
+        hidden, _ = self.run(x, self.places(past.shape[4], w_t.shape[1]), None, past)
+        logits = self.to_logits(hidden)
+        return logits + read if self.config.has_evidence else logits
+
+    def gain(self, progress: Tensor) -> Tensor:
+        """Return what w_t is multiplied by: 2 sqrt(a) / (K (1 - a)), which makes it evidence, or 1.
+
+        Beyond MAX_SNR the evidence keeps its mean there.
+        """
+        if not self.config.has_evidence:
+            return torch.ones_like(progress, dtype=torch.float32)
+        snr = schedule.snr(progress).clamp(max=MAX_SNR)
+        return (2 * snr / (self.K * schedule.cosine(progress).sqrt())).float()
+
+    def noised(self, tokens: Block, progress: Tensor, z: Simplex) -> Noisy:
+        """Return noised tokens in factors: gain * w_t, up to a constant a position."""
+        a = schedule.cosine(progress)
+        scale = self.gain(progress) * self.K
+        gain_z, gain_w = scale * (1 - a).sqrt(), 2 * scale * a.sqrt()
+        return Noisy(z.flatten(0, 1), tokens.flatten(), gain_z.flatten(), gain_w.flatten())
+
+    def forward(self, tokens: Block, progress: Tensor, *, z: Simplex, blocks: Tensor) -> Nll:
+        """Noise every token at its own level (N, L), denoise all blocks at once, return the losses.
+
+        `blocks` (L,) numbers each position's block from the left; z (N, L, V) is standard normal.
+        """
+        noisy = self.noised(tokens, progress, z)
+        clean, noised = self.streams(tokens, progress, noisy, blocks)
+        head, count = self.output_table(), tokens.numel()
+        even = torch.full((count,), 1 / count, device=self.device)
+        block, per_token = self.block_loss(noised.flatten(0, 1), head, even, noisy)
+        targets = tokens[:, 1:].flatten()
+        even = torch.full((len(targets),), 1 / len(targets), device=self.device)
+        hidden = clean[:, :-1].flatten(0, 1)
+        next_token, _ = clean_cross_entropy(hidden, head, self.prior, even, targets)
+        return Nll(block, next_token, per_token.view_as(progress))
+
+    def block_loss(
+        self, hidden: Tensor, head: Tensor, weights: Tensor, noisy: Noisy
+    ) -> tuple[Tensor, Tensor]:
+        """Return the weighted loss of noised tokens, with their evidence added where it is used."""
+        if self.config.has_evidence:
+            return block_cross_entropy(hidden, head, self.prior, weights, noisy)
+        return clean_cross_entropy(hidden, head, self.prior, weights, noisy.tokens)
+
+    def streams(
+        self, tokens: Block, progress: Tensor, noisy: Noisy, blocks: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Run [clean | noisy] through the layers; return both streams' outputs (N, L, D)."""
+        length = tokens.shape[1]
+        words = self.embed(tokens)
+        soft = soft_embedding(noisy, self.prior, self.tables()).unflatten(0, tokens.shape)
+        x = self.enter(soft, self.left_of(words, soft, blocks), progress)
+        places = torch.arange(length, device=self.device)
+        turn = self.turn(torch.cat((places, self.places(0, length))))
+        mask = self.all_blocks_mask(blocks)
+        both = torch.cat((words, x), 1)
+        for layer in self.layers:
+            both = layer(both, turn, mask)
+        clean, noised = norm(both).split(length, 1)
+        return clean, noised
+
+    def all_blocks_mask(self, blocks: Tensor) -> AttentionMask:
+        """Return who sees whom, in the form that is fastest where the layers run."""
+        if self.is_compiled and self.device.type == "cuda":
+            return sparse_all_blocks_mask(tuple(blocks.tolist()), self.device)
+        return all_blocks_mask(blocks.to(self.device))
+
+    def left_of(self, words: Tensor, soft: Tensor, blocks: Tensor) -> Tensor:
+        """Return each noisy position's left neighbour: soft inside a block, clean before it."""
+        start = self.start.to(words.dtype).expand(len(words), 1, -1)
+        clean = torch.cat((start, words[:, :-1]), 1)
+        noised = torch.cat((start, soft[:, :-1, : self.config.D]), 1)
+        is_first = F.pad(blocks[1:] != blocks[:-1], (1, 0), value=True).to(self.device)
+        return torch.where(is_first.unsqueeze(-1), clean, noised)
+
+    def run(
+        self, x: Tensor, places: Tensor, mask: AttentionMask, past: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Run positions that also see `past`; return their output, and their keys and values."""
+        turn, new = self.turn(places), []
+        for layer, seen in zip(self.stack, past.unbind(1), strict=True):
+            query, *key_value = layer.project(x, turn)
+            new.append(torch.stack(key_value, 1))
+            key, value = torch.cat((seen, new[-1]), 3).unbind(1)
+            x = layer.update(x, query, key, value, mask)
+        return norm(x), torch.stack(new, 1)
+
+    def enter(self, soft: Tensor, left: Tensor, progress: Tensor) -> Tensor:
+        """Return what a noisy position starts from: its neighbour, its own evidence, its level.
+
+        Evidence and level enter as what they add to knowing nothing, which adds nothing.
+        """
+        blank = self.prior.softmax(-1).to(soft.dtype) @ self.tables()
+        own = soft[..., -self.config.D :] - blank[-self.config.D :]
+        if self.config.has_tied_simplex:
+            own = F.linear(own, self.own_embed.to(own.dtype))
+        x = own + left if self.config.is_shifted else own
+        if self.config.has_time:
+            x = x + F.linear(level_features(progress).to(x.dtype), self.time_embed.to(x.dtype))
+        return x
+
+    def places(self, num_past: int, num_new: int) -> Tensor:
+        """Return where noisy positions stand: at the token they read, or at the one they are."""
+        first = num_past - self.config.is_shifted
+        return torch.arange(first, first + num_new, device=self.device)
+
+    def turn(self, places: Tensor) -> Tensor:
+        return rotation(places, self.config.D // self.config.num_heads)
+
+    def embed(self, tokens: Block) -> Tensor:
+        return F.embedding(tokens, self.words).to(self.dtype)
+
+    def last_word(self, context: Context) -> Tensor:
+        """Return what stands before a block, (N, 1, D): a word, or the start of a text."""
+        if context.shape[1] == 0:
+            return self.start.to(self.dtype).expand(len(context), 1, -1)
+        return self.embed(context[:, -1:])
+
+    def tables(self) -> Tensor:
+        """Return what simplexes are multiplied by: the words, and W_diff where it is apart."""
+        if self.config.has_tied_simplex:
+            return self.words.to(self.dtype)
+        return torch.cat((self.words, self.simplex_embed), 1).to(self.dtype)
+
+    def output_table(self) -> Tensor:
+        """Return the output head (V, D); tied, it is scaled to start small."""
+        if self.config.has_tied_head:
+            return (self.words / self.config.D).to(self.dtype)
+        return self.head.to(self.dtype)
+
+    def to_logits(self, hidden: Tensor) -> Simplex:
+        """Return next-token or network logits; the prior is in them, evidence is not."""
+        return (hidden @ self.output_table().T).float() + self.prior
+
+
+def norm(x: Tensor) -> Tensor:
+    """Return x over its root mean square, summed in float32."""
+    return (x.float() * (x.float().square().mean(-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)
+
+
+def level_features(progress: Tensor) -> Tensor:
+    """Return snr / (snr + c) for c from 0.003 to 100, (..., 16): sigmoids of log snr, or 0."""
+    snr = schedule.snr(progress).clamp(max=MAX_SNR).float().unsqueeze(-1)
+    scale = torch.logspace(-2.5, 2.0, NUM_TIME_FEATURES, device=progress.device)
+    return snr / (snr + scale)

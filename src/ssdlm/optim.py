@@ -1,0 +1,162 @@
+"""How weights move: AdamW for tables and vectors, Muon for matrices, and their running mean.
+
+Muon replaces a matrix's momentum by the nearest orthogonal matrix, so that every direction moves
+alike (Jordan et al. 2024).  [optim] -> train
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ssdlm.shapes import Tensor
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""Coefficients of the quintic that drives all singular values towards 1 in five steps."""
+
+
+def orthogonalized(matrices: Tensor) -> Tensor:
+    """Return the nearest (semi-)orthogonal matrices, roughly; works on the last two dimensions."""
+    a, b, c = NEWTON_SCHULZ
+    is_tall = matrices.shape[-2] > matrices.shape[-1]
+    x = matrices.mT if is_tall else matrices
+    x = x.to(torch.bfloat16 if x.is_cuda else torch.float32)
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(5):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.mT if is_tall else x
+
+
+def group_parameters(
+    module: nn.Module, *, lr: float, matrix_lr: float, weight_decay: float
+) -> list[dict[str, Any]]:
+    """Sort weights for `MuonAdamW`: matrices inside the layers, tables, vectors.
+
+    With matrix_lr = 0 the matrices go to AdamW as well. Vectors are not decayed.
+    """
+    matrices, tables, vectors = [], [], []
+    for name, weight in module.named_parameters():
+        is_matrix = weight.dim() >= 2 and "layers." in name
+        group = matrices if is_matrix else tables if weight.dim() >= 2 else vectors
+        group.append(weight)
+    has_muon = matrix_lr > 0
+    matrix = {"lr": matrix_lr if has_muon else lr, "has_muon": has_muon}
+    return [
+        {"params": matrices, "weight_decay": weight_decay, **matrix},
+        {"params": tables, "weight_decay": weight_decay, "lr": lr, "has_muon": False},
+        {"params": vectors, "weight_decay": 0.0, "lr": lr, "has_muon": False},
+    ]
+
+
+class MuonAdamW(torch.optim.Optimizer):
+    """Muon for groups with `has_muon`, AdamW for the others, in one optimiser with one state."""
+
+    def __init__(
+        self,
+        groups: Iterable[dict[str, Any]],
+        *,
+        betas: tuple[float, float] = (0.9, 0.95),
+        momentum: float = 0.95,
+        eps: float = 1e-10,
+    ) -> None:
+        defaults = {
+            "lr": 1e-3,
+            "weight_decay": 0.0,
+            "has_muon": False,
+            "betas": betas,
+            "momentum": momentum,
+            "eps": eps,
+        }
+        kept = [group for group in groups if group["params"]]
+        super().__init__(kept, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Move every weight that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            if weights:
+                (self.step_muon if group["has_muon"] else self.step_adamw)(weights, group)
+        return loss
+
+    def step_muon(self, weights: list[Tensor], group: dict[str, Any]) -> None:
+        """Move matrices along their orthogonalized Nesterov momentum, equal shapes together."""
+        by_shape: dict[torch.Size, list[Tensor]] = {}
+        for weight in weights:
+            by_shape.setdefault(weight.shape, []).append(weight)
+        for shape, members in by_shape.items():
+            moves = orthogonalized(torch.stack([self.nesterov(w, group) for w in members]))
+            scale = group["lr"] * max(1.0, shape[-2] / shape[-1]) ** 0.5
+            for weight, move in zip(members, moves, strict=True):
+                weight.mul_(1 - group["lr"] * group["weight_decay"])
+                weight.add_(move, alpha=-scale)
+
+    def nesterov(self, weight: Tensor, group: dict[str, Any]) -> Tensor:
+        """Return a gradient that looks one step ahead of its running mean, which it updates."""
+        grad = gradient(weight)
+        momentum = self.slot(weight, "momentum").lerp_(grad, 1 - group["momentum"])
+        return grad.lerp(momentum, group["momentum"])
+
+    def step_adamw(self, weights: list[Tensor], group: dict[str, Any]) -> None:
+        """Move weights by Adam with decoupled decay (Loshchilov & Hutter)."""
+        beta1, beta2 = group["betas"]
+        group["steps"] = count = group.get("steps", 0) + 1
+        for weight in weights:
+            grad = gradient(weight)
+            first = self.slot(weight, "first").lerp_(grad, 1 - beta1)
+            second = self.slot(weight, "second").mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+            scale = (second / (1 - beta2**count)).sqrt_().add_(group["eps"])
+            weight.mul_(1 - group["lr"] * group["weight_decay"])
+            weight.addcdiv_(first, scale, value=-group["lr"] / (1 - beta1**count))
+
+    def slot(self, weight: Tensor, name: str) -> Tensor:
+        """Return one of a weight's running means, zero before the first step."""
+        state = self.state[weight]
+        if name not in state:
+            state[name] = torch.zeros_like(weight)
+        return state[name]
+
+
+def gradient(weight: Tensor) -> Tensor:
+    assert weight.grad is not None
+    return weight.grad
+
+
+class Ema:
+    """A running mean of a module's weights and buffers, in float32."""
+
+    def __init__(self, module: nn.Module, *, decay: float) -> None:
+        self.decay = decay
+        self.steps = 0
+        self.mean = {name: value.detach().clone() for name, value in module.state_dict().items()}
+
+    @torch.no_grad()
+    def update(self, module: nn.Module) -> None:
+        """Move the mean towards the module's weights; early on it forgets faster."""
+        self.steps += 1
+        decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
+        for name, value in module.state_dict().items():
+            self.mean[name].lerp_(value, 1 - decay)
+
+    @torch.no_grad()
+    def copy_to(self, module: nn.Module) -> None:
+        """Give a module of the same shape the mean weights."""
+        module.load_state_dict(self.mean)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all there is, for a checkpoint."""
+        return {"steps": self.steps, "mean": self.mean}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        self.steps = int(state["steps"])
+        for name, value in state["mean"].items():
+            self.mean[name].copy_(value)
