@@ -49,11 +49,7 @@ class EncoderDenoiser(nn.Module):
     @classmethod
     def from_config(cls, config: EncoderConfig) -> EncoderDenoiser:
         """Build the network of a configuration, with random weights."""
-        from transformers import AutoConfig, AutoModelForMaskedLM
-
-        settings = {key: value for key, value in config.backbone.items() if key != "model_type"}
-        backbone = AutoConfig.for_model(config.backbone["model_type"], **settings)
-        return cls(config, AutoModelForMaskedLM.from_config(backbone))
+        return cls(config, masked_lm(config.backbone))
 
     @classmethod
     def from_masked_lm(cls, backbone: Any, **settings: Any) -> EncoderDenoiser:
@@ -88,6 +84,21 @@ class EncoderDenoiser(nn.Module):
         return block_logits(self.backbone, embeddings, num_context=context.shape[1])
 
 
+def masked_lm(settings: dict[str, Any]) -> Any:
+    """Return the masked LM that a `transformers` configuration describes, with random weights."""
+    from transformers import AutoConfig, AutoModelForMaskedLM
+
+    kind = settings.get("model_type")
+    try:
+        config = AutoConfig.for_model(**settings)
+        return AutoModelForMaskedLM.from_config(config)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"model_type={kind!r} makes no masked LM ({str(error).splitlines()[0]}); "
+            "use a RoBERTa or BERT configuration"
+        ) from error
+
+
 def block_logits(backbone: Any, embeddings: Tensor, *, num_context: int) -> Tensor:
     """Run a masked LM and apply its head after the context; most of the head's work is V-wide."""
     head = HEADS.get(backbone.config.model_type)
@@ -114,8 +125,11 @@ def longest_input(backbone: Any) -> int | None:
 
 
 def describe(backbone: Any) -> dict[str, Any]:
-    """Return a backbone's configuration as JSON-ready values, without what a run left in it."""
-    told = backbone.config.to_diff_dict()
-    told["model_type"] = backbone.config.model_type
-    leave = {"dtype", "torch_dtype", "transformers_version", "_name_or_path"}
-    return {key: value for key, value in told.items() if key not in leave}
+    """Return a backbone's configuration as JSON-ready values, defaults included.
+
+    Defaults change between versions of `transformers`; what a checkpoint means must not.
+    """
+    leave = {"dtype", "torch_dtype", "transformers_version", "_name_or_path", "architectures"}
+    leave |= {"id2label", "label2id"}
+    told = backbone.config.to_dict().items()
+    return {key: value for key, value in told if key not in leave and value is not None}

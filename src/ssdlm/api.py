@@ -1,0 +1,317 @@
+"""A model as its users hold it: text in, text out.  checkpoint, sampler, control -> [api] -> cli"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import torch
+
+from ssdlm import checkpoint, stopping
+from ssdlm.config import DecodeConfig
+from ssdlm.control import LogProb, guided, weighted
+from ssdlm.denoiser import Denoiser
+from ssdlm.grid import Uniform
+from ssdlm.guides import ClassifierGuide
+from ssdlm.noise import RowNoise, mix
+from ssdlm.projection import named
+from ssdlm.sampler import Ddpm, Renoise, Step, StepRule, Strategy, generate
+from ssdlm.shapes import Tensor
+from ssdlm.tokenizer import Tokenizer, load_tokenizer
+
+Prompt = str | Sequence[int]
+Control = ClassifierGuide | LogProb
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One text that was written."""
+
+    prompt: str
+    text: str
+    """The continuation alone."""
+    tokens: list[int]
+    """The ids of `text`."""
+    seed: int
+    """The seed that was asked for."""
+    sample: int
+    """Which of the prompt's samples, from 0."""
+    calls: int
+    """Passes of the network for a block; the most that any block took."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A text on its way: one step of the block that is being denoised."""
+
+    text: str
+    """The continuation so far, the current block as it would end now."""
+    settled: str
+    """The part of it in blocks that are decided."""
+    block: int
+    t: int
+    """The noise level reached, 0 at the end of a block."""
+    step: Step
+
+
+@dataclass(frozen=True)
+class Row:
+    """One text to write."""
+
+    prompt: str
+    context: tuple[int, ...]
+    seed: int
+    sample: int
+
+    @property
+    def noise_seed(self) -> int:
+        """The row's own seed: what was asked for, which sample, and the prompt itself."""
+        return mix(self.seed, self.sample, *self.context)
+
+
+class SSDLM:
+    """A denoiser, its tokenizer and its decoding settings."""
+
+    def __init__(
+        self,
+        denoiser: Denoiser,
+        tokenizer: Tokenizer | None = None,
+        decoding: DecodeConfig | None = None,
+    ) -> None:
+        if tokenizer is not None and tokenizer.V > denoiser.V:
+            raise ValueError(
+                f"the tokenizer has {tokenizer.V} tokens and the model {denoiser.V}; "
+                "give the tokenizer the model was trained with"
+            )
+        self.denoiser = denoiser
+        self.tokenizer = tokenizer
+        self.decoding = decoding or DecodeConfig()
+
+    @classmethod
+    def from_pretrained(
+        cls, name_or_path: str | Path, *, device: str = "auto", dtype: str = "float32"
+    ) -> SSDLM:
+        """Open a folder or a Hub id, in our layout or the authors'."""
+        folder = checkpoint.find(name_or_path)
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        denoiser = checkpoint.load_denoiser(folder, device=device, dtype=dtype)
+        has_tokenizer = any((folder / name).exists() for name in ("tokenizer.json", "vocab.json"))
+        tokenizer = load_tokenizer(folder) if has_tokenizer else None
+        decoding = checkpoint.load_decoding(folder) or DecodeConfig(B=(denoiser.config.B,))
+        return cls(denoiser, tokenizer, decoding)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write config.json, model.safetensors, tokenizer.json and generation_config.json."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        checkpoint.save_denoiser(self.denoiser, folder)
+        checkpoint.save_decoding(self.decoding, folder)
+        if self.tokenizer is not None:
+            self.tokenizer.save(folder)
+
+    @overload
+    def generate(self, prompts: str, **options: Any) -> Generation: ...
+    @overload
+    def generate(self, prompts: Sequence[Prompt], **options: Any) -> list[Generation]: ...
+
+    def generate(
+        self, prompts: str | Sequence[Prompt], **options: Any
+    ) -> Generation | list[Generation]:
+        """Continue one prompt, or several; `num_samples` continuations of each, prompt by prompt.
+
+        Options are those of `rows`, `control` and `DecodeConfig` (see docs/choosing.md). A row's
+        tokens depend on its prompt, seed and sample number alone, not on the rows beside it.
+        """
+        written = dict(self.generate_each(prompts, **options))
+        ordered = [written[index] for index in sorted(written)]
+        return ordered[0] if isinstance(prompts, str) and len(ordered) == 1 else ordered
+
+    def generate_each(
+        self, prompts: str | Sequence[Prompt], *, batch_size: int = 32, **options: Any
+    ) -> Iterator[tuple[int, Generation]]:
+        """Yield (row number, text) as texts get done: rows of one prompt length at a time."""
+        rows, decoding, denoiser = self.plan(prompts, **options)
+        for indices in batches(rows, batch_size):
+            batch = [rows[index] for index in indices]
+            tokens, calls = drain(self.steps(batch, decoding, denoiser))
+            for index, row, ids in zip(indices, batch, tokens.tolist(), strict=True):
+                yield index, self.finish(row, ids, decoding, max(calls))
+
+    def stream(self, prompt: Prompt, **options: Any) -> Iterator[Draft]:
+        """Yield every step of one continuation, so that one can watch it settle."""
+        rows, decoding, denoiser = self.plan([prompt], **options)
+        settled: list[int] = []
+        for step in self.steps(rows[:1], decoding, denoiser):
+            tokens = settled + step.tokens[0].tolist()
+            yield Draft(self.text(tokens), self.text(settled), step.block, step.t, step)
+            settled = tokens if step.is_last else settled
+
+    def plan(
+        self,
+        prompts: str | Sequence[Prompt],
+        *,
+        seed: int | Sequence[int] = 0,
+        num_samples: int = 1,
+        control: Control | Sequence[Control] = (),
+        lam: float | Sequence[float] = 2000.0,
+        reduction: Literal["sum", "mean"] = "sum",
+        **overrides: Any,
+    ) -> tuple[list[Row], DecodeConfig, Denoiser]:
+        """Return what to write, how, and with which denoiser; all bad input is refused here."""
+        rows = self.rows(prompts, seed=seed, num_samples=num_samples)
+        decoding = decode_config(self.decoding, **overrides)
+        return rows, decoding, self.controlled(control, lam, reduction)
+
+    def rows(
+        self, prompts: str | Sequence[Prompt], *, seed: int | Sequence[int], num_samples: int
+    ) -> list[Row]:
+        """Return a row for each sample of each prompt."""
+        prompts = [prompts] if isinstance(prompts, str) else list(prompts)
+        seeds = [seed] * len(prompts) if isinstance(seed, int) else list(seed)
+        if not prompts:
+            raise ValueError("there are no prompts; give at least one, which may be empty")
+        if len(seeds) != len(prompts):
+            raise ValueError(f"{len(seeds)} seeds for {len(prompts)} prompts; give one seed each")
+        if num_samples < 1:
+            raise ValueError(f"num_samples={num_samples} writes nothing; use 1 or more")
+        return [
+            Row(prompt if isinstance(prompt, str) else self.text(prompt), ids, seed, sample)
+            for prompt, seed in zip(prompts, seeds, strict=True)
+            for ids in [self.context(prompt)]
+            for sample in range(num_samples)
+        ]
+
+    def context(self, prompt: Prompt) -> tuple[int, ...]:
+        """Return a prompt's ids; an empty text begins after an end-of-text token."""
+        if not isinstance(prompt, str):
+            if any(not 0 <= token < self.denoiser.V for token in prompt):
+                raise ValueError(f"prompt ids {prompt} reach outside 0..{self.denoiser.V - 1}")
+            return tuple(prompt)
+        if self.tokenizer is None:
+            raise ValueError(
+                "this checkpoint has no tokenizer; give prompts as lists of ids, or put "
+                "tokenizer.json beside its weights"
+            )
+        return tuple(self.tokenizer.encode(prompt) if prompt else [self.tokenizer.end_of_text])
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Return the text of token ids; the ids themselves where there is no tokenizer."""
+        if self.tokenizer is None:
+            return " ".join(map(str, tokens))
+        return self.tokenizer.decode(tokens)
+
+    def spellings(self) -> list[str]:
+        """Return the text of each token on its own; nothing where there is no tokenizer."""
+        if self.tokenizer is None:
+            return []
+        return [self.tokenizer.decode([token]) for token in range(self.tokenizer.V)]
+
+    def controlled(
+        self, control: Control | Sequence[Control], lam: float | Sequence[float], reduction: Any
+    ) -> Denoiser:
+        """Return the denoiser, nudged by the guides if there are any."""
+        guides = list(control) if isinstance(control, Sequence) else [control]
+        weights = list(lam) if isinstance(lam, Sequence) else [lam] * len(guides)
+        if len(weights) != len(guides):
+            raise ValueError(
+                f"{len(weights)} values of lam for {len(guides)} guides; give one each"
+            )
+        if not guides:
+            return self.denoiser
+        terms = [(self.fit(guide), weight) for guide, weight in zip(guides, weights, strict=True)]
+        return guided(self.denoiser, weighted(*terms), 1.0, reduction)
+
+    def fit(self, guide: Control) -> LogProb:
+        """Return a guide's log_prob for this model's vocabulary."""
+        if not isinstance(guide, ClassifierGuide):
+            return guide
+        V, tokenizer = self.denoiser.V, self.tokenizer
+        if tokenizer is None:
+            return guide.fit(V=V)
+        return guide.fit(
+            V=V, token_strings=tokenizer.token_strings(), end_of_text=tokenizer.end_of_text
+        )
+
+    def steps(
+        self, rows: Sequence[Row], decoding: DecodeConfig, denoiser: Denoiser
+    ) -> Iterator[Step]:
+        """Yield the sampler's steps for rows whose contexts are equally long."""
+        device = denoiser.device
+        context = torch.tensor([row.context for row in rows], dtype=torch.long, device=device)
+        seeds = torch.tensor([row.noise_seed for row in rows], device=device)
+        end = self.tokenizer.end_of_text if decoding.stop_at_end and self.tokenizer else None
+        steps = generate(
+            denoiser,
+            context.reshape(len(rows), -1),
+            strategy_for(decoding, K=denoiser.K),
+            blocks=decoding.blocks(),
+            noise=RowNoise(seeds),
+            end_of_text=end,
+        )
+        while True:
+            with torch.no_grad():  # not around the yield: the caller's own mode must not change
+                step = next(steps, None)
+            if step is None:
+                return
+            yield step
+
+    def finish(self, row: Row, tokens: list[int], decoding: DecodeConfig, calls: int) -> Generation:
+        """Return a row's text, cut before its end-of-text token if that is asked for."""
+        if decoding.stop_at_end and self.tokenizer and self.tokenizer.end_of_text in tokens:
+            tokens = tokens[: tokens.index(self.tokenizer.end_of_text)]
+        return Generation(row.prompt, self.text(tokens), tokens, row.seed, row.sample, calls)
+
+
+def decode_config(base: DecodeConfig, **overrides: Any) -> DecodeConfig:
+    """Return decoding settings with some replaced; B may be a number."""
+    names = [item.name for item in fields(DecodeConfig)]
+    for name in overrides:
+        if name not in names:
+            raise ValueError(f"there is no option {name!r}; there are {', '.join(names)}")
+    if "B" in overrides:
+        B = overrides["B"]
+        overrides["B"] = (B,) if isinstance(B, int) else tuple(B)
+    return replace(base, **overrides)
+
+
+def strategy_for(decoding: DecodeConfig, *, K: float) -> Strategy:
+    """Return the sampler's strategy that the settings name."""
+    rules: dict[str, StepRule] = {
+        "renoise": Renoise(decoding.rho),
+        "adaptive": Renoise("adaptive"),
+        "ddpm": Ddpm(),
+        "ddpm_simplified": Ddpm(simplified=True),
+    }
+    return Strategy(
+        plan=Uniform(decoding.T),
+        project=named(decoding.projection, K=K, top_p=decoding.top_p),
+        rule=rules[decoding.rule],
+        stop=stopping.stable() if decoding.early_exit else stopping.never(),
+        returns=decoding.returns,
+    )
+
+
+def batches(rows: Sequence[Row], size: int) -> Iterator[list[int]]:
+    """Yield the numbers of rows that can go together: equal context length, at most `size`."""
+    by_length: dict[int, list[int]] = {}
+    for index, row in enumerate(rows):
+        by_length.setdefault(len(row.context), []).append(index)
+    for indices in by_length.values():
+        for start in range(0, len(indices), size):
+            yield indices[start : start + size]
+
+
+def drain(steps: Iterator[Step]) -> tuple[Tensor, list[int]]:
+    """Return the tokens of all blocks, and how many calls each block took."""
+    blocks: list[Tensor] = []
+    calls: list[int] = []
+    for step in steps:
+        if len(calls) == step.block:
+            calls.append(0)
+        calls[-1] += 1
+        if step.is_last:
+            blocks.append(step.tokens)
+    return torch.cat(blocks, 1), calls

@@ -1,0 +1,240 @@
+"""Weights on disk: our folders, the authors' released layout, the Hub.  [checkpoint] -> api
+
+config.json  model.safetensors  tokenizer.json  generation_config.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from ssdlm.config import DENOISERS, BlockConfig, DecodeConfig, EncoderConfig, from_json, to_json
+from ssdlm.denoiser.encoder import EncoderDenoiser, masked_lm
+
+CONFIG, WEIGHTS, DECODING = "config.json", "model.safetensors", "generation_config.json"
+RELEASED = ("embed_sum_layer.pt", "timestep_layer.pt")
+"""What the authors' layout has beside a masked LM: W_diff and W_time."""
+LEGACY = ("position_ids", "pooler.", "seq_relationship.")
+"""Entries of old checkpoints that no masked LM reads."""
+
+
+def find(name_or_path: str | Path) -> Path:
+    """Return the folder of a checkpoint: a path as it is, a Hub id downloaded."""
+    path = Path(name_or_path)
+    if path.is_dir():
+        return path
+    if path.exists() or str(name_or_path).count("/") != 1 or str(name_or_path).startswith("."):
+        raise ValueError(f"{name_or_path} is not a folder with a checkpoint, nor a Hub id org/name")
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.json", "*.safetensors", "*.bin", "*.pt", "merges.txt"]
+    try:
+        return Path(snapshot_download(str(name_or_path), allow_patterns=patterns))
+    except Exception as error:
+        told = str(error).splitlines()[0]
+        raise ValueError(
+            f"{name_or_path} is no folder here and the Hub did not give it ({told}); "
+            "check the name, or give a folder"
+        ) from error
+
+
+def load_denoiser(folder: Path, *, device: str = "cpu", dtype: str = "float32") -> Any:
+    """Return the denoiser in a folder, ours or the authors' layout, ready to decode."""
+    settings = read_json(folder / CONFIG)
+    if settings.get("model_type") == "ssdlm":
+        denoiser = load_ours(folder, settings)
+    elif all((folder / name).exists() for name in RELEASED):
+        denoiser = load_released(folder, settings)
+    else:
+        raise ValueError(
+            f"{folder} holds a {settings.get('model_type')!r} model without {' and '.join(RELEASED)}"
+            "; start training from it with init=, or give an SSD-LM checkpoint"
+        )
+    return denoiser.to(device=device, dtype=getattr(torch, dtype)).eval().requires_grad_(False)
+
+
+def load_ours(folder: Path, settings: dict[str, Any]) -> nn.Module:
+    """Return the denoiser that `save_denoiser` wrote."""
+    kind = settings.get("denoiser", "")
+    if kind not in DENOISERS:
+        raise ValueError(f"{folder / CONFIG}: denoiser={kind!r} is not one of {list(DENOISERS)}")
+    known = {k: v for k, v in settings.items() if k not in ("model_type", "architectures")}
+    denoiser = build(from_json(DENOISERS[kind], known))
+    fill(denoiser, read_tensors(folder / WEIGHTS), source=folder / WEIGHTS)
+    return denoiser
+
+
+def build(config: EncoderConfig | BlockConfig) -> nn.Module:
+    """Return a denoiser with random weights."""
+    if isinstance(config, EncoderConfig):
+        return EncoderDenoiser.from_config(config)
+    from ssdlm.denoiser.block import BlockDenoiser
+
+    return BlockDenoiser(config)
+
+
+def load_released(folder: Path, settings: dict[str, Any]) -> EncoderDenoiser:
+    """Return the denoiser in the authors' layout: masked LM, W_diff and W_time in three files."""
+    if "model_type" not in settings:
+        raise ValueError(
+            f"{folder / CONFIG} names no model_type; it should be a masked LM's config"
+        )
+    denoiser = EncoderDenoiser.from_masked_lm(masked_lm(settings))
+    weights = WEIGHTS if (folder / WEIGHTS).exists() else "pytorch_model.bin"
+    parts: dict[str, nn.Module] = {
+        weights: denoiser.backbone,
+        RELEASED[0]: denoiser.simplex_embed,
+        RELEASED[1]: denoiser.time_embed,
+    }
+    for name, module in parts.items():
+        fill(module, read_tensors(folder / name), source=folder / name)
+    return denoiser
+
+
+def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, source: Path) -> None:
+    """Copy tensors into a module; every name and shape must fit.
+
+    A leading `module.` is dropped, entries of old versions are ignored, and a tensor that is tied
+    to another may be absent.
+    """
+    tensors = {key.removeprefix("module."): value for key, value in tensors.items()}
+    tensors = {key: value for key, value in tensors.items() if not is_legacy(key)}
+    own = module.state_dict()
+    given = {own[key].data_ptr(): value for key, value in tensors.items() if key in own}
+    missing = [key for key, value in own.items() if value.data_ptr() not in given]
+    if missing:
+        raise ValueError(f"{source} lacks {some(missing)}; config.json describes another model")
+    if extra := [key for key in tensors if key not in own]:
+        raise ValueError(f"{source} also holds {some(extra)}; config.json describes another model")
+    for key, value in tensors.items():
+        if value.shape != own[key].shape:
+            raise ValueError(
+                f"{source}: {key} is {tuple(value.shape)} where config.json means "
+                f"{tuple(own[key].shape)}; the two belong to different models"
+            )
+        if not torch.equal(value, given[own[key].data_ptr()]):
+            raise ValueError(
+                f"{source}: {key} differs from the tensor it is tied to; "
+                "set tie_word_embeddings to false in config.json"
+            )
+    with torch.no_grad():
+        for key, value in tensors.items():
+            own[key].copy_(value)
+
+
+def is_legacy(key: str) -> bool:
+    """Tell whether an entry is one that only older versions of a masked LM had."""
+    return any(part in key for part in LEGACY)
+
+
+def some(names: list[str]) -> str:
+    """Return the first few of many names."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON object from a file."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing; is {path.parent} a checkpoint's folder?") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is not JSON ({error}); restore the file") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} holds a {type(values).__name__}, not an object; restore the file")
+    return values
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a weight file; a pickle is read as data and never runs code."""
+    if not path.exists():
+        raise ValueError(f"{path} is missing; copy the whole checkpoint folder")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        values = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        unsafe = "weights_only" in str(error) or "WeightsUnpickler" in str(error)
+        why = "wants to run code when opened" if unsafe else "is truncated or corrupt"
+        if not unsafe and isinstance(error, OSError) and not isinstance(error, SafetensorError):
+            why = f"cannot be read ({error.strerror})"
+        raise ValueError(f"{path} {why}; get it anew from a source you trust") from error
+    if not is_state_dict(values):
+        raise ValueError(f"{path} holds no state dict of tensors; get it anew")
+    return values
+
+
+def is_state_dict(values: Any) -> bool:
+    """Tell whether a loaded object maps names to tensors."""
+    return isinstance(values, Mapping) and all(
+        isinstance(key, str) and isinstance(value, Tensor) for key, value in values.items()
+    )
+
+
+def save_denoiser(denoiser: Any, folder: Path) -> None:
+    """Write config.json and model.safetensors into an existing folder, each in one move."""
+    settings = {"model_type": "ssdlm", "architectures": [type(denoiser).__name__]}
+    write(
+        folder / WEIGHTS, lambda path: save_file(unique_tensors(denoiser), path, {"format": "pt"})
+    )
+    write_json(folder / CONFIG, settings | to_json(denoiser.config))
+
+
+def unique_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's tensors, those that are tied once."""
+    unique = {value.data_ptr(): key for key, value in reversed(module.state_dict().items())}
+    names = set(unique.values())
+    return {k: v.contiguous().cpu() for k, v in module.state_dict().items() if k in names}
+
+
+def load_decoding(folder: Path) -> DecodeConfig | None:
+    """Return the folder's own decoding settings, None if it has none."""
+    path = folder / DECODING
+    return from_json(DecodeConfig, read_json(path)) if path.exists() else None
+
+
+def save_decoding(decoding: DecodeConfig, folder: Path) -> None:
+    """Write generation_config.json."""
+    write_json(folder / DECODING, to_json(decoding))
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write an object as JSON in one move."""
+    text = json.dumps(values, indent=2) + "\n"
+    write(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write(path: Path, writer: Callable[[Path], Any]) -> None:
+    """Call `writer` with a temporary name beside `path`, then rename: all of a file or nothing."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        writer(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Give a temporary folder that becomes `path` when the block ends well, else vanishes."""
+    if path.exists():
+        raise ValueError(f"{path} exists already; choose another name or remove it")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        os.replace(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

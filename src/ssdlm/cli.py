@@ -1,0 +1,166 @@
+"""The command line: arguments in, one call of the library, a result or a one-line error out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ssdlm import __version__
+
+DECODING = ("length", "B", "T", "projection", "top_p", "rule", "rho", "returns")
+"""Options of `generate` that a model's own settings stand in for."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; bad input ends in a line on stderr and exit code 2."""
+    arguments = parser().parse_args(argv)
+    try:
+        arguments.run(arguments)
+    except (ValueError, OSError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    top = argparse.ArgumentParser(
+        prog="ssdlm", description="Simplex diffusion language models: write, steer, train, measure."
+    )
+    top.add_argument("--version", action="version", version=f"ssdlm {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    add_generate(commands)
+    add_convert(commands)
+    return top
+
+
+def add_generate(commands: Any) -> None:
+    command = commands.add_parser("generate", help="continue prompts")
+    command.set_defaults(run=run_generate)
+    command.add_argument("prompts", nargs="*", metavar="PROMPT", help="texts to continue")
+    command.add_argument("--model", required=True, help="folder or Hub id of a checkpoint")
+    command.add_argument("--length", type=int, help="tokens to write")
+    command.add_argument("--B", type=lengths, help="block length, or several: 5,10,25")
+    command.add_argument("--T", type=int, help="diffusion steps a block")
+    command.add_argument("--projection", help="greedy, sampling, multi_hot or mean")
+    command.add_argument("--top-p", type=float, help="mass of the nucleus, 0 (greedy) to 1")
+    command.add_argument("--rule", help="renoise (the paper), adaptive, ddpm or ddpm_simplified")
+    command.add_argument("--rho", type=float, help="renoise: share of the evidence kept, 0 to 1")
+    command.add_argument("--returns", help="logits (the authors' code) or w_0 (the paper)")
+    command.add_argument("--early-exit", action="store_true", help="leave settled blocks early")
+    command.add_argument("--stop-at-end", action="store_true", help="end at the end-of-text token")
+    command.add_argument("--seed", type=int, default=0, help="same seed, same text (default 0)")
+    command.add_argument("--num-samples", type=int, default=1, help="texts a prompt (default 1)")
+    command.add_argument(
+        "--control",
+        action="append",
+        default=[],
+        metavar="CLASSIFIER=LABEL[:LAMBDA]",
+        help="steer towards a label of a classifier (folder or Hub id); may be repeated",
+    )
+    command.add_argument(
+        "--sees", default="context", help="what a classifier reads: context (and block), or block"
+    )
+    command.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    command.add_argument("--dtype", default="float32", help="float32 or bfloat16")
+    command.add_argument("--json", action="store_true", help="print one JSON object a text")
+    command.add_argument("--no-live", action="store_true", help="do not show the text settling")
+
+
+def add_convert(commands: Any) -> None:
+    command = commands.add_parser("convert", help="turn the authors' checkpoint layout into ours")
+    command.set_defaults(run=run_convert)
+    command.add_argument("source", metavar="SRC", help="folder or Hub id")
+    command.add_argument("target", metavar="DST", help="new folder")
+
+
+def lengths(text: str) -> tuple[int, ...]:
+    """Return block lengths from `25` or `5,10,25`."""
+    return tuple(int(part) for part in text.split(","))
+
+
+def run_generate(arguments: argparse.Namespace) -> None:
+    """Continue the prompts and print the texts."""
+    from ssdlm.api import SSDLM
+
+    model = SSDLM.from_pretrained(arguments.model, device=arguments.device, dtype=arguments.dtype)
+    options = decoding_options(arguments) | control_options(arguments, model.denoiser.device.type)
+    prompts = arguments.prompts or [""]
+    is_watched = not arguments.json and not arguments.no_live and sys.stderr.isatty()
+    if is_watched and len(prompts) == 1 and arguments.num_samples == 1:
+        from ssdlm.live import watch
+
+        drafts = model.stream(prompts[0], seed=arguments.seed, **options)
+        print(prompts[0] + watch(prompts[0], drafts, model.spellings()))
+        return
+    written = model.generate_each(
+        prompts, seed=arguments.seed, num_samples=arguments.num_samples, **options
+    )
+    show_in_order(written, as_json=arguments.json)
+
+
+def show_in_order(written: Any, *, as_json: bool) -> None:
+    """Print texts in the order of their rows, each as soon as all before it are there."""
+    waiting: dict[int, Any] = {}
+    shown = 0
+    for index, generation in written:
+        waiting[index] = generation
+        while shown in waiting:
+            done = waiting.pop(shown)
+            print(json.dumps(vars(done)) if as_json else done.prompt + done.text, flush=True)
+            shown += 1
+
+
+def decoding_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the decoding settings that were given."""
+    given = {name: getattr(arguments, name) for name in DECODING}
+    options = {name: value for name, value in given.items() if value is not None}
+    for switch in ("early_exit", "stop_at_end"):
+        options |= {switch: True} if getattr(arguments, switch) else {}
+    return options
+
+
+def control_options(arguments: argparse.Namespace, device: str) -> dict[str, Any]:
+    """Return the guides and their weights from `--control CLASSIFIER=LABEL[:LAMBDA]`."""
+    if not arguments.control:
+        return {}
+    from ssdlm.guides import classifier_guide
+
+    guides, weights = [], []
+    for text in arguments.control:
+        name, label, lam = split_control(text)
+        guides.append(classifier_guide(name, label, sees=arguments.sees, device=device))
+        weights.append(lam)
+    return {"control": guides, "lam": weights}
+
+
+def split_control(text: str) -> tuple[str, str, float]:
+    """Return the classifier, label and lambda of one `--control`."""
+    name, equals, wish = text.rpartition("=")
+    label, colon, lam = wish.partition(":")
+    try:
+        weight = float(lam) if colon else 2000.0
+    except ValueError:
+        weight = float("nan")
+    if not (equals and name and label and weight == weight):
+        raise ValueError(f"--control {text!r} is not CLASSIFIER=LABEL or CLASSIFIER=LABEL:LAMBDA")
+    return name, label, weight
+
+
+def run_convert(arguments: argparse.Namespace) -> None:
+    """Write a checkpoint anew in our layout."""
+    from pathlib import Path
+
+    from ssdlm.api import SSDLM
+    from ssdlm.checkpoint import new_folder
+
+    model = SSDLM.from_pretrained(arguments.source, device="cpu")
+    with new_folder(Path(arguments.target)) as folder:
+        model.save_pretrained(folder)
+    print(f"wrote {arguments.target}")
