@@ -145,6 +145,12 @@ class TrainConfig:
     """one_block: how many consecutive sequences share a context length (the authors: 24)."""
     levels: Literal["uniform", "band"] = "band"
     """Where noise levels are drawn: everywhere, or mostly where tokens are decided."""
+    stratify: bool = True
+    """Spread the levels of a batch evenly instead of drawing each for itself."""
+    own_share: float = 0.0
+    """band: share of blocks in which every position has a level of its own."""
+    ramp_share: float = 0.0
+    """band: share of blocks whose levels rise from left to right."""
 
     optimizer: Literal["adamw", "muon"] = "adamw"
     """Update rule; muon moves hidden matrices, AdamW the rest."""
@@ -171,6 +177,8 @@ class TrainConfig:
     """How the learning rate falls after the warm-up; wsd: constant, then linear at the end."""
     warmup: int = 100
     """Steps over which the learning rate rises from 0 to its peak."""
+    rewarmup: int = 50
+    """The same, instead of `warmup`, when `init` is an SSD-LM checkpoint."""
     cooldown: float = 0.2
     """wsd: the share of all steps over which the learning rate falls."""
     lr_end: float = 0.0
@@ -208,18 +216,27 @@ class TrainConfig:
     """Also write TensorBoard events when tensorboard is installed."""
     tracker: Literal["none", "wandb", "trackio"] = "none"
     """Also send the log to this service."""
+    decode_T: int = 200
+    """Diffusion steps a block that the exported model decodes with, unless told otherwise."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "share_c", "log_every", "keep"):
+        for name in ("steps", "batch", "share_c", "log_every", "keep", "decode_T"):
             value = getattr(self, name)
             require(value >= 1, f"train.{name}", value, "use 1 or more")
-        for name in ("micro_batch", "seed", "warmup", "validate_every", "validate_sequences"):
+        for name in (
+            "micro_batch",
+            "seed",
+            "warmup",
+            "rewarmup",
+            "validate_every",
+            "validate_sequences",
+        ):
             value = getattr(self, name)
             require(value >= 0, f"train.{name}", value, "use 0 or more")
         for name in ("save_every", "save_seconds", "lr", "muon_lr", "weight_decay", "clip"):
             value = getattr(self, name)
             require(value >= 0, f"train.{name}", value, "use 0 or more")
-        for name in ("ema", "beta1", "beta2", "cooldown", "lr_end"):
+        for name in ("ema", "beta1", "beta2", "cooldown", "lr_end", "own_share", "ramp_share"):
             value = getattr(self, name)
             require(0 <= value <= 1, f"train.{name}", value, "use 0 to 1")
         require(self.ema < 1, "train.ema", self.ema, "use less than 1")

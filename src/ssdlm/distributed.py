@@ -1,0 +1,112 @@
+"""Several processes as one: devices, replicas, shards, agreement.  [distributed] -> train
+
+`accelerate` knows the processes, the device, autocast and loss scaling. Replicas are its DDP;
+shards are torch's own `fully_shard`, which keeps one parameter one tensor, so that a checkpoint has
+the same names and shapes however its run was split.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+SHARDING_ASKED = "ACCELERATE_USE_FSDP"
+"""What `accelerate launch --use_fsdp` sets."""
+
+
+def is_sharding_asked() -> bool:
+    """Say whether the launcher was told to shard."""
+    return os.environ.get(SHARDING_ASKED, "").lower() in ("1", "true")
+
+
+def join(*, precision: str, device: str) -> Any:
+    """Return this process's `accelerate.Accelerator`, alone or under a launcher."""
+    from accelerate import Accelerator, DistributedDataParallelKwargs
+
+    # Sharding is done here: accelerate refuses to shard on CPUs.
+    os.environ.pop(SHARDING_ASKED, None)
+    replicas = DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)
+    return Accelerator(
+        mixed_precision=PRECISIONS[precision], cpu=device == "cpu", kwargs_handlers=[replicas]
+    )
+
+
+def share(
+    accelerator: Any, module: nn.Module, *, sharding: str, layers: Iterable[nn.Module]
+) -> Any:
+    """Return the module as every process calls it: replicated, or in shards layer by layer."""
+    module.to(accelerator.device)
+    if sharding == "ddp" or accelerator.num_processes == 1:
+        return accelerator.prepare_model(module)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
+    for layer in layers:
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(module, mesh=mesh)
+
+
+@contextmanager
+def unsynced(module: Any, is_last: bool) -> Iterator[None]:
+    """Keep gradients at home in all but the last backward pass of an optimiser step."""
+    if hasattr(module, "set_requires_gradient_sync"):
+        module.set_requires_gradient_sync(is_last)
+        yield
+    elif hasattr(module, "no_sync") and not is_last:
+        with module.no_sync():
+            yield
+    else:
+        yield
+
+
+@contextmanager
+def whole(module: nn.Module) -> Iterator[None]:
+    """Have every shard's layers complete in every process, to be called in any way."""
+    parts: list[Any] = [part for part in module.modules() if hasattr(part, "unshard")]
+    for part in parts:
+        part.unshard()
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.reshard()
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """Return a tensor whole; all processes must ask for a sharded one at the same time."""
+    own = tensor.detach()
+    return own.full_tensor() if hasattr(own, "full_tensor") else own  # pyright: ignore
+
+
+@torch.no_grad()
+def put(target: Tensor, value: Tensor) -> None:
+    """Copy a whole tensor into one that may be a shard."""
+    target.copy_(like(target, value))
+
+
+def like(target: Tensor, value: Tensor) -> Tensor:
+    """Return a whole tensor where `target` is: on its device, in its shards, in its type."""
+    value = value.to(device=target.device, dtype=target.dtype)
+    mesh = getattr(target, "device_mesh", None)
+    if mesh is None:
+        return value
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(target, DTensor)
+    return distribute_tensor(value, mesh, target.placements)
+
+
+def told(accelerator: Any, value: Any) -> Any:
+    """Return the main process's value in every process."""
+    if accelerator.num_processes == 1:
+        return value
+    from accelerate.utils import broadcast_object_list
+
+    return broadcast_object_list([value])[0]

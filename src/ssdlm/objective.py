@@ -1,0 +1,155 @@
+"""From tokens and seeds to a loss: what an optimiser step draws, and what it minimises with it.
+
+    windows -> [objective: levels, contexts, noise] -> loss -> train
+
+Every draw is a function of an example's own seed, or of the step's seed and the example's place in
+the step's batch; so a batch may be cut into any pieces, for any number of processes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ssdlm import levels, noise, schedule
+from ssdlm.config import TrainConfig
+from ssdlm.kernels.fusing import fused
+from ssdlm.loss import all_blocks_loss, draw_splits, draw_steps, one_block_loss, split_rows
+from ssdlm.shapes import Seeds, Tensor, Tokens
+
+NOISE, LEVEL, SHAPE, WIDTH, OWN, SPLIT = range(6)
+"""What a row's seed is used for; each has random numbers of its own."""
+
+
+class Parts(NamedTuple):
+    """Mean losses in nats a token: what is minimised, the blocks', the context stream's."""
+
+    total: Tensor
+    block: Tensor
+    next_token: Tensor
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Some examples of an optimiser step, on the CPU."""
+
+    tokens: Tokens
+    seeds: Seeds
+    """One for each example, the same in whatever batch it comes."""
+    places: Tensor
+    """Where each example stands in the step's whole batch, (N,)."""
+    step_seed: int
+    """One for the step, whichever examples these are."""
+
+
+@dataclass(frozen=True)
+class Levels:
+    """How noise levels are drawn: the settings of `TrainConfig` by those names."""
+
+    levels: str
+    stratify: bool
+    own_share: float
+    ramp_share: float
+    T: int
+
+    @classmethod
+    def of(cls, train: TrainConfig, T: int) -> Levels:
+        """Pick the settings out of a run's."""
+        return cls(train.levels, train.stratify, train.own_share, train.ramp_share, T)
+
+    def draw(self, examples: Examples, blocks: Tensor) -> Tensor:
+        """Return the progress t/T of every position, (N, L); `blocks` numbers their blocks."""
+        count = int(blocks[-1]) + 1
+        u = self.uniforms(examples, count)
+        if self.levels == "uniform":
+            return (draw_steps(u, T=self.T) / self.T)[:, blocks]
+        shape, width = (draw(examples.seeds, use, count) for use in (SHAPE, WIDTH))
+        own = draw(examples.seeds, OWN, len(blocks))
+        return levels.mixed(
+            torch.stack((shape, u, width)),
+            own,
+            blocks,
+            own_share=self.own_share,
+            ramp_share=self.ramp_share,
+        )
+
+    def uniforms(self, examples: Examples, count: int) -> Tensor:
+        """Return a uniform for each block (N, count), spread evenly over the whole batch if so."""
+        if not self.stratify:
+            return draw(examples.seeds, LEVEL, count)
+        first = draw(torch.tensor([examples.step_seed]), LEVEL, 1)
+        return levels.spread(first, examples.places.view(-1, 1) * count + torch.arange(count))
+
+
+class AllBlocks(nn.Module):
+    """Every block of every sequence at once: a BlockDenoiser's objective."""
+
+    def __init__(self, denoiser: Any, draws: Levels):
+        super().__init__()
+        self.denoiser, self.draws = denoiser, draws
+
+    def forward(self, examples: Examples) -> Parts:
+        """Return the losses of some examples, noised as their seeds say."""
+        config, device = self.denoiser.config, self.denoiser.device
+        length = examples.tokens.shape[1]
+        blocks = levels.block_index(length, B=config.B)
+        losses = all_blocks_loss(
+            self.denoiser,
+            examples.tokens.to(device, non_blocking=True),
+            self.draws.draw(examples, blocks).to(device, non_blocking=True),
+            z=normals(examples.seeds.to(device, non_blocking=True), length, self.denoiser.V),
+            blocks=blocks,
+            next_token_weight=config.next_token_weight,
+        )
+        return Parts(losses.total, losses.block.detach(), losses.next_token.detach())
+
+
+class OneBlock(nn.Module):
+    """One block of each sequence after a context of random length: the paper's objective."""
+
+    def __init__(self, denoiser: Any, draws: Levels, *, share_c: int):
+        super().__init__()
+        self.denoiser, self.draws, self.share_c = denoiser, draws, share_c
+
+    def forward(self, examples: Examples) -> Parts:
+        """Return the losses of some examples; those with one context length go together."""
+        B, device = self.denoiser.config.B, self.denoiser.device
+        progress = self.draws.draw(examples, torch.zeros(1, dtype=torch.int64)).squeeze(1)
+        z = normals(examples.seeds.to(device, non_blocking=True), B, self.denoiser.V)
+        total = torch.zeros((), device=device)
+        for rows, context, block in split_rows(examples.tokens, self.splits(examples), B=B):
+            level = progress[rows].to(device)
+            loss = one_block_loss(
+                self.denoiser,
+                context.to(device),
+                block.to(device),
+                level,
+                alpha_bar_t=schedule.cosine(level),
+                z=z[rows.to(device)],
+            )
+            total = total + loss * (len(rows) / len(examples.tokens))
+        return Parts(total, total.detach(), torch.zeros_like(total).detach())
+
+    def splits(self, examples: Examples) -> Tensor:
+        """Return the context length c of each example; neighbours in the batch may share one."""
+        groups = [
+            noise.mix(examples.step_seed, p // self.share_c) for p in examples.places.tolist()
+        ]
+        u = draw(torch.tensor(groups), SPLIT, 1).squeeze(1)
+        max_len = examples.tokens.shape[1]
+        return draw_splits(u, max_len=max_len, B=self.denoiser.config.B, shared=False)
+
+
+def draw(seeds: Seeds, use: int, count: int) -> Tensor:
+    """Return uniforms (N, count) for one use of the rows' seeds."""
+    return noise.uniform(seeds, block=use, step=0, B=count)
+
+
+@fused
+def normals(seeds: Seeds, count: int, V: int) -> Tensor:
+    """Return the rows' noise (N, count, V); on a GPU in bf16, which halves what is stored."""
+    z = noise.normal(seeds, block=NOISE, step=0, B=count, V=V)
+    return z.to(torch.bfloat16) if seeds.is_cuda else z
