@@ -16,13 +16,23 @@ SRC = Path(__file__).resolve().parents[1] / "src" / "ssdlm"
 
 ROWS = [
     ["shapes", "config"],
-    ["schedule", "simplex", "noise", "kernels", "tokenizer", "optim", "recipes", "distributed"],
+    [
+        "schedule",
+        "simplex",
+        "noise",
+        "levels",
+        "kernels",
+        "tokenizer",
+        "optim",
+        "recipes",
+        "distributed",
+    ],
     ["noising", "projection", "denoiser", "grid", "stopping"],
     ["loss", "control"],
-    ["sampler", "likelihood"],
-    ["checkpoint", "guides", "data"],
+    ["sampler", "likelihood", "objective"],
+    ["checkpoint", "guides", "data", "runlog", "trainstate"],
     ["train", "api", "engine"],
-    ["evaluate", "serve", "reproduce", "bench", "plot"],
+    ["evaluate", "serve", "reproduce", "bench", "plot", "live"],
     ["cli"],
     ["", "__main__"],
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 
@@ -46,6 +46,7 @@ class Step:
     """Whether the block ends here."""
 
 
+@runtime_checkable
 class Noise(Protocol):
     """Unit normals and uniforms for any step of any block; `noise.RowNoise` is one."""
 
@@ -54,6 +55,7 @@ class Noise(Protocol):
     def uniform(self, *, block: int, step: int, B: int) -> Levels: ...
 
 
+@runtime_checkable
 class StepRule(Protocol):
     """How the state moves from level t to t - 1, given the projected estimate."""
 

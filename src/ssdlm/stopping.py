@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from ssdlm.shapes import Block, Simplex, Tensor
 
 
+@runtime_checkable
 class Stop(Protocol):
     """Says for each row whether its block has settled."""
 
-    patience: int
-    """How many of the latest steps `__call__` wants to see."""
+    @property
+    def patience(self) -> int:
+        """How many of the latest steps `__call__` wants to see."""
+        ...
 
     def __call__(self, recent: Sequence[Block], logits: Simplex) -> Tensor: ...
 

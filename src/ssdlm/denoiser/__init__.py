@@ -6,13 +6,14 @@ Two families answer to it: `encoder.EncoderDenoiser`, the paper's, and `block.Bl
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 
 
+@runtime_checkable
 class Cache(Protocol):
     """What a denoiser keeps of the context while a block is denoised."""
 
@@ -20,6 +21,7 @@ class Cache(Protocol):
     def context(self) -> Context: ...
 
 
+@runtime_checkable
 class Denoiser(Protocol):
     """A network that estimates a clean block from a noisy one and the context to its left."""
 
