@@ -73,7 +73,7 @@ def ramps(u_front: Tensor, u_width: Tensor, blocks: Tensor) -> Tensor:
     Widths run from nearly a step to twice the block, evenly in their logarithm.
     """
     place = place_in_block(blocks)
-    length = torch.bincount(blocks)[blocks].float()
+    length = (blocks.unsqueeze(1) == blocks).sum(1).float()  # a bincount would wait for the GPU
     width = STEEPEST * (2 * length / STEEPEST) ** u_width[:, blocks]
     front = u_front[:, blocks] * (length + width) - width
     return ramp_progress((place - front) / width)

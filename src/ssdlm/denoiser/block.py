@@ -10,7 +10,9 @@ a clean left side and pure noise elsewhere the two tasks are one, and what is le
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -31,7 +33,7 @@ from ssdlm.denoiser.attention import (
     sparse_all_blocks_mask,
 )
 from ssdlm.kernels.cross_entropy import block_cross_entropy, clean_cross_entropy
-from ssdlm.kernels.noisy_logits import Noisy
+from ssdlm.kernels.noisy_logits import Noisy, noisy_logits
 from ssdlm.kernels.soft_embedding import soft_embedding
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 
@@ -63,6 +65,7 @@ class Layer(nn.Module):
         super().__init__()
         width, hidden = config.D, config.D * config.expansion
         self.num_heads = config.num_heads
+        self.is_compiled = False
         self.qkv = nn.Parameter(torch.randn(3, width, width) * width**-0.5)
         self.out = nn.Parameter(torch.zeros(width, width))
         self.up = nn.Parameter(torch.randn(hidden, width) * width**-0.5)
@@ -70,22 +73,51 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, turn: Tensor, mask: AttentionMask) -> Tensor:
         """Return the stream after this layer, for positions that see each other by `mask`."""
-        return self.update(x, *self.project(x, turn), mask)
+        weights = (self.qkv, self.out, self.up, self.down)
+        run = compiled_pass() if self.is_compiled else layer_pass
+        return run(x, turn, mask, *weights, self.num_heads)
 
     def project(self, x: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values, each (N, heads, S, d)."""
-        together = F.linear(norm(x), self.qkv.flatten(0, 1))
-        heads = together.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        query, key, value = heads.unbind(0)
-        return rotate(norm(query), turn), rotate(norm(key), turn), value
+        return project(x, turn, self.qkv, self.num_heads)
 
     def update(
         self, x: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask
     ) -> Tensor:
-        """Return the stream after it has looked at keys and values, and thought."""
-        seen = attend(query, key, value, mask)
-        x = x + F.linear(seen.transpose(1, 2).flatten(2), self.out)
-        return x + F.linear(F.relu(F.linear(norm(x), self.up)).square(), self.down)
+        return update(x, attend(query, key, value, mask), self.out, self.up, self.down)
+
+
+def layer_pass(
+    x: Tensor,
+    turn: Tensor,
+    mask: AttentionMask,
+    qkv: Tensor,
+    out: Tensor,
+    up: Tensor,
+    down: Tensor,
+    num_heads: int,
+) -> Tensor:
+    """Return the stream after a layer; a function of tensors, so that all layers compile as one."""
+    query, key, value = project(x, turn, qkv, num_heads)
+    return update(x, attend(query, key, value, mask), out, up, down)
+
+
+@functools.cache
+def compiled_pass() -> Callable[..., Tensor]:
+    return torch.compile(layer_pass, dynamic=False)
+
+
+def project(x: Tensor, turn: Tensor, qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries, keys and values, each (N, heads, S, d)."""
+    together = F.linear(norm(x), qkv.flatten(0, 1))
+    heads = together.unflatten(-1, (3, num_heads, -1)).permute(2, 0, 3, 1, 4)
+    query, key, value = heads.unbind(0)
+    return rotate(norm(query), turn), rotate(norm(key), turn), value
+
+
+def update(x: Tensor, seen: Tensor, out: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """Return the stream after it has taken in what attention saw, and thought."""
+    x = x + F.linear(seen.transpose(1, 2).flatten(2), out)
+    return x + F.linear(F.relu(F.linear(norm(x), up)).square(), down)
 
 
 class BlockDenoiser(nn.Module):
@@ -148,8 +180,8 @@ class BlockDenoiser(nn.Module):
     def compile_layers(self) -> None:
         """Compile the layers for training on a GPU; one compiled layer serves them all."""
         self.is_compiled = True
-        for layer in self.layers:
-            layer.compile(dynamic=False)
+        for layer in self.stack:
+            layer.is_compiled = True
 
     def prefill(self, context: Context) -> BlockCache:
         config = self.config
@@ -226,6 +258,15 @@ class BlockDenoiser(nn.Module):
         hidden = clean[:, :-1].flatten(0, 1)
         next_token, _ = clean_cross_entropy(hidden, head, self.prior, even, targets)
         return Nll(block, next_token, per_token.view_as(progress))
+
+    def all_logits(self, tokens: Block, progress: Tensor, *, z: Simplex, blocks: Tensor) -> Simplex:
+        """Return the logits of every noised token, all blocks at once, as `denoise` gives them."""
+        noisy = self.noised(tokens, progress, z)
+        _, noised = self.streams(tokens, progress, noisy, blocks)
+        logits = self.to_logits(noised)
+        if not self.config.has_evidence:
+            return logits
+        return logits + noisy_logits(*noisy.parts()).view_as(logits)
 
     def block_loss(
         self, hidden: Tensor, head: Tensor, weights: Tensor, noisy: Noisy
