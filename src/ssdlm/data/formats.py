@@ -1,0 +1,241 @@
+"""Documents out of the bytes of one file: .txt, .jsonl, .csv, .parquet.  [formats] -> sources
+
+A line or row that is no document (broken JSON, no text, not UTF-8) is counted and left out; a file
+that as a whole is not what its name says raises.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+PIECE = 1 << 18
+"""Characters of a document that are held and tokenised at once."""
+COLUMN = "text"
+
+
+class LayoutError(Exception):
+    """A readable file without what we look for in it."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A document, or one part of a long one."""
+
+    text: str
+    ends_document: bool
+
+
+@dataclass
+class Tally:
+    """What has been read from one source so far."""
+
+    documents: int = 0
+    bad_lines: int = 0
+    first_bad_line: int = 0
+    """Counted from 1; 0 when there is none."""
+    first_reason: str = ""
+    _position: Callable[[], int] = field(default=lambda: 0, repr=False)
+
+    def bad(self, line: int, reason: str) -> None:
+        """Count a line that is no document."""
+        self.bad_lines += 1
+        if self.bad_lines == 1:
+            self.first_bad_line = line
+            self.first_reason = reason
+
+    def to_json(self) -> dict[str, Any]:
+        """The counts, as index and journal keep them."""
+        names = ("documents", "bad_lines", "first_bad_line", "first_reason")
+        return {name: getattr(self, name) for name in names}
+
+    def watch(self, file: io.BufferedReader) -> None:
+        """Take the position in an open file as the measure of progress."""
+        self._position = file.tell
+
+    def bytes_read(self) -> int:
+        """Bytes of the file that have been consumed; of no use once it is closed."""
+        try:
+            return self._position()
+        except ValueError:
+            return 0
+
+
+def read_txt(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
+    """Documents with blank lines between them."""
+    for is_blank, lines in groupby(_lines(stream, tally), key=lambda line: line is None):
+        if not is_blank:
+            yield from _cut(_newline_first(line for line in lines if line is not None), tally)
+
+
+def read_jsonl(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
+    """One JSON object a line, its `text` is the document."""
+    for number, raw in enumerate(stream, start=1):
+        line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line.decode("utf-8"))
+        except UnicodeDecodeError:
+            tally.bad(number, "not UTF-8")
+        except (ValueError, RecursionError):
+            tally.bad(number, "not JSON")
+        else:
+            text = row.get(COLUMN) if isinstance(row, dict) else None
+            yield from _document(text, number, tally)
+
+
+def read_csv(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
+    """Rows under a header; the column `text` is the document."""
+    csv.field_size_limit(1 << 30)  # the default of 128 KiB is less than many a document
+    # Bytes that are not UTF-8 become surrogates here, which `_document` turns down row by row.
+    lines = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
+    reader = csv.reader(lines)
+    header = next(reader, [])
+    if COLUMN not in header:
+        raise LayoutError(f"it has no column {COLUMN!r}, only {', '.join(header) or 'nothing'}")
+    column = header.index(COLUMN)
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            tally.bad(reader.line_num, f"not CSV ({error})")
+            continue
+        if row:
+            yield from _document(row[column] if column < len(row) else None, reader.line_num, tally)
+
+
+def read_parquet(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
+    """Rows of a table; the column `text` is the document."""
+    pa, parquet = _pyarrow()
+    try:
+        with _seekable(stream) as file:
+            table = parquet.ParquetFile(file)
+            if COLUMN not in table.schema_arrow.names:
+                names = ", ".join(table.schema_arrow.names)
+                raise LayoutError(f"it has no column {COLUMN!r}, only {names}")
+            batches = table.iter_batches(batch_size=64, columns=[COLUMN])
+            # Bytes, because one bad string would otherwise spoil its whole batch.
+            values = (v for b in batches for v in b.column(0).cast(pa.binary()).to_pylist())
+            for number, value in enumerate(values, start=1):
+                yield from _document(value, number, tally)
+    except pa.ArrowException as error:
+        raise OSError(str(error)) from error
+
+
+def read_rows(rows: Iterable[Mapping[str, Any]], tally: Tally) -> Iterator[Piece]:
+    """Rows of a data set of the Hub; the column `text` is the document."""
+    for number, row in enumerate(rows, start=1):
+        if COLUMN not in row:
+            raise LayoutError(f"it has no column {COLUMN!r}, only {', '.join(row)}")
+        yield from _document(row[COLUMN], number, tally)
+
+
+READERS: dict[str, Callable[[io.BufferedReader, Tally], Iterator[Piece]]] = {
+    ".txt": read_txt,
+    ".jsonl": read_jsonl,
+    ".csv": read_csv,
+    ".parquet": read_parquet,
+}
+
+
+def _document(value: object, line: int, tally: Tally) -> Iterator[Piece]:
+    """A row's document in pieces; nothing, and a bad line, where the row has none."""
+    try:
+        text = value.decode("utf-8") if isinstance(value, bytes) else value
+        if not isinstance(text, str):
+            tally.bad(line, f"no {COLUMN!r}")
+            return
+        text.encode("utf-8")  # JSON can spell half a surrogate pair, which no tokenizer takes
+    except UnicodeError:
+        tally.bad(line, "not UTF-8")
+        return
+    if text.strip():
+        yield from _cut((text[i : i + PIECE] for i in range(0, len(text), PIECE)), tally)
+
+
+def _cut(chunks: Iterable[str], tally: Tally) -> Iterator[Piece]:
+    """One document, given in chunks, in pieces of at most `PIECE` characters."""
+    pending = ""
+    for chunk in chunks:
+        pending += chunk
+        while len(pending) > PIECE:
+            end = _word_end(pending)
+            yield Piece(pending[:end], ends_document=False)
+            pending = pending[end:]
+    tally.documents += 1
+    yield Piece(pending, ends_document=True)
+
+
+def _word_end(text: str) -> int:
+    """Where to cut: the last word's end within `PIECE`, since no byte-level token spans one.
+
+    White space goes to the next piece as a whole, for how it splits depends on what follows it.
+    """
+    end = PIECE
+    while end > 0:
+        end = max(text.rfind(" ", 0, end), text.rfind("\n", 0, end))
+        if end > 0 and not text[end - 1].isspace():
+            return end
+    return PIECE
+
+
+def _lines(stream: io.BufferedReader, tally: Tally) -> Iterator[str | None]:
+    """The lines of a text, None for a blank one; one longer than `PIECE` bytes comes in parts."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    number, last_bad, starts_line, at_end = 0, 0, True, False
+    while not at_end:
+        raw = stream.readline(PIECE)
+        number += starts_line
+        at_end = not raw
+        try:
+            text = decoder.decode(raw, at_end)
+        except UnicodeDecodeError:
+            decoder = codecs.getincrementaldecoder("utf-8")()
+            if number != last_bad:
+                tally.bad(number, "not UTF-8")
+            last_bad = number
+        else:
+            if text.endswith("\r\n"):
+                text = text[:-2] + "\n"
+            is_blank = starts_line and not at_end and not text.strip()
+            if text:
+                yield None if is_blank else text
+        starts_line = raw.endswith(b"\n")
+
+
+def _newline_first(lines: Iterable[str]) -> Iterator[str]:
+    """The same text with every newline moved to the line after it, and none at the very end."""
+    newline = ""
+    for line in lines:
+        yield newline + line.removesuffix("\n")
+        newline = "\n" if line.endswith("\n") else ""
+
+
+def _seekable(stream: io.BufferedReader) -> Any:
+    """A table's footer stands at its end: a compressed one is unpacked to a temporary file."""
+    if isinstance(stream.raw, io.FileIO):
+        return stream
+    file = tempfile.TemporaryFile()  # noqa: SIM115
+    shutil.copyfileobj(stream, file, 1 << 20)
+    file.seek(0)
+    return file
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ValueError("a .parquet file needs `pip install pyarrow`") from error
+    return pyarrow, parquet

@@ -1,0 +1,373 @@
+"""Documents -> token stream on disk.  sources -> [prepare] -> shards
+
+The order of documents is the order of the inputs, whatever the number of workers. Started again
+after a kill, a run goes on from the last part that is on disk and ends with the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pickle
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ssdlm.data import progress
+from ssdlm.data.formats import Piece, Tally
+from ssdlm.data.parts import Counts, Journal, Part, Position, locked, remove_strays, total
+from ssdlm.data.shards import (
+    FORMAT,
+    INDEX,
+    JOURNAL,
+    SPLITS,
+    read_index,
+    token_dtype,
+    write_json,
+)
+from ssdlm.data.sources import Source, find_sources
+from ssdlm.tokenizer import Tokenizer, load_tokenizer
+
+SHARD_TOKENS = 1 << 24
+"""A part ends with the first document that reaches this."""
+BATCH_CHARACTERS = 1 << 19
+"""Text that a worker takes at a time: enough to be worth a switch, little enough for memory."""
+
+
+@dataclass(frozen=True)
+class PrepareReport:
+    """What a store holds, and what of the input could not be used."""
+
+    out: Path
+    train: Counts
+    holdout: Counts
+    digest: str
+    files: list[dict[str, Any]]
+    """For each source its name, documents, bad lines, and the first bad line with its reason."""
+    was_finished: bool
+    """Nothing was left to do."""
+
+    def __str__(self) -> str:
+        lines = [f"{self.out} was already prepared from this input"] if self.was_finished else []
+        for split in SPLITS:
+            counts: Counts = getattr(self, split)
+            lines.append(
+                f"{split}: {counts.documents:,} documents, {counts.tokens:,} tokens, "
+                f"{counts.bytes:,} bytes of text"
+            )
+        for file in self.files:
+            if file["bad_lines"]:
+                lines.append(
+                    f"{file['name']}: {file['bad_lines']:,} bad lines left out, the first is line "
+                    f"{file['first_bad_line']} ({file['first_reason']})"
+                )
+        return "\n".join(lines)
+
+
+def prepare(
+    inputs: Sequence[str | os.PathLike[str]],
+    *,
+    tokenizer: str | os.PathLike[str] | Tokenizer,
+    out: str | os.PathLike[str],
+    holdout: float = 0.01,
+    workers: int = 1,
+    show_progress: bool = False,
+) -> PrepareReport:
+    """Tokenise the inputs into a store at `out`, or finish one that was begun there."""
+    if not 0 <= holdout < 1:
+        raise ValueError(f"holdout={holdout} is not a share of the documents; use 0 to below 1")
+    if workers < 1:
+        raise ValueError(f"workers={workers} do nothing; use 1 or more")
+    if not isinstance(tokenizer, Tokenizer):
+        tokenizer = load_tokenizer(tokenizer)
+    sources = find_sources(inputs)
+    settings = {
+        "holdout": float(holdout),
+        "tokenizer_sha256": tokenizer.digest,
+        "inputs": [source.identity() for source in sources],
+    }
+    out_dir = Path(out)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    with locked(out_dir):
+        was_finished = (out_dir / INDEX).is_file()
+        if was_finished:
+            _refuse_other(read_index(out_dir)["settings"], settings, sources, out_dir)
+        else:
+            journal = Journal.load(out_dir, settings)
+            _refuse_other(journal.settings, settings, sources, out_dir)
+            remove_strays(out_dir, journal)
+            tokenizer.save(out_dir)
+            tallies = _write(sources, tokenizer, journal, out_dir, workers, show_progress)
+            write_json(out_dir / INDEX, _index(journal, tokenizer, sources, tallies))
+        (out_dir / JOURNAL).unlink(missing_ok=True)
+    return _report(out_dir, was_finished)
+
+
+def is_held_out(document: int, holdout: float) -> bool:
+    """Whether the document of this number (from 0) falls to the hold-out.
+
+    Of every 1 / holdout documents in a row one does, which one a hash of the row's number says: a
+    share that is exact at any length, and no rhythm that could meet one in the data.
+    """
+    share = Fraction(holdout).limit_denominator(1_000_000)
+    if share == 0:
+        return False
+    row = document * share.numerator // share.denominator
+    first = _ceil_div(row * share.denominator, share.numerator)
+    end = _ceil_div((row + 1) * share.denominator, share.numerator)
+    draw = hashlib.sha256(f"holdout {row}".encode()).digest()[:8]
+    return document == first + int.from_bytes(draw, "little") % (end - first)
+
+
+def _ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _write(
+    sources: list[Source],
+    tokenizer: Tokenizer,
+    journal: Journal,
+    out_dir: Path,
+    workers: int,
+    show_progress: bool,
+) -> list[Tally]:
+    """Write every part that the journal lacks, and return what was read of each source."""
+    tallies = [Tally(**tally) for tally in journal.tallies]
+    sizes = [source.num_bytes for source in sources]
+    with (
+        progress.shown(sum(sizes), is_shown=show_progress) as report,
+        contextlib.closing(_Parts(out_dir, journal, tokenizer, tallies)) as parts,
+        _one_thread_each(),
+    ):
+        pieces = _pieces(sources, journal.position, tallies)
+        for encoded in _encode(_batches(pieces), tokenizer, workers):
+            parts.append(encoded)
+            done = sum(sizes[: len(tallies) - 1]) + tallies[-1].bytes_read()
+            report(done, parts.position.documents, parts.num_tokens)
+        parts.finish(sources)
+    return tallies
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A piece as tokens."""
+
+    source: int
+    ids: np.ndarray
+    num_bytes: int
+    ends_document: bool
+
+
+class _Parts:
+    """Tokenised pieces to parts: decides splits, and where a part ends."""
+
+    def __init__(self, out_dir: Path, journal: Journal, tokenizer: Tokenizer, tallies: list[Tally]):
+        self._out_dir = out_dir
+        self._journal = journal
+        self._tokenizer = tokenizer
+        self._tallies = tallies
+        self._holdout: float = journal.settings["holdout"]
+        self._starts_document = True
+        self.position = Position(**asdict(journal.position))
+        self._num_committed = sum(journal.counts(split).tokens for split in SPLITS)
+        self._part = self._new_part()
+
+    @property
+    def num_tokens(self) -> int:
+        return self._num_committed + self._part.num_tokens
+
+    def append(self, encoded: Encoded) -> None:
+        """Add one piece; a full part is closed first, so that the last one is never empty."""
+        position = self.position
+        if self._starts_document:
+            if encoded.source != position.source:
+                position.source, position.documents_of_source = encoded.source, 0
+            if self._part.num_tokens >= SHARD_TOKENS:
+                self._commit()
+        split = "holdout" if is_held_out(position.documents, self._holdout) else "train"
+        starts, ends = self._starts_document, encoded.ends_document
+        self._part.append(split, encoded.ids, encoded.num_bytes, starts=starts, ends=ends)
+        position.documents += ends
+        position.documents_of_source += ends
+        self._starts_document = ends
+
+    def finish(self, sources: list[Source]) -> None:
+        """Close the last part, seeing to it that each split has what it must have."""
+        if self.position.documents == 0:
+            raise ValueError(_nothing_found(sources, self._tallies))
+        self._settle()
+        self._part.commit()
+        self._journal.enter(self._part, self.position, self._tallies)
+
+    def close(self) -> None:
+        self._part.close()
+
+    def _settle(self) -> None:
+        """Give an empty split the last document: training always, the hold-out if one is wanted."""
+        num_train, num_holdout = (
+            self._journal.counts(split).documents + self._part.counts(split).documents
+            for split in SPLITS
+        )
+        if num_train == 0:
+            self._part.move_last_document("holdout", "train")
+        elif num_holdout == 0 and num_train > 1 and self._holdout > 0:
+            self._part.move_last_document("train", "holdout")
+
+    def _commit(self) -> None:
+        self._part.commit()
+        self.position.part += 1
+        self._num_committed += self._part.num_tokens
+        self._journal.enter(self._part, Position(**asdict(self.position)), self._tallies)
+        self._journal.save(self._out_dir)
+        self._part = self._new_part()
+
+    def _new_part(self) -> Part:
+        dtype = token_dtype(self._tokenizer.V)
+        return Part(self._out_dir, self.position.part, dtype, self._tokenizer.end_of_text)
+
+
+def _pieces(
+    sources: list[Source], position: Position, tallies: list[Tally]
+) -> Iterator[tuple[int, Piece]]:
+    """The pieces from a position on, each with its source's number; a tally a source is added."""
+    for number in range(position.source, len(sources)):
+        tally = Tally()
+        tallies.append(tally)
+        to_skip = position.documents_of_source if number == position.source else 0
+        for piece in sources[number].pieces(tally):
+            if to_skip == 0:
+                yield number, piece
+            elif piece.ends_document:
+                to_skip -= 1
+
+
+def _batches(pieces: Iterable[tuple[int, Piece]]) -> Iterator[list[tuple[int, Piece]]]:
+    """Pieces in lists of about `BATCH_CHARACTERS`."""
+    batch: list[tuple[int, Piece]] = []
+    size = 0
+    for item in pieces:
+        batch.append(item)
+        size += len(item[1].text)
+        if size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _encode(
+    batches: Iterable[list[tuple[int, Piece]]], tokenizer: Tokenizer, workers: int
+) -> Iterator[Encoded]:
+    """Tokenise in threads, which the library lets run side by side; the order is kept."""
+    own = threading.local()
+    state = pickle.dumps(tokenizer)
+    dtype = token_dtype(tokenizer.V)
+
+    def start() -> None:
+        own.tokenizer = pickle.loads(state)  # one each: they would wait for a shared cache
+
+    def encode(batch: list[tuple[int, Piece]]) -> list[Encoded]:
+        ids = own.tokenizer.encode_plain([piece.text for _, piece in batch])
+        return [
+            Encoded(
+                number,
+                np.array(of_piece, dtype=dtype),
+                len(piece.text.encode("utf-8")),
+                piece.ends_document,
+            )
+            for of_piece, (number, piece) in zip(ids, batch, strict=True)
+        ]
+
+    waiting: deque[Future[list[Encoded]]] = deque()
+    with ThreadPoolExecutor(workers, initializer=start) as pool:
+        for batch in batches:
+            waiting.append(pool.submit(encode, batch))
+            if len(waiting) > 2 * workers:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
+
+
+@contextlib.contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Keep the tokenizers library from starting threads of its own: `workers` counts ours."""
+    name = "TOKENIZERS_PARALLELISM"
+    before = os.environ.get(name)
+    os.environ[name] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _index(
+    journal: Journal, tokenizer: Tokenizer, sources: list[Source], tallies: list[Tally]
+) -> dict[str, Any]:
+    """What `index.json` says."""
+    content = {
+        "format": FORMAT,
+        "V": tokenizer.V,
+        "end_of_text": tokenizer.end_of_text,
+        "tokenizer_sha256": tokenizer.digest,
+        "shards": {s: [shard["sha256"] for shard in journal.shards[s]] for s in SPLITS},
+    }
+    return {
+        "format": FORMAT,
+        "digest": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
+        "V": tokenizer.V,
+        "end_of_text": tokenizer.end_of_text,
+        "dtype": token_dtype(tokenizer.V).name,
+        "settings": journal.settings,
+        "splits": {s: {**asdict(journal.counts(s)), "shards": journal.shards[s]} for s in SPLITS},
+        "files": [
+            {"name": source.name, **tally.to_json()}
+            for source, tally in zip(sources, tallies, strict=True)
+        ],
+    }
+
+
+def _report(out_dir: Path, was_finished: bool) -> PrepareReport:
+    index = read_index(out_dir)
+    train, holdout = (total(index["splits"][split]["shards"]) for split in SPLITS)
+    return PrepareReport(out_dir, train, holdout, index["digest"], index["files"], was_finished)
+
+
+def _refuse_other(
+    old: dict[str, Any], new: dict[str, Any], sources: list[Source], out_dir: Path
+) -> None:
+    """Raise, with what differs, where a folder holds the work of another command."""
+    if old == new:
+        return
+    if old["holdout"] != new["holdout"]:
+        what = f"holdout {old['holdout']}, not {new['holdout']}"
+    elif old["tokenizer_sha256"] != new["tokenizer_sha256"]:
+        what = "another tokenizer"
+    elif len(old["inputs"]) != len(new["inputs"]):
+        what = f"{len(old['inputs'])} input files, not {len(new['inputs'])}"
+    else:
+        pairs = zip(sources, old["inputs"], new["inputs"], strict=True)
+        what = f"other input in place of {next(s.name for s, a, b in pairs if a != b)}"
+    raise ValueError(
+        f"{out_dir} was prepared with {what}: use another --out, or delete {out_dir} to start over"
+    )
+
+
+def _nothing_found(sources: list[Source], tallies: list[Tally]) -> str:
+    names = ", ".join(source.name for source in sources[:3]) + (", ..." if sources[3:] else "")
+    for source, tally in zip(sources, tallies, strict=True):
+        if tally.bad_lines:
+            bad = f"{tally.first_reason} in line {tally.first_bad_line} of {source.name}"
+            return f"no document in {names}: every line is bad, the first: {bad}"
+    return f"no document in {names}: there is no text in it"

@@ -1,0 +1,181 @@
+"""Where documents come from: files, folders, globs, data sets of the Hub.  [sources] -> prepare
+
+Every kind is read as a stream of pieces. A document is a run of pieces; only one longer than
+`PIECE` characters has more than one, so that memory stays flat whatever the input is.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ssdlm.data import formats
+from ssdlm.data.compression import ERRORS, SUFFIXES, decompressed, split_suffix
+from ssdlm.data.formats import Piece, Tally
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(:[\w.-]+)?")
+
+
+class Source(Protocol):
+    """Something with documents in it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Size on disk, 0 where it is unknown: only progress depends on it."""
+        ...
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this source from another; the same in another folder or on another machine."""
+        ...
+
+    def pieces(self, tally: Tally) -> Iterator[Piece]:
+        """The documents in order, counted into the tally."""
+        ...
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """One file, its kind told by its name."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.path.stat().st_size
+
+    def identity(self) -> dict[str, Any]:
+        """Size, and a digest of both ends: reading gigabytes just to compare is too dear."""
+        with open(self.path, "rb") as file:
+            digest = hashlib.sha256(file.read(1 << 16))
+            file.seek(max(0, self.num_bytes - (1 << 16)))
+            digest.update(file.read())
+        return {"bytes": self.num_bytes, "ends_sha256": digest.hexdigest()}
+
+    def pieces(self, tally: Tally) -> Iterator[Piece]:
+        kind, compression = split_suffix(self.path)
+        try:
+            with open(self.path, "rb") as file:
+                tally.watch(file)
+                yield from formats.READERS[kind](decompressed(file, compression), tally)
+        except ERRORS as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise ValueError(f"cannot read {self.path}: {reason}") from error
+        except formats.LayoutError as error:
+            raise ValueError(f"cannot use {self.path}: {error}") from error
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """The train split of a data set of the Hub, `name` or `name:config`, at one revision."""
+
+    name: str
+    revision: str
+    num_bytes: int = 0
+
+    def identity(self) -> dict[str, Any]:
+        return {"hub": self.name, "revision": self.revision}
+
+    def pieces(self, tally: Tally) -> Iterator[Piece]:
+        from datasets import load_dataset
+
+        repo, _, config = self.name.partition(":")
+        try:
+            rows = load_dataset(
+                repo, config or None, split="train", streaming=True, revision=self.revision
+            )
+            yield from formats.read_rows(rows, tally)
+        except formats.LayoutError as error:
+            raise ValueError(f"cannot use data set {self.name}: {error}") from error
+        except Exception as error:  # network, permission, unknown configuration
+            raise ValueError(f"cannot read data set {self.name}: {_first_line(error)}") from error
+
+
+def find_sources(inputs: Iterable[str | os.PathLike[str]]) -> list[Source]:
+    """Every source that the inputs name, in their order; what a folder or glob holds is sorted."""
+    found: dict[str, Source] = {}
+    for given in inputs:
+        for source in _expand(os.fspath(given)):
+            # A file named twice would put the same document on both sides of the hold-out.
+            key = os.path.realpath(source.name) if isinstance(source, FileSource) else source.name
+            found.setdefault(key, source)
+    if not found:
+        raise ValueError("no input: give files, folders, globs or the name of a data set")
+    return list(found.values())
+
+
+def _expand(given: str) -> list[Source]:
+    path = Path(given).expanduser()
+    if path.is_dir():
+        return _in_folder(path)
+    if path.exists():
+        return [_checked_file(path)]
+    if glob.has_magic(given):
+        paths = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file())
+        if not paths:
+            raise ValueError(f"no file matches {given}")
+        return [_checked_file(p) for p in paths]
+    if split_suffix(path)[0] in formats.READERS or not HUB_NAME.fullmatch(given):
+        raise ValueError(f"{given} does not exist")
+    return [_hub_source(given)]
+
+
+def _in_folder(folder: Path) -> list[Source]:
+    """The files of a kind we read in a folder and below; others (a README, say) are left alone."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    paths = [path for path in paths if split_suffix(path)[0] in formats.READERS]
+    if not paths:
+        raise ValueError(f"folder {folder} has no file that ends in {_endings()}")
+    return [_checked_file(path) for path in paths]
+
+
+def _checked_file(path: Path) -> FileSource:
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file")
+    if split_suffix(path)[0] not in formats.READERS:
+        raise ValueError(f"{path} is of no known kind: use {_endings()}")
+    if not os.access(path, os.R_OK):
+        raise ValueError(f"cannot read {path}: permission denied")
+    return FileSource(path)
+
+
+def _endings() -> str:
+    kinds = ", ".join(formats.READERS)
+    return f"{kinds} (or any of them with {', '.join(SUFFIXES)} after it)"
+
+
+def _hub_source(name: str) -> HubSource:
+    """Ask the Hub for the newest revision, so that a run resumed later reads the same one."""
+    try:
+        import datasets  # noqa: F401
+        from huggingface_hub import HfApi
+    except ImportError as error:
+        raise ValueError(
+            f"{name} is no file or folder here, and a data set of the Hub needs "
+            "`pip install datasets`"
+        ) from error
+    try:
+        info = HfApi().dataset_info(name.partition(":")[0])
+    except Exception as error:  # network, permission, no such data set
+        raise ValueError(
+            f"{name} is neither a file, folder or glob here nor to be had from the Hub: "
+            f"{_first_line(error)}"
+        ) from error
+    return HubSource(name, info.sha or "main")
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
