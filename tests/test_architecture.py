@@ -30,7 +30,7 @@ ROWS = [
     ["noising", "projection", "denoiser", "grid", "stopping"],
     ["loss", "control"],
     ["sampler", "likelihood", "objective"],
-    ["checkpoint", "guides", "data", "runlog", "trainstate"],
+    ["checkpoint", "guides", "data", "runlog", "trainstate", "validation"],
     ["train", "api", "engine"],
     ["evaluate", "serve", "reproduce", "bench", "plot", "live"],
     ["cli"],
@@ -40,7 +40,7 @@ ROW_OF = {unit: row for row, units in enumerate(ROWS) for unit in units}
 
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "registry"}
 HEAVY = {"transformers", "accelerate", "datasets", "rich", "mauve", "fastapi"}
-IMPURE = {"tokenizer", "denoiser.encoder"}
+IMPURE = {"tokenizer", "denoiser.encoder", "distributed"}
 ALGORITHM_MAY_IMPORT = {"torch", "numpy", *sys.stdlib_module_names}
 SPEAKS = {"tokenizer", "denoiser.encoder", "distributed"}
 
