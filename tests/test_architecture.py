@@ -27,7 +27,7 @@ ROWS = [
         "recipes",
         "distributed",
     ],
-    ["noising", "projection", "denoiser", "grid", "stopping"],
+    ["noising", "projection", "denoiser", "grid", "stopping", "updates"],
     ["loss", "control"],
     ["sampler", "likelihood", "objective"],
     ["checkpoint", "guides", "data", "runlog", "trainstate", "validation"],
