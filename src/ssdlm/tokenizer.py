@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsInt
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
@@ -47,7 +47,7 @@ class Tokenizer:
         encodings = self._plain.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
-    def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
+    def decode(self, ids: Iterable[SupportsInt], skip_special_tokens: bool = False) -> str:
         """The text of the ids, spaces exactly as the tokens hold them."""
         return self._backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
 

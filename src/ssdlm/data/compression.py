@@ -86,5 +86,5 @@ def _zstandard() -> Any:
     try:
         import zstandard
     except ImportError as error:
-        raise ValueError("a .zst file needs `pip install zstandard`") from error
+        raise ValueError("a .zst file needs `pip install 'ssdlm[train]'`") from error
     return zstandard

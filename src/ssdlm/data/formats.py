@@ -43,7 +43,8 @@ class Tally:
     first_bad_line: int = 0
     """Counted from 1; 0 when there is none."""
     first_reason: str = ""
-    _position: Callable[[], int] = field(default=lambda: 0, repr=False)
+    _file: io.BufferedReader | None = field(default=None, repr=False)
+    _bytes_read: int = field(default=0, repr=False)
 
     def bad(self, line: int, reason: str) -> None:
         """Count a line that is no document."""
@@ -59,14 +60,13 @@ class Tally:
 
     def watch(self, file: io.BufferedReader) -> None:
         """Take the position in an open file as the measure of progress."""
-        self._position = file.tell
+        self._file = file
 
     def bytes_read(self) -> int:
-        """Bytes of the file that have been consumed; of no use once it is closed."""
-        try:
-            return self._position()
-        except ValueError:
-            return 0
+        """Bytes of the file that have been consumed when it was last open."""
+        if self._file is not None and not self._file.closed:
+            self._bytes_read = self._file.tell()
+        return self._bytes_read
 
 
 def read_txt(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
@@ -237,5 +237,5 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise ValueError("a .parquet file needs `pip install pyarrow`") from error
+        raise ValueError("a .parquet file needs `pip install 'ssdlm[train]'`") from error
     return pyarrow, parquet

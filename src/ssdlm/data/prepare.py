@@ -154,6 +154,7 @@ def _write(
             done = sum(sizes[: len(tallies) - 1]) + tallies[-1].bytes_read()
             report(done, parts.position.documents, parts.num_tokens)
         parts.finish(sources)
+        report(sum(sizes), parts.position.documents, parts.num_tokens)
     return tallies
 
 

@@ -164,7 +164,7 @@ def _hub_source(name: str) -> HubSource:
     except ImportError as error:
         raise ValueError(
             f"{name} is no file or folder here, and a data set of the Hub needs "
-            "`pip install datasets`"
+            "`pip install 'ssdlm[train]'`"
         ) from error
     try:
         info = HfApi().dataset_info(name.partition(":")[0])
