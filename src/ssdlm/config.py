@@ -206,6 +206,8 @@ class TrainConfig:
     """Steps between validations on the hold-out; 0: only at the end."""
     validate_sequences: int = 64
     """Hold-out sequences a validation reads; 0: no validation."""
+    validate_points: int = 16
+    """Noise levels at which a validation measures the loss and adds up the bound."""
     save_every: int = 1000
     """Steps between checkpoints; 0: only by the clock and at the end."""
     save_seconds: float = 0.0
@@ -220,7 +222,15 @@ class TrainConfig:
     """Diffusion steps a block that the exported model decodes with, unless told otherwise."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "share_c", "log_every", "keep", "decode_T"):
+        for name in (
+            "steps",
+            "batch",
+            "share_c",
+            "log_every",
+            "keep",
+            "decode_T",
+            "validate_points",
+        ):
             value = getattr(self, name)
             require(value >= 1, f"train.{name}", value, "use 1 or more")
         for name in (

@@ -107,6 +107,7 @@ def tiny() -> Config:
             log_every=1,
             validate_every=0,
             validate_sequences=2,
+            validate_points=6,
             save_every=0,
             save_seconds=2.0,
             tensorboard=False,

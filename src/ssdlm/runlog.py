@@ -18,15 +18,31 @@ from typing import Any
 Record = dict[str, Any]
 
 
-class RunLog:
-    """Appends records to log.jsonl and passes their numbers on to whoever else listens."""
+class Silent:
+    """Takes records and says nothing: what the processes beside the main one have."""
 
-    def __init__(self, out: Path, *, step: int, settings: Record, tensorboard: bool, tracker: str):
+    def write(self, record: Record) -> None:
+        """Take the record of a step."""
+
+    def show(self, step: int) -> None:
+        """Take note that a step is done."""
+
+    def close(self) -> None:
+        """Let go of what is open."""
+
+
+class Records(Silent):
+    """Appends to log.jsonl, passes the numbers on to whoever else listens, and shows progress."""
+
+    def __init__(
+        self, out: Path, *, step: int, steps: int, settings: Record, tensorboard: bool, tracker: str
+    ):
         self.path = out / "log.jsonl"
         cut_log(self.path, step)
         self.pending = ""
         self.board = open_board(out, step) if tensorboard else None
         self.tracker = open_tracker(tracker, out, settings)
+        self.bar = Progress(steps, done=step)
 
     def write(self, record: Record) -> None:
         """Write one record; what finds no room on the disk waits for the next."""
@@ -44,9 +60,13 @@ class RunLog:
                 self.board.add_scalar(name, value, record["step"])
         if self.tracker is not None:
             self.tracker.log(numbers, step=record["step"])
+        self.bar.record = record
+
+    def show(self, step: int) -> None:
+        self.bar.update(step)
 
     def close(self) -> None:
-        """Flush and let go of the listeners."""
+        self.bar.close()
         if self.board is not None:
             self.board.close()
         if self.tracker is not None:
@@ -116,28 +136,25 @@ def open_tracker(name: str, out: Path, settings: Record) -> Any:
 
 
 class Progress:
-    """A bar on a terminal with `rich`; else a plain line now and then."""
+    """A bar on a terminal that has `rich`; elsewhere a plain line now and then."""
 
-    def __init__(self, total: int, *, done: int, quiet: bool = False, every_s: float = 10.0):
-        self.total, self.start_step, self.every_s = total, done, every_s
-        self.start_time = self.last_line = time.monotonic()
-        self.quiet = quiet
-        self.bar = None if quiet or not sys.stderr.isatty() else open_bar(total, done)
+    def __init__(self, steps: int, *, done: int, every_s: float = 10.0):
+        self.steps, self.done, self.every_s = steps, done, every_s
+        self.began = self.spoke = time.monotonic()
+        self.record: Record = {}
+        self.bar = open_bar(steps, done) if sys.stderr.isatty() else None
 
-    def update(self, step: int, record: Record | None = None) -> None:
-        """Show how far the run is and, after a logged step, how it does."""
+    def update(self, step: int) -> None:
+        """Show how far the run is, and how it does by its last record."""
         if self.bar is not None:
-            shown = {"said": describe(record)} if record else {}
-            self.bar.update(self.bar.task_ids[0], completed=step, **shown)
+            self.bar.update(self.bar.task_ids[0], completed=step, said=describe(self.record))
             return
         now = time.monotonic()
-        due = step == self.total or now - self.last_line >= self.every_s
-        if record and due and not self.quiet:
-            self.last_line = now
-            left = (now - self.start_time) / (step - self.start_step) * (self.total - step)
-            print(
-                f"step {step}/{self.total}  {describe(record)}  {left:.0f} s left", file=sys.stderr
-            )
+        if step == self.steps or now - self.spoke >= self.every_s:
+            self.spoke = now
+            left = (now - self.began) / (step - self.done) * (self.steps - step)
+            told = f"step {step}/{self.steps}  {describe(self.record)}  {left:.0f} s left"
+            print(told, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -146,7 +163,9 @@ class Progress:
 
 
 def describe(record: Record) -> str:
-    """Return a record's loss and speed in a few words."""
+    """Return a record's loss and speed in a few words; nothing before the first."""
+    if not record:
+        return ""
     return f"loss {record['loss']:.4f}  {record['tokens_per_s']:,.0f} tokens/s"
 
 

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from torch import nn
 
+from ssdlm import distributed
 from ssdlm.shapes import Tensor
 
 MANIFEST = "manifest.json"
@@ -137,32 +138,44 @@ def write_json(path: Path, value: Any) -> None:
     os.replace(temporary, path)
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write tensors by name; those that share memory are written apart."""
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+def unique_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's weights and buffers by name, themselves and not copies; tied ones once."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, value in module.state_dict(keep_vars=True).items():
+        found.setdefault(id(value), (name, value))
+    return dict(found.values())
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a file by name, in memory of their own."""
-    with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+def gather(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors whole and ready to be written; all processes must take part."""
+    return {name: distributed.gathered(value).cpu().contiguous() for name, value in tensors.items()}
 
 
-def flatten_optimizer(optimizer: torch.optim.Optimizer, names: dict[int, str]) -> dict[str, Tensor]:
-    """Return an optimiser's state as `parameter/field` -> tensor; `names` is by `id`."""
-    flat = {}
-    for parameter, state in optimizer.state.items():
-        for field, value in state.items():
-            flat[f"{names[id(parameter)]}/{field}"] = torch.as_tensor(value)
-    return flat
+def optimizer_state(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, Tensor]:
+    """Return an optimiser's running means as `weight/field` -> tensor."""
+    return {
+        f"{name}/{field}": value
+        for name, weight in module.named_parameters()
+        for field, value in optimizer.state.get(weight, {}).items()
+    }
 
 
-def unflatten_optimizer(
-    optimizer: torch.optim.Optimizer, parameters: dict[str, Tensor], flat: dict[str, Tensor]
+def put_optimizer_state(
+    optimizer: torch.optim.Optimizer, module: nn.Module, state: dict[str, Tensor]
 ) -> None:
-    """Put a flattened state back; a state that goes with another set of parameters is refused."""
-    for key, value in flat.items():
+    """Give an optimiser the running means that `optimizer_state` returned, gathered."""
+    weights = dict(module.named_parameters())
+    for key, value in state.items():
         name, _, field = key.rpartition("/")
-        if name not in parameters:
-            raise ValueError(f"the optimiser's state knows {name!r}, which the model does not have")
-        optimizer.state[parameters[name]][field] = value
+        optimizer.state[weights[name]][field] = distributed.like(weights[name], value)
+
+
+def link(source: Path, target: Path) -> None:
+    """Let `target` be the same file as `source`, or a copy where that cannot be, in one move."""
+    temporary = target.with_name(f".{target.name}.new")
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(source, temporary)
+    except OSError:
+        shutil.copyfile(source, temporary)
+    os.replace(temporary, target)

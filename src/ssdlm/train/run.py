@@ -1,0 +1,311 @@
+"""A run from its settings: begun, or taken up where its newest checkpoint left it.
+
+weights, windows, objective -> [run] -> train
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.utils.checkpoint import checkpoint as recomputed
+
+from ssdlm import checkpoint, distributed, trainstate
+from ssdlm.config import BlockConfig, Config, DecodeConfig, differences, from_json, to_json
+from ssdlm.data.shards import TokenStore
+from ssdlm.data.windows import Windows, held_out
+from ssdlm.noise import mix
+from ssdlm.objective import AllBlocks, Levels, OneBlock
+from ssdlm.optim import Ema, MuonAdamW
+from ssdlm.shapes import Tensor, Tokens
+from ssdlm.train.weights import EMA, build, first_denoiser, is_warm
+from ssdlm.updates import optimizer_of
+
+RUN, SETTINGS, STATE, PROFILE = "run.json", "train.json", "state.json", "profile.json"
+OPTIMIZER = "optimizer.safetensors"
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+MODEL = (checkpoint.CONFIG, checkpoint.DECODING, PROFILE, *TOKENIZER)
+"""Files of a checkpoint that OUT has too, beside the weights."""
+WRITTEN = (RUN, "checkpoints", "log.jsonl", "tensorboard", checkpoint.WEIGHTS, *MODEL)
+"""All that a run writes into OUT."""
+
+WEIGHTS, STEP, DROPOUT, HELD_OUT = range(4)
+"""What a run's seed is used for."""
+
+
+@dataclass
+class Run:
+    """All that a run holds while it goes on."""
+
+    config: Config
+    accelerator: Any
+    out: Path
+    stores: list[TokenStore]
+    denoiser: Any
+    module: Any
+    """The objective around the denoiser, as every process calls it."""
+    optimizer: MuonAdamW
+    ema: Ema | None
+    windows: Windows
+    held: Tokens
+    """Rows of the hold-out; there may be none."""
+    bytes_per_token: float
+    """Of the hold-out."""
+    step: int = 0
+    """Optimiser steps done."""
+    profile: list[list[float]] = field(default_factory=list)
+    """[progress, loss] of the last validation."""
+
+
+def start(config: Config, folders: list[Path], out: Path, *, fresh: bool) -> Run:
+    """Return a run at its beginning, or as its newest checkpoint has it."""
+    stores = [TokenStore.open(folder) for folder in folders]
+    asked = {"config": to_json(config), "data": [store.digest for store in stores]}
+    is_sharded = config.train.sharding == "fsdp" or distributed.is_sharding_asked()
+    accelerator = distributed.join(precision=config.train.precision, device=config.train.device)
+    earlier = None if fresh else earlier_config(out, asked)
+    accelerator.wait_for_everyone()
+    torch.manual_seed(mix(config.train.seed, WEIGHTS))
+    if earlier is None:
+        config = resolve(config, stores)
+        denoiser = first_denoiser(config, stores)
+        config = replace(config, model=denoiser.config)
+    else:
+        config, denoiser = earlier, build(earlier.model)
+    run = assemble(config, accelerator, out, stores, denoiser, is_sharded=is_sharded)
+    if accelerator.is_main_process and earlier is None:
+        clear(out)
+        trainstate.write_json(out / RUN, {"asked": asked, "config": to_json(config)})
+    accelerator.wait_for_everyone()
+    restore_newest(run)
+    return run
+
+
+def earlier_config(out: Path, asked: dict[str, Any]) -> Config | None:
+    """Return the resolved config of the run in OUT, None if there is none; refuse another run."""
+    if not (out / RUN).exists():
+        return None
+    known = checkpoint.read_json(out / RUN)
+    if changed := differences(known["asked"], asked):
+        told = ", ".join(change.removeprefix("config.") for change in changed)
+        raise ValueError(
+            f"{out} holds a run with other settings ({told}); "
+            "give the same settings, another --out, or --fresh to start over"
+        )
+    return from_json(Config, known["config"])
+
+
+def clear(out: Path) -> None:
+    """Make OUT ready for a new run: what an earlier one wrote goes, the rest stays."""
+    out.mkdir(parents=True, exist_ok=True)
+    for path in (out / name for name in WRITTEN):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def resolve(config: Config, stores: list[TokenStore]) -> Config:
+    """Return the config with what the data and `init` decide; refuse what cannot be trained."""
+    model, train = config.model, config.train
+    sizes = sorted({store.V for store in stores})
+    if len(sizes) != 1:
+        raise ValueError(f"the data folders have vocabularies of {sizes}; prepare them alike")
+    is_block = isinstance(model, BlockConfig)
+    if not is_block and (train.objective, train.optimizer) != ("one_block", "adamw"):
+        raise ValueError(
+            f"train.objective={train.objective} with train.optimizer={train.optimizer} needs a "
+            "BlockDenoiser; an encoder has one_block and adamw"
+        )
+    if train.objective == "one_block" and config.data.max_len <= model.B:
+        raise ValueError(
+            f"data.max_len={config.data.max_len} has no room for a context and a block of "
+            f"model.B={model.B}; raise data.max_len"
+        )
+    if is_block and model.V == 0:
+        model = replace(model, V=sizes[0])
+    if is_warm(Path(train.init)):
+        train = replace(train, warmup=train.rewarmup)
+    return replace(config, model=model, train=train)
+
+
+def assemble(
+    config: Config,
+    accelerator: Any,
+    out: Path,
+    stores: list[TokenStore],
+    denoiser: Any,
+    *,
+    is_sharded: bool,
+) -> Run:
+    """Return a run around a denoiser: objective, processes, optimiser, average, data."""
+    train, data = config.train, config.data
+    if train.batch % accelerator.num_processes:
+        raise ValueError(
+            f"train.batch={train.batch} does not divide by {accelerator.num_processes} processes"
+        )
+    windows = Windows(stores, data.max_len, train.seed, data.weights, data.shift)
+    module = distributed.share(
+        accelerator,
+        objective_of(config, denoiser),
+        sharding="fsdp" if is_sharded else "ddp",
+        layers=layers_of(denoiser, train.objective),
+    )
+    holdouts = [TokenStore.open(store.dir, "holdout") for store in stores]
+    return Run(
+        config=config,
+        accelerator=accelerator,
+        out=out,
+        stores=stores,
+        denoiser=denoiser,
+        module=module,
+        optimizer=optimizer_of(denoiser, train),
+        ema=Ema(denoiser, decay=train.ema) if train.ema > 0 else None,
+        windows=windows,
+        held=held_rows(config, holdouts),
+        bytes_per_token=sum(s.num_bytes for s in holdouts) / max(1, sum(map(len, holdouts))),
+    )
+
+
+def objective_of(config: Config, denoiser: Any) -> nn.Module:
+    """Return what is minimised, around a denoiser that is made fast or small as asked."""
+    train = config.train
+    layers = layers_of(denoiser, train.objective)
+    if train.recompute:
+        for layer in layers:
+            layer.forward = partial(recomputed, layer.forward, use_reentrant=False)
+    if train.compile and isinstance(config.model, BlockConfig):
+        denoiser.compile_layers()
+    elif train.compile:
+        denoiser.backbone.base_model.compile(dynamic=True)  # contexts differ in length
+    draws = Levels.of(train, config.model.T)
+    if train.objective == "all_blocks":
+        return AllBlocks(denoiser, draws)
+    return OneBlock(denoiser, draws, share_c=train.share_c)
+
+
+def layers_of(denoiser: Any, objective: str) -> list[nn.Module]:
+    """Return the layers that are called as modules, for sharding and recomputation.
+
+    A BlockDenoiser that denoises a single block calls their parts, so there it has none.
+    """
+    if isinstance(denoiser.config, BlockConfig):
+        return list(denoiser.layers) if objective == "all_blocks" else []
+    stacks = [part for part in denoiser.modules() if isinstance(part, nn.ModuleList)]
+    return list(max(stacks, key=len, default=[]))
+
+
+def held_rows(config: Config, holdouts: list[TokenStore]) -> Tokens:
+    """Return the rows a validation reads: shorter ones where the hold-out is short, or none."""
+    least = 2 if isinstance(config.model, BlockConfig) else config.model.B + 1
+    length = min(config.data.max_len, max(map(len, holdouts)))
+    count = config.train.validate_sequences if length >= least else 0
+    return held_out(holdouts, max(length, 1), count)
+
+
+def save(run: Run) -> Path | None:
+    """Write a checkpoint and let OUT show its weights; None when the disk is full."""
+    weights = trainstate.gather(trainstate.unique_tensors(run.denoiser))
+    means = trainstate.gather(trainstate.optimizer_state(run.optimizer, run.denoiser))
+    average = trainstate.gather(
+        {name: run.ema.mean[name] for name in weights} if run.ema is not None else {}
+    )
+    folder = None
+    if run.accelerator.is_main_process:
+
+        def fill(folder: Path) -> None:
+            checkpoint.save_denoiser(run.denoiser, folder, weights)
+            save_file(means, folder / OPTIMIZER)
+            if average:
+                save_file(average, folder / EMA, {"format": "pt"})
+            describe(run, folder)
+
+        folder = trainstate.save(run.out, run.step, fill, keep=run.config.train.keep)
+        if folder is not None:
+            export(folder, run.out)
+    run.accelerator.wait_for_everyone()
+    return folder
+
+
+def describe(run: Run, folder: Path) -> None:
+    """Write what a checkpoint has beside tensors."""
+    config, scaler = run.config, run.accelerator.scaler
+    trainstate.write_json(folder / SETTINGS, to_json(config))
+    state = {
+        "step": run.step,
+        "groups": [{"steps": group.get("steps", 0)} for group in run.optimizer.param_groups],
+        "ema_steps": run.ema.steps if run.ema is not None else 0,
+        "scaler": scaler.state_dict() if scaler is not None else {},
+    }
+    trainstate.write_json(folder / STATE, state)
+    trainstate.write_json(folder / PROFILE, run.profile)
+    decoding = DecodeConfig(B=(config.model.B,), T=config.train.decode_T)
+    checkpoint.save_decoding(decoding, folder)
+    for source in (run.stores[0].dir / name for name in TOKENIZER):
+        if source.exists():
+            shutil.copyfile(source, folder / source.name)
+
+
+def export(folder: Path, out: Path) -> None:
+    """Let OUT be a model's folder with a checkpoint's weights, averaged where they are."""
+    best = folder / EMA
+    weights = best if best.exists() else folder / checkpoint.WEIGHTS
+    trainstate.link(weights, out / checkpoint.WEIGHTS)
+    for source in (folder / name for name in MODEL):
+        if source.exists():
+            trainstate.link(source, out / source.name)
+
+
+def restore_newest(run: Run) -> None:
+    """Take a run to where its newest whole checkpoint left it; all processes read the files."""
+    if run.accelerator.is_main_process:
+        trainstate.sweep(run.out)
+    folder = trainstate.newest(run.out) if run.accelerator.is_main_process else None
+    folder = distributed.told(run.accelerator, folder)
+    if folder is None:
+        return
+    state = checkpoint.read_json(folder / STATE)
+    run.step = state["step"]
+    run.profile = json.loads((folder / PROFILE).read_text(encoding="utf-8"))
+    weights = load_file(folder / checkpoint.WEIGHTS)
+    for name, value in trainstate.unique_tensors(run.denoiser).items():
+        distributed.put(value, weights[name])
+    means = load_file(folder / OPTIMIZER)
+    trainstate.put_optimizer_state(run.optimizer, run.denoiser, means)
+    for group, known in zip(run.optimizer.param_groups, state["groups"], strict=True):
+        group.update(known)
+    if run.ema is not None:
+        restore_average(run.ema, run.denoiser, load_file(folder / EMA), state["ema_steps"])
+    if run.accelerator.scaler is not None:
+        run.accelerator.scaler.load_state_dict(state["scaler"])
+
+
+def restore_average(ema: Ema, denoiser: nn.Module, known: dict[str, Tensor], steps: int) -> None:
+    """Give a moving average its values back; a tied tensor was stored under its first name."""
+    first = {id(value): name for name, value in trainstate.unique_tensors(denoiser).items()}
+    ema.steps = steps
+    for name, value in denoiser.state_dict(keep_vars=True).items():
+        distributed.put(ema.mean[name], known[first[id(value)]])
+
+
+@contextmanager
+def averaged(run: Run) -> Iterator[None]:
+    """Let the denoiser have the averaged weights for a while, where an average is kept."""
+    if run.ema is None:
+        yield
+        return
+    own = {name: value.detach().clone() for name, value in run.denoiser.state_dict().items()}
+    run.ema.copy_to(run.denoiser)
+    try:
+        yield
+    finally:
+        run.denoiser.load_state_dict(own)

@@ -1,0 +1,107 @@
+"""The weights a run begins with: random, a checkpoint's, or a masked LM's.  [weights] -> run"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ssdlm import checkpoint, trainstate
+from ssdlm.config import BlockConfig, Config, EncoderConfig
+from ssdlm.data.shards import TokenStore
+from ssdlm.denoiser.encoder import EncoderDenoiser
+from ssdlm.shapes import Tensor
+
+EMA = "ema.safetensors"
+"""Where a training checkpoint keeps the weights' moving average."""
+UNIGRAM_TOKENS, STRETCHES = 2**24, 64
+"""How many training tokens the unigram is counted on, and in how many places."""
+
+
+def first_denoiser(config: Config, stores: list[TokenStore]) -> Any:
+    """Return the denoiser a run begins with; refuse one that does not go with the data."""
+    denoiser = initialised(config) if config.train.init else build(config.model)
+    if denoiser.V < stores[0].V:
+        raise ValueError(
+            f"the model has a vocabulary of {denoiser.V} and the data one of {stores[0].V}; "
+            "prepare the data with the model's tokenizer"
+        )
+    if denoiser.max_len is not None and config.data.max_len > denoiser.max_len:
+        raise ValueError(
+            f"data.max_len={config.data.max_len} is more than the {denoiser.max_len} positions of "
+            "the model; lower it"
+        )
+    if isinstance(config.model, BlockConfig) and not config.train.init:
+        denoiser.set_unigram(count_tokens(stores, denoiser.V))
+    return denoiser
+
+
+def build(model: EncoderConfig | BlockConfig) -> Any:
+    """Return a denoiser with random weights, ready to train."""
+    if isinstance(model, EncoderConfig) and not model.backbone:
+        raise ValueError("the encoder is not described; give train.init or model.backbone")
+    return checkpoint.build(model).train()
+
+
+def initialised(config: Config) -> Any:
+    """Return the denoiser whose weights `train.init` names."""
+    model, init = config.model, config.train.init
+    folder = Path(init)
+    if is_ours(folder):
+        denoiser, path = build(model), chosen_file(folder, config.train.init_from)
+        checkpoint.fill(denoiser, checkpoint.read_tensors(path), source=path)
+        return denoiser
+    if isinstance(model, BlockConfig):
+        raise ValueError(f"train.init={init} is not the folder of an SSD-LM checkpoint")
+    if is_released(folder):
+        return checkpoint.load_denoiser(folder).requires_grad_(True).train()
+    return around_masked_lm(init, model)
+
+
+def around_masked_lm(init: str, model: EncoderConfig) -> EncoderDenoiser:
+    """Return an EncoderDenoiser around a pretrained masked LM, from a folder or the Hub."""
+    from transformers import AutoModelForMaskedLM
+
+    try:
+        backbone = AutoModelForMaskedLM.from_pretrained(init, dtype=torch.float32)
+    except OSError as error:
+        told = str(error).splitlines()[0]
+        raise ValueError(f"train.init={init} gives no masked LM ({told}); give a folder") from error
+    return EncoderDenoiser.from_masked_lm(backbone, K=model.K, B=model.B, T=model.T).train()
+
+
+def is_ours(folder: Path) -> bool:
+    """Say whether a folder holds a denoiser that this package wrote."""
+    path = folder / checkpoint.CONFIG
+    return path.is_file() and checkpoint.read_json(path).get("model_type") == "ssdlm"
+
+
+def is_released(folder: Path) -> bool:
+    """Say whether a folder has the authors' layout."""
+    return all((folder / name).exists() for name in checkpoint.RELEASED)
+
+
+def is_warm(init: Path) -> bool:
+    """Say whether weights have been trained as a denoiser, so that a short warm-up will do."""
+    return is_ours(init) or is_released(init)
+
+
+def chosen_file(folder: Path, kind: str) -> Path:
+    """Return the weight file of a run's or a model's folder: the average's, or the weights' own."""
+    state = trainstate.newest(folder) or folder
+    has_average = kind == "ema" and (state / EMA).exists()
+    return state / (EMA if has_average else checkpoint.WEIGHTS)
+
+
+def count_tokens(stores: list[TokenStore], V: int) -> Tensor:
+    """Return how often each token occurs in stretches spread over the training data."""
+    counts = torch.zeros(V, dtype=torch.int64)
+    longest = UNIGRAM_TOKENS // STRETCHES // len(stores)
+    for store in stores:
+        for i in range(STRETCHES):
+            first, end = (len(store) * j // STRETCHES for j in (i, i + 1))
+            part = store.read(first, min(longest, end - first)).astype(np.int64)
+            counts += torch.bincount(torch.from_numpy(part), minlength=V)
+    return counts
