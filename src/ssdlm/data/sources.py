@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ssdlm.data import formats
 from ssdlm.data.compression import ERRORS, SUFFIXES, decompressed, split_suffix
@@ -22,6 +22,7 @@ from ssdlm.data.formats import Piece, Tally
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(:[\w.-]+)?")
 
 
+@runtime_checkable
 class Source(Protocol):
     """Something with documents in it."""
 

@@ -1,0 +1,60 @@
+"""Streams out of compressed files: whole, or an error, never a silent part."""
+
+import gzip
+import io
+import lzma
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from ssdlm.data.compression import ERRORS, decompressed, split_suffix
+
+CONTENT = bytes(range(256)) * 3000 + b"the end"
+PACK = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.compress}
+
+
+def read(packed: bytes, suffix: str) -> bytes:
+    return decompressed(io.BufferedReader(io.BytesIO(packed)), suffix).read()
+
+
+@pytest.mark.parametrize("suffix", PACK)
+def test_content_comes_back(suffix):
+    assert read(PACK[suffix](CONTENT), suffix) == CONTENT
+
+
+@pytest.mark.parametrize("suffix", PACK)
+def test_files_packed_in_several_runs_come_back_whole(suffix):
+    packed = PACK[suffix](CONTENT[:1000]) + PACK[suffix](CONTENT[1000:])
+    assert read(packed, suffix) == CONTENT
+
+
+@pytest.mark.parametrize("suffix", PACK)
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.999])
+def test_a_cut_off_file_is_an_error(suffix, share):
+    packed = PACK[suffix](CONTENT)
+    with pytest.raises(ERRORS):
+        read(packed[: int(share * len(packed))], suffix)
+
+
+@pytest.mark.parametrize("suffix", PACK)
+def test_a_file_of_another_kind_is_an_error(suffix):
+    with pytest.raises(ERRORS):
+        read(b"plain text under a wrong name", suffix)
+
+
+def test_other_files_are_read_as_they_are():
+    assert read(b"text", "") == b"text"
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("a.txt", (".txt", "")),
+        ("b/a.b.JSONL.xz", (".jsonl", ".xz")),
+        ("a.gz", ("", ".gz")),
+        ("README", ("", "")),
+    ],
+)
+def test_kind_and_compression_are_told_by_the_name(name, kinds):
+    assert split_suffix(Path(name)) == kinds
