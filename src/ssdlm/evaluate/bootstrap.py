@@ -44,7 +44,7 @@ class Bootstrap:
             return None
         tail = (1 - self.level) / 2
         low, high = np.quantile(draws, [tail, 1 - tail]) - draws.mean() + figure
-        return float(low), float(high)
+        return min(float(low), figure), max(float(high), figure)
 
     def _weights(self) -> np.ndarray:
         generator = np.random.default_rng(self.seed)

@@ -12,6 +12,8 @@ import importlib.util
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,12 +61,27 @@ def has_minilm() -> bool:
 def _load(auto: Any, name: str, device: str | None) -> Judge:
     from transformers import AutoTokenizer
 
-    source = _source(name)
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    model = auto.from_pretrained(source, dtype=torch.float32)
+    with _without_progress_bars():
+        source = _source(name)
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = auto.from_pretrained(source, dtype=torch.float32)
     model = model.to(device or _default_device()).eval()
     max_len = getattr(model.config, "max_position_embeddings", None)
     return Judge(name, model, tokenizer, max_len)
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    """Load without transformers' bars, which would stand between the user and the table."""
+    from transformers.utils import logging
+
+    was_enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            logging.enable_progress_bar()
 
 
 def _source(name: str) -> str:
