@@ -95,8 +95,6 @@ class SSDLM:
     ) -> SSDLM:
         """Open a folder or a Hub id, in our layout or the authors'."""
         folder = checkpoint.find(name_or_path)
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
         denoiser = checkpoint.load_denoiser(folder, device=device, dtype=dtype)
         has_tokenizer = any((folder / name).exists() for name in ("tokenizer.json", "vocab.json"))
         tokenizer = load_tokenizer(folder) if has_tokenizer else None
@@ -243,7 +241,7 @@ class SSDLM:
         context = torch.tensor([row.context for row in rows], dtype=torch.long, device=device)
         seeds = torch.tensor([row.noise_seed for row in rows], device=device)
         end = self.tokenizer.end_of_text if decoding.stop_at_end and self.tokenizer else None
-        steps = generate(
+        yield from generate(
             denoiser,
             context.reshape(len(rows), -1),
             strategy_for(decoding, K=denoiser.K),
@@ -251,12 +249,6 @@ class SSDLM:
             noise=RowNoise(seeds),
             end_of_text=end,
         )
-        while True:
-            with torch.no_grad():  # not around the yield: the caller's own mode must not change
-                step = next(steps, None)
-            if step is None:
-                return
-            yield step
 
     def finish(self, row: Row, tokens: list[int], decoding: DecodeConfig, calls: int) -> Generation:
         """Return a row's text, cut before its end-of-text token if that is asked for."""

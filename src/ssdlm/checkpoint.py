@@ -15,16 +15,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ssdlm.config import DENOISERS, BlockConfig, DecodeConfig, EncoderConfig, from_json, to_json
+from ssdlm.config import (
+    DENOISERS,
+    BlockConfig,
+    DecodeConfig,
+    EncoderConfig,
+    choose,
+    from_json,
+    to_json,
+)
 from ssdlm.denoiser.encoder import EncoderDenoiser, masked_lm
 
 CONFIG, WEIGHTS, DECODING = "config.json", "model.safetensors", "generation_config.json"
 RELEASED = ("embed_sum_layer.pt", "timestep_layer.pt")
 """What the authors' layout has beside a masked LM: W_diff and W_time."""
+DTYPES = ("float32", "bfloat16", "float16", "float64")
 LEGACY = ("position_ids", "pooler.", "seq_relationship.")
 """Entries of old checkpoints that no masked LM reads."""
 
@@ -51,6 +59,8 @@ def find(name_or_path: str | Path) -> Path:
 
 def load_denoiser(folder: Path, *, device: str = "cpu", dtype: str = "float32") -> Any:
     """Return the denoiser in a folder, ours or the authors' layout, ready to decode."""
+    choose("dtype", dtype, DTYPES)
+    place = place_of(device)
     settings = read_json(folder / CONFIG)
     if settings.get("model_type") == "ssdlm":
         denoiser = load_ours(folder, settings)
@@ -58,21 +68,40 @@ def load_denoiser(folder: Path, *, device: str = "cpu", dtype: str = "float32") 
         denoiser = load_released(folder, settings)
     else:
         raise ValueError(
-            f"{folder} holds a {settings.get('model_type')!r} model without {' and '.join(RELEASED)}"
-            "; start training from it with init=, or give an SSD-LM checkpoint"
+            f"{folder} holds a {settings.get('model_type')!r} model without "
+            f"{' and '.join(RELEASED)}; give an SSD-LM checkpoint, or train from it with init="
         )
-    return denoiser.to(device=device, dtype=getattr(torch, dtype)).eval().requires_grad_(False)
+    return denoiser.to(device=place, dtype=getattr(torch, dtype)).eval().requires_grad_(False)
+
+
+def place_of(device: str) -> torch.device:
+    """Return a device by name; "auto" is a GPU where there is one."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"device={device!r} is not there ({str(error).splitlines()[0]}); use auto or cpu"
+        ) from error
+    return place
 
 
 def load_ours(folder: Path, settings: dict[str, Any]) -> nn.Module:
     """Return the denoiser that `save_denoiser` wrote."""
+    denoiser = build(config_of(folder, settings))
+    fill(denoiser, read_tensors(folder / WEIGHTS), source=folder / WEIGHTS)
+    return denoiser
+
+
+def config_of(folder: Path, settings: dict[str, Any]) -> EncoderConfig | BlockConfig:
+    """Return the denoiser's own settings from those of config.json."""
     kind = settings.get("denoiser", "")
     if kind not in DENOISERS:
         raise ValueError(f"{folder / CONFIG}: denoiser={kind!r} is not one of {list(DENOISERS)}")
     known = {k: v for k, v in settings.items() if k not in ("model_type", "architectures")}
-    denoiser = build(from_json(DENOISERS[kind], known))
-    fill(denoiser, read_tensors(folder / WEIGHTS), source=folder / WEIGHTS)
-    return denoiser
+    return from_json(DENOISERS[kind], known)
 
 
 def build(config: EncoderConfig | BlockConfig) -> nn.Module:
@@ -167,8 +196,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except Exception as error:
         unsafe = "weights_only" in str(error) or "WeightsUnpickler" in str(error)
         why = "wants to run code when opened" if unsafe else "is truncated or corrupt"
-        if not unsafe and isinstance(error, OSError) and not isinstance(error, SafetensorError):
-            why = f"cannot be read ({error.strerror})"
+        if isinstance(error, PermissionError | IsADirectoryError):
+            raise
         raise ValueError(f"{path} {why}; get it anew from a source you trust") from error
     if not is_state_dict(values):
         raise ValueError(f"{path} holds no state dict of tensors; get it anew")
@@ -182,12 +211,14 @@ def is_state_dict(values: Any) -> bool:
     )
 
 
-def save_denoiser(denoiser: Any, folder: Path) -> None:
-    """Write config.json and model.safetensors into an existing folder, each in one move."""
+def save_denoiser(denoiser: Any, folder: Path, tensors: dict[str, Tensor] | None = None) -> None:
+    """Write config.json and model.safetensors into an existing folder, each in one move.
+
+    `tensors` are written instead of the denoiser's own: gathered shards, a moving average.
+    """
     settings = {"model_type": "ssdlm", "architectures": [type(denoiser).__name__]}
-    write(
-        folder / WEIGHTS, lambda path: save_file(unique_tensors(denoiser), path, {"format": "pt"})
-    )
+    chosen = unique_tensors(denoiser) if tensors is None else tensors
+    write(folder / WEIGHTS, lambda path: save_file(chosen, path, {"format": "pt"}))
     write_json(folder / CONFIG, settings | to_json(denoiser.config))
 
 
@@ -220,6 +251,7 @@ def write(path: Path, writer: Callable[[Path], Any]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         writer(temporary)
+        temporary.chmod(0o644)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

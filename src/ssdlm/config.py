@@ -88,6 +88,8 @@ class DecodeConfig:
     """End a text at its end-of-text token."""
 
     def __post_init__(self) -> None:
+        for name in ("projection", "rule", "returns"):
+            choose(name, getattr(self, name), get_args(get_type_hints(DecodeConfig)[name]))
         require(self.length >= 1, "length", self.length, "write 1 token or more")
         require(bool(self.B) and min(self.B) >= 1, "B", show(self.B), "a block has 1 token or more")
         require(self.T >= 1, "T", self.T, "use 1 step or more")
@@ -273,6 +275,13 @@ def require(holds: bool, name: str, value: Any, remedy: str) -> None:
     """Raise a ValueError that names the setting, its value and the remedy, unless it holds."""
     if not holds:
         raise ValueError(f"{name}={value} is out of range; {remedy}")
+
+
+def choose(name: str, value: Any, choices: Sequence[Any]) -> Any:
+    """Return the value, or raise a ValueError that names it and lists the choices."""
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is unknown; choose one of {', '.join(choices)}")
+    return value
 
 
 def show(values: tuple[Any, ...]) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
+from ssdlm.config import choose
 from ssdlm.shapes import Context, Simplex, Tensor
 
 Sees = Literal["context", "block"]
@@ -41,7 +42,7 @@ class ClassifierGuide:
         words = self.classifier.get_input_embeddings().weight.detach()
         if token_strings and self.token_strings:
             rows = rows_by_string(token_strings, self.token_strings, end_of_text, self.end_of_text)
-        elif V == len(words):
+        elif len(words) == V:
             rows = torch.arange(V)
         else:
             raise ValueError(
@@ -90,6 +91,7 @@ def classifier_guide(
     device: str = "cpu",
 ) -> ClassifierGuide:
     """Load a sequence classifier by Hub id or folder, to seek one of its labels."""
+    choose("sees", sees, get_args(Sees))
     classifier = load_classifier(name_or_path).to(device)
     strings, end_of_text = vocabulary_of(name_or_path)
     return ClassifierGuide(

@@ -41,7 +41,7 @@ def one_block_loss(
     return block_loss(logits, block, reduction=reduction)
 
 
-def split_rows(tokens: Tokens, c: Tensor, *, B: int) -> list[tuple[Tensor, Context, Block]]:
+def split_rows(tokens: Tokens, c: Tensor, *, B: int) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Cut each row into context and block at its own c (N,): (row numbers, context, block) by c.
 
     Rows of one c go through the network together; a batch with one shared c, as in the authors'

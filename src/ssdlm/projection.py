@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from ssdlm import simplex
+from ssdlm.config import choose
 from ssdlm.shapes import Block, Levels, Mask, Simplex
 
 Projection = Callable[[Simplex, Levels], Simplex]
@@ -81,8 +82,7 @@ class mean:
 
 def named(name: str, *, K: float, top_p: float) -> Projection:
     """Return the projection called `name`."""
-    if name not in NAMES:
-        raise ValueError(f"projection={name!r} is unknown; choose one of {', '.join(NAMES)}")
+    choose("projection", name, NAMES)
     if not 0 <= top_p <= 1:
         raise ValueError(f"top_p={top_p} is not a probability; use 0 (greedy) to 1 (everything)")
     if name == "greedy":

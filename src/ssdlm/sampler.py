@@ -151,7 +151,8 @@ def denoise_block(
     is_done = torch.zeros(len(w_t), dtype=torch.bool, device=w_t.device)
     for t in range(T, 0, -1):
         step = T - t + 1
-        logits = denoiser.denoise(cache, w_t, levels(grid.progress[t], w_t))
+        with torch.no_grad():
+            logits = denoiser.denoise(cache, w_t, levels(grid.progress[t], w_t))
         w_hat = strategy.project(logits, noise.uniform(block=block, step=step, B=B))
         z = noise.normal(block=block, step=step, B=B, V=V)
         w_t = strategy.rule(w_t, w_hat, grid=grid, t=t, K=K, z=z)
@@ -187,7 +188,8 @@ def generate(
     cache = None
     has_ended = torch.zeros(len(context), dtype=torch.bool, device=context.device)
     for block, B in enumerate(blocks):
-        cache = remember(denoiser, cache, context, B=B)
+        with torch.no_grad():
+            cache = remember(denoiser, cache, context, B=B)
         for step in denoise_block(denoiser, cache, strategy, B=B, noise=noise, block=block):
             yield step
             if step.is_last:

@@ -21,7 +21,8 @@ def angle(progress: Tensor) -> Tensor:
 
 def cosine(progress: Tensor) -> Tensor:
     """Return alpha_bar at progress t/T in [0, 1]: r(t) / r(0), r(t) = cos^2 (section 3.4)."""
-    return (angle(progress).cos() / math.cos(ANGLE_0)).square()
+    ratio = (angle(progress).cos() / math.cos(ANGLE_0)).square()
+    return ratio.masked_fill(progress == 0, 1.0)  # vectorised cosines round differently
 
 
 def alpha_bar(T: int) -> Tensor:

@@ -25,12 +25,20 @@ class Cache(Protocol):
 class Denoiser(Protocol):
     """A network that estimates a clean block from a noisy one and the context to its left."""
 
-    V: int
-    """Vocabulary size."""
-    K: float
-    """Simplex scale."""
-    max_len: int | None
-    """The longest context and block together; None where any length goes."""
+    @property
+    def V(self) -> int:
+        """Vocabulary size."""
+        ...
+
+    @property
+    def K(self) -> float:
+        """Simplex scale."""
+        ...
+
+    @property
+    def max_len(self) -> int | None:
+        """The longest context and block together; None where any length goes."""
+        ...
 
     @property
     def device(self) -> torch.device: ...
@@ -52,10 +60,9 @@ def row_by_row(forward: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """Apply `forward` so that a row's result cannot depend on how many rows there are.
 
     Matrix products on a CPU choose their order of summation by the number of rows, so there each
-    row goes alone; the last bit would differ otherwise. Training and GPUs take the whole batch.
+    row goes alone; the last bit would differ otherwise. Other devices take the whole batch.
     """
-    alone = len(inputs[0]) == 1 or torch.is_grad_enabled() or inputs[0].device.type != "cpu"
-    if alone:
+    if len(inputs[0]) == 1 or inputs[0].device.type != "cpu":
         return forward(*inputs)
     rows = zip(*(tensor.split(1) for tensor in inputs), strict=True)
     return torch.cat([forward(*row) for row in rows])

@@ -73,7 +73,8 @@ class EncoderDenoiser(nn.Module):
     def denoise(self, cache: EncoderCache, w_t: Simplex, progress: Tensor) -> Simplex:
         progress = progress.to(w_t).reshape(*progress.shape, *[1] * (2 - progress.dim()))
         progress = progress.expand(w_t.shape[:2])
-        return row_by_row(self.forward, cache.embeddings, w_t, progress)
+        inputs = cache.embeddings, w_t, progress
+        return self.forward(*inputs) if self.training else row_by_row(self.forward, *inputs)
 
     def forward(self, context: Tensor, w_t: Simplex, progress: Tensor) -> Simplex:
         """Return the block's logits; the LM head sees the block's positions only."""

@@ -1,0 +1,169 @@
+"""A model as its users hold it."""
+
+import pytest
+import torch
+
+from ssdlm import SSDLM, DecodeConfig, classifier_guide
+from tests import tiny
+
+OPTIONS = {"length": 7, "B": 3, "T": 6}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return SSDLM(tiny.encoder(), tiny.tokenizer(), DecodeConfig(B=(6,), T=6))
+
+
+@pytest.fixture(scope="module")
+def guide(tmp_path_factory):
+    return classifier_guide(tiny.save_classifier(tmp_path_factory.mktemp("api") / "c"), "positive")
+
+
+def test_one_prompt_gives_one_generation_and_several_a_list(model):
+    one = model.generate("the river", **OPTIONS)
+    assert one.prompt == "the river"
+    assert len(one.tokens) == 7
+    assert one.text == model.tokenizer.decode(one.tokens)
+    assert one.calls == 6
+    several = model.generate(["a", "the river"], **OPTIONS)
+    assert [generation.prompt for generation in several] == ["a", "the river"]
+    assert several[1] == one
+
+
+def test_a_row_does_not_depend_on_its_batch(model):
+    prompts = ["the river", "a", "", "the movie", "no", "to", "the river had"]
+    together = model.generate(prompts, seed=3, **OPTIONS)
+    for prompt, expected in zip(prompts, together, strict=True):
+        assert model.generate(prompt, seed=3, **OPTIONS) == expected
+    assert model.generate(prompts, seed=3, batch_size=2, **OPTIONS) == together
+    assert model.generate(prompts[::-1], seed=3, **OPTIONS) == together[::-1]
+
+
+def test_a_thousand_random_rows_are_the_same_alone_and_together(model):
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.randint(0, 9, (1000,), generator=generator).tolist()
+    prompts = [torch.randint(64, (size,), generator=generator).tolist() for size in sizes]
+    options = {"length": 2, "B": 2, "T": 2}
+    together = model.generate(prompts, seed=list(range(1000)), **options)
+    for index in range(1000):
+        alone = model.generate([prompts[index]], seed=[index], **options)
+        assert alone[0].tokens == together[index].tokens
+
+
+def test_controlled_rows_do_not_depend_on_their_batch_either(model, guide):
+    prompts = ["the river", "the movie", "a"]
+    options = OPTIONS | {"control": guide, "lam": 50.0}
+    together = model.generate(prompts, **options)
+    assert [model.generate(prompt, **options) for prompt in prompts] == together
+    assert together != model.generate(prompts, **OPTIONS)
+
+
+def test_control_raises_the_classifiers_own_verdict(model, guide):
+    log_prob = model.fit(guide)
+
+    def verdict(**options):
+        texts = model.generate(["the"] * 8, seed=list(range(8)), length=6, T=10, **options)
+        blocks = torch.tensor([text.tokens for text in texts])
+        context = torch.tensor([model.context("the")] * 8)
+        sure = 1000.0 * torch.nn.functional.one_hot(blocks, tiny.V).float()
+        return log_prob(context, sure).mean().item()
+
+    assert verdict(control=guide, lam=2000.0) > verdict() + 0.1
+
+
+def test_the_authors_averaged_control_depends_on_the_batch_and_says_so(model, guide):
+    options = OPTIONS | {"control": guide, "lam": 300.0, "reduction": "mean"}
+    doubled = model.generate(["a", "b"], **options | {"lam": 600.0})
+    assert model.generate("a", **options).tokens == doubled[0].tokens
+
+
+def test_seeds_and_samples_differ_and_repeat(model):
+    texts = model.generate("the", num_samples=3, **OPTIONS)
+    assert [text.sample for text in texts] == [0, 1, 2]
+    assert len({tuple(text.tokens) for text in texts}) == 3
+    assert texts[0].tokens == model.generate("the", **OPTIONS).tokens
+    assert model.generate("the", seed=1, **OPTIONS).tokens != texts[0].tokens
+    both = model.generate(["the", "the"], seed=[0, 1], **OPTIONS)
+    assert both[1].tokens == model.generate("the", seed=1, **OPTIONS).tokens
+
+
+def test_streaming_ends_where_generating_does(model):
+    drafts = list(model.stream("the river", **OPTIONS))
+    assert len(drafts) == 3 * 6
+    assert drafts[-1].text == model.generate("the river", **OPTIONS).text
+    assert drafts[-1].text.startswith(drafts[-1].settled)
+    assert {draft.block for draft in drafts} == {0, 1, 2}
+
+
+def test_an_empty_prompt_works_with_and_without_a_tokenizer(model):
+    assert len(model.generate("", **OPTIONS).tokens) == 7
+    bare = SSDLM(tiny.encoder())
+    (text,) = bare.generate([[]], **OPTIONS)
+    assert len(text.tokens) == 7
+    assert text.text == " ".join(map(str, text.tokens))
+
+
+def test_a_prompt_longer_than_the_model_keeps_its_end(model):
+    long = "ab" * 100
+    assert len(model.generate(long, **OPTIONS).tokens) == 7
+
+
+def test_blocks_may_differ_in_length(model):
+    calls = [draft.step.tokens.shape[1] for draft in model.stream("a", length=10, B=[2, 5], T=1)]
+    assert calls == [2, 5, 3]
+
+
+def test_a_text_can_end_at_end_of_text(model):
+    end = model.tokenizer.end_of_text
+    for seed in range(50):
+        whole = model.generate("the", seed=seed, length=12, B=4, T=2)
+        cut = model.generate("the", seed=seed, length=12, B=4, T=2, stop_at_end=True)
+        stop = whole.tokens.index(end) if end in whole.tokens else 12
+        assert cut.tokens == whole.tokens[:stop]
+
+
+@pytest.mark.parametrize("projection", ["greedy", "sampling", "multi_hot", "mean"])
+@pytest.mark.parametrize("rule", ["renoise", "adaptive", "ddpm", "ddpm_simplified"])
+def test_every_strategy_writes(model, projection, rule):
+    text = model.generate("the", projection=projection, rule=rule, rho=0.5, **OPTIONS)
+    assert len(text.tokens) == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": 0}, "length=0 is out of range; write 1 token or more"),
+        ({"B": 0}, "B=0 is out of range"),
+        ({"B": [4, -1]}, "B=4,-1 is out of range"),
+        ({"B": 65}, "B=65 is longer than the model's 64 positions; lower B"),
+        ({"T": 0}, "T=0 is out of range; use 1 step or more"),
+        ({"top_p": 1.1}, "top_p=1.1 is out of range; use 0 (greedy) to 1"),
+        ({"top_p": float("nan")}, "top_p=nan is out of range"),
+        ({"projection": "even"}, "projection='even' is unknown; choose one of greedy, sampling"),
+        ({"rule": "ddim"}, "rule='ddim' is unknown; choose one of renoise"),
+        ({"rho": 2.0}, "rho=2.0 is out of range"),
+        ({"returns": "x"}, "returns='x' is unknown"),
+        ({"steps": 5}, "there is no option 'steps'"),
+        ({"num_samples": 0}, "num_samples=0 writes nothing"),
+        ({"seed": [1, 2]}, "2 seeds for 1 prompts"),
+        ({"lam": [1.0]}, "1 values of lam for 0 guides"),
+    ],
+)
+def test_bad_options_are_refused_by_value_and_remedy(model, options, message):
+    with pytest.raises(ValueError) as caught:
+        model.generate("the", **{"length": 70, **options})
+    assert message in str(caught.value)
+
+
+def test_bad_prompts_are_refused(model):
+    with pytest.raises(ValueError, match="there are no prompts"):
+        model.generate([])
+    with pytest.raises(ValueError, match=r"reach outside 0\.\.63"):
+        model.generate([[3, 64]])
+    with pytest.raises(ValueError, match="this checkpoint has no tokenizer"):
+        SSDLM(tiny.encoder()).generate("the")
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="the tokenizer has 64 tokens and the model 50"):
+        SSDLM(tiny.encoder(V=50), tiny.tokenizer())

@@ -1,0 +1,180 @@
+"""Weights on disk: round trips, the authors' layout, and files that are not what they should be."""
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from ssdlm import checkpoint
+from ssdlm.api import SSDLM
+from ssdlm.config import DecodeConfig
+from tests import tiny
+
+RELEASED = Path(__file__).parent / "parity" / "sampling"
+
+
+def same(ours, theirs):
+    ours, theirs = ours.state_dict(), theirs.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in theirs)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = SSDLM(tiny.encoder(), tiny.tokenizer(), DecodeConfig(length=7, B=(3, 4), T=5))
+    model.save_pretrained(tmp_path / "model")
+    return model, tmp_path / "model"
+
+
+def test_a_saved_model_comes_back_whole(saved):
+    model, folder = saved
+    names = {path.name for path in folder.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "generation_config.json"} <= names
+    again = SSDLM.from_pretrained(folder, device="cpu")
+    assert same(again.denoiser, model.denoiser)
+    assert again.decoding == model.decoding
+    assert again.denoiser.config == model.denoiser.config
+    assert again.generate("abc").tokens == model.generate("abc").tokens
+
+
+@pytest.mark.parametrize("kind", ["roberta", "bert"])
+def test_tied_weights_are_stored_once_and_stay_tied(kind, tmp_path):
+    denoiser = tiny.encoder(kind)
+    checkpoint.save_denoiser(denoiser, tmp_path)
+    stored = checkpoint.read_tensors(tmp_path / "model.safetensors")
+    assert len(stored) < len(denoiser.state_dict())
+    again = checkpoint.load_denoiser(tmp_path)
+    assert same(again, denoiser)
+    head = again.backbone.get_output_embeddings().weight
+    assert head.data_ptr() == again.words.weight.data_ptr()
+
+
+def test_the_released_layout_converts_to_ours(tmp_path):
+    released = SSDLM.from_pretrained(RELEASED, device="cpu")
+    released.save_pretrained(tmp_path / "ours")
+    ours = SSDLM.from_pretrained(tmp_path / "ours", device="cpu")
+    assert same(ours.denoiser, released.denoiser)
+    settings = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert settings["model_type"] == "ssdlm"
+    assert settings["denoiser"] == "encoder"
+
+
+def damaged(tmp_path, source=RELEASED):
+    return Path(shutil.copytree(source, tmp_path / "damaged"))
+
+
+def refuses(folder, *words):
+    with pytest.raises(ValueError) as caught:
+        checkpoint.load_denoiser(folder)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message, message
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "embed_sum_layer.pt", "timestep_layer.pt"])
+def test_a_truncated_weight_file_is_refused(tmp_path, name):
+    folder = damaged(tmp_path)
+    data = (folder / name).read_bytes()
+    (folder / name).write_bytes(data[: len(data) // 2])
+    refuses(folder, name, "truncated or corrupt")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    folder = damaged(tmp_path)
+    (folder / "pytorch_model.bin").unlink()
+    refuses(folder, "pytorch_model.bin is missing")
+    (folder / "config.json").unlink()
+    refuses(folder, "config.json is missing")
+
+
+def test_garbage_is_refused(tmp_path):
+    folder = damaged(tmp_path)
+    (folder / "timestep_layer.pt").write_bytes(b"not a checkpoint")
+    refuses(folder, "timestep_layer.pt", "get it anew")
+    (folder / "config.json").write_text("{")
+    refuses(folder, "config.json is not JSON")
+
+
+def test_a_pickle_that_wants_to_run_code_is_refused_and_does_not_run(tmp_path):
+    folder, marker = damaged(tmp_path), tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self):
+            return Path.touch, (marker,)
+
+    torch.save({"weight": Evil()}, folder / "timestep_layer.pt")
+    refuses(folder, "timestep_layer.pt", "wants to run code")
+    (folder / "timestep_layer.pt").write_bytes(pickle.dumps(Evil()))
+    refuses(folder, "timestep_layer.pt")
+    assert not marker.exists()
+
+
+def test_a_config_that_describes_another_model_is_refused(tmp_path):
+    folder = damaged(tmp_path)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"num_hidden_layers": 3}))
+    refuses(folder, "lacks", "config.json describes another model")
+    (folder / "config.json").write_text(json.dumps(settings | {"num_hidden_layers": 1}))
+    refuses(folder, "also holds", "config.json describes another model")
+    (folder / "config.json").write_text(json.dumps(settings | {"vocab_size": 90}))
+    refuses(folder, "(96,", "(90,")
+    (folder / "config.json").write_text(json.dumps(settings | {"model_type": "no-such-model"}))
+    refuses(folder, "'no-such-model'")
+
+
+def test_untied_weights_under_a_tied_config_are_refused(tmp_path):
+    folder = damaged(tmp_path, RELEASED.parent / "greedy")
+    weights = checkpoint.read_tensors(folder / "pytorch_model.bin")
+    key = next(key for key in weights if key.endswith("lm_head.decoder.weight"))
+    torch.save(weights | {key: weights[key] + 1}, folder / "pytorch_model.bin")
+    refuses(folder, "tie_word_embeddings")
+
+
+def test_a_masked_lm_alone_is_not_an_ssd_lm(tmp_path):
+    folder = damaged(tmp_path)
+    (folder / "embed_sum_layer.pt").unlink()
+    refuses(folder, "embed_sum_layer.pt", "train from it with init=")
+
+
+def test_our_own_files_are_checked_too(saved):
+    _, folder = saved
+    weights = folder / "model.safetensors"
+    data = weights.read_bytes()
+    weights.write_bytes(data[:-100])
+    refuses(folder, "model.safetensors", "truncated or corrupt")
+    weights.unlink()
+    refuses(folder, "model.safetensors is missing")
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"denoiser": "other"}))
+    refuses(folder, "denoiser='other'")
+
+
+def test_a_name_that_is_nothing_is_refused():
+    for name in ("no-such-folder", "./nowhere/at-all", "a/b/c"):
+        with pytest.raises(ValueError, match="not a folder with a checkpoint"):
+            checkpoint.find(name)
+    with pytest.raises(ValueError, match="the Hub did not give it"):
+        checkpoint.find("no-such-org/no-such-model")
+
+
+def test_a_write_that_fails_leaves_nothing_behind(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fail(temporary):
+        temporary.write_text("half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        checkpoint.write(path, fail)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(RuntimeError), checkpoint.new_folder(tmp_path / "new") as folder:
+        (folder / "part").touch()
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(ValueError, match="exists already"), checkpoint.new_folder(tmp_path):
+        pass

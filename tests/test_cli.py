@@ -1,0 +1,149 @@
+"""The command line: what it prints, and how it says no."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ssdlm import SSDLM, DecodeConfig, cli
+from tests import tiny
+
+RELEASED = Path(__file__).parent / "parity" / "greedy"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "model"
+    model = SSDLM(tiny.encoder(), tiny.tokenizer(), DecodeConfig(length=6, B=(3,), T=4))
+    model.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    return tiny.save_classifier(tmp_path_factory.mktemp("cli") / "classifier")
+
+
+def run(capsys, *arguments):
+    code = cli.main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def generate(capsys, folder, *arguments):
+    return run(capsys, "generate", "--model", folder, "--device", "cpu", *arguments)
+
+
+def test_generate_prints_prompt_and_continuation(capsys, folder):
+    code, out, _ = generate(capsys, folder, "the river")
+    expected = SSDLM.from_pretrained(folder, device="cpu").generate("the river")
+    assert code == 0
+    assert out == f"the river{expected.text}\n"
+
+
+def test_generate_speaks_json_one_object_a_text_in_order(capsys, folder):
+    code, out, _ = generate(
+        capsys, folder, "the river", "a", "--json", "--num-samples", 2, "--length", 5, "--B", "2,3"
+    )
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [(line["prompt"], line["sample"]) for line in lines] == [
+        ("the river", 0),
+        ("the river", 1),
+        ("a", 0),
+        ("a", 1),
+    ]
+    assert all(len(line["tokens"]) == 5 and line["calls"] == 4 for line in lines)
+
+
+def test_generate_takes_every_option_the_api_takes(capsys, folder, classifier):
+    code, out, err = generate(
+        capsys, folder, "the", "--length", 4, "--B", 4, "--T", 3, "--projection", "multi_hot",
+        "--top-p", 0.5, "--rule", "renoise", "--rho", 0.25, "--returns", "w_0", "--early-exit",
+        "--stop-at-end", "--seed", 5, "--control", f"{classifier}=positive:100", "--control",
+        f"{classifier}=neutral", "--sees", "block", "--dtype", "float32", "--json",
+    )  # fmt: skip
+    assert code == 0, err
+    assert json.loads(out)["seed"] == 5
+
+
+def test_control_changes_the_text(capsys, folder, classifier):
+    _, bare, _ = generate(capsys, folder, "the", "--length", 12)
+    _, steered, _ = generate(
+        capsys, folder, "the", "--length", 12, "--control", f"{classifier}=2:5000"
+    )
+    assert bare != steered
+
+
+def test_convert_writes_our_layout(capsys, tmp_path):
+    code, out, _ = run(capsys, "convert", RELEASED, tmp_path / "ours")
+    assert code == 0
+    assert "wrote" in out
+    assert SSDLM.from_pretrained(tmp_path / "ours", device="cpu").denoiser.V == 96
+
+
+def says_no(capsys, *arguments):
+    code, out, err = run(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--length", 0], "length=0"),
+        (["--T", -3], "T=-3"),
+        (["--B", 0], "B=0"),
+        (["--top-p", 2], "top_p=2.0"),
+        (["--projection", "best"], "projection='best'"),
+        (["--control", "nonsense"], "--control 'nonsense' is not CLASSIFIER=LABEL"),
+        (["--control", "a=b:c"], "--control 'a=b:c' is not CLASSIFIER=LABEL"),
+        (["--control", "nowhere/at/all=good"], "nowhere/at/all is not a sequence classifier"),
+        (["--sees", "all"], "sees='all' is unknown"),
+        (["--dtype", "int3"], "dtype='int3' is unknown"),
+        (["--device", "abacus"], "device='abacus'"),
+        (["--num-samples", 0], "num_samples=0"),
+    ],
+)
+def test_bad_options_end_in_one_line_and_code_two(capsys, folder, classifier, arguments, words):
+    if "--sees" in arguments:
+        arguments = [*arguments, "--control", f"{classifier}=positive"]
+    err = says_no(capsys, "generate", "the", "--model", folder, *arguments)
+    assert words in err
+
+
+def test_bad_labels_list_what_there_is(capsys, folder, classifier):
+    err = says_no(capsys, "generate", "a", "--model", folder, "--control", f"{classifier}=happy")
+    assert "0: negative, 1: neutral, 2: positive" in err
+
+
+def test_missing_models_are_named(capsys, tmp_path):
+    assert "no-model" in says_no(capsys, "generate", "a", "--model", tmp_path / "no-model")
+
+
+def test_a_failed_conversion_leaves_nothing(capsys, tmp_path):
+    source = shutil.copytree(RELEASED, tmp_path / "source")
+    (source / "timestep_layer.pt").write_bytes(b"")
+    says_no(capsys, "convert", source, tmp_path / "target")
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+    (tmp_path / "there").mkdir()
+    assert "exists already" in says_no(capsys, "convert", RELEASED, tmp_path / "there")
+
+
+def test_the_live_view_draws_every_draft(folder):
+    from rich.console import Console
+
+    from ssdlm.live import picture
+
+    model = SSDLM.from_pretrained(folder, device="cpu")
+    console = Console(width=60, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    for draft in model.stream("the river"):
+        console.print(picture("the river", draft, model.spellings()))
+    console.file.close()
+    shown = console.export_text()
+    assert shown.count("steps left") == 2 * 4
+    assert "block 2, 0 steps left" in shown

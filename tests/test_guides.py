@@ -1,0 +1,96 @@
+"""Off-the-shelf classifiers, fitted to a model's vocabulary."""
+
+import pytest
+import torch
+
+from ssdlm import guides
+from ssdlm.guides import classifier_guide
+from tests import tiny
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny.save_classifier(tmp_path_factory.mktemp("guide") / "classifier")
+
+
+def one_hot(ids):
+    return 1000.0 * torch.nn.functional.one_hot(ids, tiny.V).float()
+
+
+CONTEXT, BLOCK = torch.tensor([[5, 6, 7]]), torch.tensor([[8, 9]])
+
+
+@pytest.mark.parametrize(
+    ("sees", "special", "ids"),
+    [
+        ("block", False, [8, 9]),
+        ("block", True, [0, 8, 9, 2]),
+        ("context", False, [5, 6, 7, 8, 9]),
+        ("context", True, [0, 5, 6, 7, 8, 9, 2]),
+    ],
+)
+def test_a_certain_simplex_is_read_as_its_tokens(folder, sees, special, ids):
+    guide = classifier_guide(folder, "positive", sees=sees, has_special_tokens=special)
+    got = guide.fit(V=tiny.V)(CONTEXT, one_hot(BLOCK))
+    scores = guide.classifier(torch.tensor([ids])).logits.log_softmax(-1)
+    assert torch.allclose(got, scores[:, 2], atol=1e-5)
+
+
+def test_log_prob_has_a_gradient_in_every_row(folder):
+    guide = classifier_guide(folder, 0).fit(V=tiny.V)
+    logits = torch.randn(2, 3, tiny.V, requires_grad=True)
+    (grad,) = torch.autograd.grad(guide(CONTEXT.expand(2, -1), logits).sum(), logits)
+    assert (grad.abs().amax((1, 2)) > 0).all()
+
+
+def test_a_long_text_keeps_its_latest_part(folder):
+    guide = classifier_guide(folder, "positive").fit(V=tiny.V)
+    context = torch.randint(tiny.V, (1, 200), generator=torch.Generator().manual_seed(0))
+    cut = guide(context[:, -60:], one_hot(BLOCK))
+    assert torch.allclose(guide(context, one_hot(BLOCK)), cut, atol=1e-5)
+
+
+def test_labels_go_by_name_or_number(folder):
+    assert classifier_guide(folder, "Positive").label == 2
+    assert classifier_guide(folder, 1).label == 1
+    with pytest.raises(ValueError, match="label='happy' is not one of") as caught:
+        classifier_guide(folder, "happy")
+    assert "0: negative, 1: neutral, 2: positive" in str(caught.value)
+    with pytest.raises(ValueError, match="label=3 is not one of"):
+        classifier_guide(folder, 3)
+
+
+def test_another_vocabulary_without_tokenizers_is_refused(folder):
+    with pytest.raises(ValueError, match="64 tokens where the model has 65"):
+        classifier_guide(folder, 0).fit(V=65)
+
+
+def test_tokens_are_matched_by_their_strings():
+    rows = guides.rows_by_string(["b", "a", "<eot>"], ["a", "x", "b", "</s>"], 2, 3)
+    assert rows.tolist() == [2, 0, 3]
+    with pytest.raises(ValueError, match=r"lacks 2 of the model's 3 tokens \(such as 'q', 'z'\)"):
+        guides.rows_by_string(["a", "q", "z"], ["a"], None, None)
+
+
+def test_a_nested_vocabulary_reads_the_classifiers_own_rows(folder, tmp_path):
+    """The same tokens under other ids give the same log-probability."""
+    tokenizer = tiny.tokenizer()
+    tokenizer.save(tiny.save_classifier(tmp_path / "with-tokenizer"))
+    guide = classifier_guide(tmp_path / "with-tokenizer", "positive")
+    strings = tokenizer.token_strings()
+    order = [8, 9, 63, 5, 6, 7]
+    fitted = guide.fit(V=6, token_strings=[strings[i] for i in order], end_of_text=2)
+    logits = torch.tensor([[[9.0, 0, 0, 0, 0, 0], [0, 9.0, 0, 0, 0, 0]]])
+    wide = torch.full((1, 2, tiny.V), -torch.inf)
+    wide[:, :, order] = logits
+    whole = guide.fit(V=tiny.V, token_strings=strings, end_of_text=63)
+    got = fitted(torch.tensor([[3, 4, 5]]), logits)
+    assert torch.allclose(got, whole(CONTEXT, wide), atol=1e-5)
+
+
+def test_a_model_that_is_no_classifier_is_refused(tmp_path):
+    tiny.encoder().backbone.save_pretrained(tmp_path / "masked-lm")
+    with pytest.raises(ValueError, match="no trained weights for classifier"):
+        classifier_guide(tmp_path / "masked-lm", 0)
+    with pytest.raises(ValueError, match="is not a sequence classifier that can be loaded"):
+        classifier_guide(tmp_path / "nothing", 0)

@@ -1,0 +1,242 @@
+"""The two loops, under denoisers whose answers are known."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from ssdlm import schedule, simplex
+from ssdlm.grid import Uniform, at
+from ssdlm.noise import RowNoise
+from ssdlm.noising import add_noise
+from ssdlm.projection import greedy, mean, multi_hot, sampling
+from ssdlm.sampler import Ddpm, Renoise, Strategy, denoise_block, generate, remember
+from ssdlm.stopping import stable
+from tests import tiny
+
+K, V = 5.0, 64
+PROJECTIONS = [greedy(K), sampling(K, 0.9), multi_hot(K, 0.9), mean(K, 0.9)]
+RULES = [Renoise(0.0), Renoise(0.5), Renoise(1.0), Renoise("adaptive"), Ddpm(), Ddpm(True)]
+
+
+@dataclass
+class Cache:
+    context: torch.Tensor
+
+
+@dataclass
+class Oracle:
+    """A denoiser that knows the text: row by row, position by position."""
+
+    target: torch.Tensor
+    V: int = V
+    K: float = K
+    max_len: int | None = None
+
+    @property
+    def device(self):
+        return self.target.device
+
+    def prefill(self, context):
+        return Cache(context)
+
+    def extend(self, cache, block):
+        return Cache(torch.cat((cache.context, block), 1))
+
+    def denoise(self, cache, w_t, progress):
+        start, B = cache.context.shape[1], w_t.shape[1]
+        return simplex.to_logits(self.target[:, start : start + B], V=V, K=20.0)
+
+
+def noise_for(N, seed=0):
+    return RowNoise(torch.arange(seed, seed + N))
+
+
+def last(steps):
+    *_, step = steps
+    return step
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("project", PROJECTIONS, ids=repr)
+@pytest.mark.parametrize("returns", ["logits", "w_0"])
+def test_an_oracle_decodes_to_its_target_exactly(project, rule, returns):
+    target = torch.randint(V, (3, 17), generator=torch.Generator().manual_seed(0))
+    strategy = Strategy(Uniform(7), project, rule, returns=returns)
+    steps = list(
+        generate(Oracle(target), target[:, :4], strategy, blocks=[5, 5, 3], noise=noise_for(3))
+    )
+    written = torch.cat([step.tokens for step in steps if step.is_last], 1)
+    assert torch.equal(written, target[:, 4:])
+    w_0 = next(step.w_t for step in steps if step.is_last)
+    assert torch.allclose(w_0, simplex.to_logits(target[:, 4:9], V=V, K=K), atol=1e-4)
+
+
+def test_a_block_takes_t_calls_from_t_to_zero():
+    target = torch.zeros(1, 5, dtype=torch.long)
+    steps = list(
+        denoise_block(
+            Oracle(target),
+            Cache(target[:, :0]),
+            Strategy(Uniform(9), greedy(K)),
+            B=5,
+            noise=noise_for(1),
+        )
+    )
+    assert [step.t for step in steps] == list(range(8, -1, -1))
+    assert [step.is_last for step in steps] == [False] * 8 + [True]
+
+
+def test_the_papers_step_is_eq_18():
+    grid, z = Uniform(10)(4), torch.randn(2, 4, V)
+    w_t, ids = torch.randn(2, 4, V), torch.randint(V, (2, 4))
+    w_hat = simplex.to_logits(ids, V=V, K=K)
+    for t in (10, 5, 1):
+        expected = add_noise(w_hat, schedule.alpha_bar(10)[t - 1], K=K, z=z)
+        assert torch.allclose(Renoise(0.0)(w_t, w_hat, grid=grid, t=t, K=K, z=z), expected)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.3, 1.0, "adaptive"])
+def test_every_rho_lands_on_the_forward_process_of_the_next_level(rho):
+    """Whatever is kept, w' given the truth has the mean and variance of Eq. 7."""
+    generator = torch.Generator().manual_seed(0)
+    grid, N = Uniform(10)(1), 60_000
+    w_0 = simplex.to_logits(torch.zeros(N, 1, dtype=torch.long), V=2, K=K)
+    for t in (9, 5, 2):
+        w_t = add_noise(w_0, grid.alpha_bar[t], K=K, z=torch.randn(N, 1, 2, generator=generator))
+        z = torch.randn(N, 1, 2, generator=generator)
+        w_next = Renoise(rho)(w_t, w_0, grid=grid, t=t, K=K, z=z)
+        a = grid.alpha_bar[t - 1].item()
+        assert w_next[:, 0, 0].mean().item() == pytest.approx(K * a**0.5, abs=0.08)
+        assert w_next[:, 0, 1].var().item() == pytest.approx(K**2 * (1 - a), rel=0.03, abs=1e-6)
+
+
+def test_rho_one_moves_the_evidence_as_brownian_motion_with_drift():
+    """The two-noise form of the family, written out for one step, agrees with the merged one."""
+    grid, t, rho = Uniform(10)(3), 6, 0.4
+    a, b = grid.alpha_bar[t], grid.alpha_bar[t - 1]
+    snr, snr_next = grid.snr[t], grid.snr[t - 1]
+    w_t, w_hat = torch.randn(1, 3, V), simplex.to_logits(torch.tensor([[1, 2, 3]]), V=V, K=K)
+    ell = 2 * a.sqrt() / (K * (1 - a)) * w_t
+    d = (w_hat / K + 1) / 2
+    kept = rho * ell
+    moved = kept + 4 * d * (snr_next - rho * snr) - 2 * (snr_next - rho * snr)
+    w_next = moved * K * (1 - b) / (2 * b.sqrt())
+    rule = Renoise(rho)(w_t, w_hat, grid=grid, t=t, K=K, z=torch.zeros_like(w_t))
+    assert torch.allclose(rule, w_next.float(), atol=1e-4)
+
+
+def test_ddpm_infers_the_noise_it_keeps():
+    grid, ids = Uniform(10)(4), torch.tensor([[1, 2, 3, 4]])
+    w_0, z = simplex.to_logits(ids, V=V, K=K), torch.randn(1, 4, V)
+    w_t = add_noise(w_0, grid.alpha_bar[6], K=K, z=z)
+    expected = add_noise(w_0, grid.alpha_bar[5], K=K, z=z)
+    moved = Ddpm(simplified=True)(w_t, w_0, grid=grid, t=6, K=K, z=torch.zeros_like(z))
+    assert torch.allclose(moved, expected, atol=1e-4)
+
+
+def test_levels_of_their_own_equal_one_shared_level():
+    denoiser, context = tiny.encoder(), torch.tensor([[3, 4, 5]])
+    shared = Uniform(6)
+
+    def each(B):
+        return at(shared(B).progress.unsqueeze(1).expand(-1, B))
+
+    for rule in (Renoise(0.0), Renoise(1.0), Ddpm()):
+        texts = [
+            last(
+                denoise_block(
+                    denoiser,
+                    denoiser.prefill(context),
+                    Strategy(plan, sampling(K, 0.9), rule),
+                    B=5,
+                    noise=noise_for(1),
+                )
+            ).logits
+            for plan in (shared, each)
+        ]
+        assert torch.allclose(*texts, atol=1e-3)
+
+
+def test_end_of_text_stops_when_every_row_has_ended():
+    target = torch.full((2, 12), 9)
+    target[0, 1], target[1, 5] = 63, 63
+    steps = generate(
+        Oracle(target),
+        target[:, :0],
+        Strategy(Uniform(2), greedy(K)),
+        blocks=[3] * 4,
+        noise=noise_for(2),
+        end_of_text=63,
+    )
+    assert {step.block for step in steps} == {0, 1}
+
+
+def test_a_settled_block_leaves_early_with_the_same_tokens():
+    target = torch.randint(V, (2, 6), generator=torch.Generator().manual_seed(1))
+    strategy = Strategy(Uniform(50), greedy(K), stop=stable(patience=3))
+    steps = list(
+        denoise_block(Oracle(target), Cache(target[:, :0]), strategy, B=6, noise=noise_for(2))
+    )
+    assert len(steps) == 3
+    assert steps[-1].is_last
+    assert torch.equal(steps[-1].tokens, target)
+
+
+def test_a_settled_row_keeps_its_tokens_while_its_neighbour_goes_on():
+    @dataclass
+    class Restless(Oracle):
+        calls: int = 0
+
+        def denoise(self, cache, w_t, progress):
+            self.calls += 1
+            logits = super().denoise(cache, w_t, progress)
+            logits[1] = logits[1].roll(self.calls, -1)
+            if self.calls > 4:
+                logits[0] = logits[0].roll(1, -1)
+            return logits
+
+    target = torch.zeros(2, 4, dtype=torch.long)
+    strategy = Strategy(Uniform(9), greedy(K), stop=stable(patience=3))
+    steps = list(
+        denoise_block(Restless(target), Cache(target[:, :0]), strategy, B=4, noise=noise_for(2))
+    )
+    assert len(steps) == 9
+    assert torch.equal(steps[-1].tokens[0], target[0])
+
+
+def test_a_long_context_keeps_its_latest_tokens():
+    denoiser = tiny.encoder(max_len=10)
+    context = torch.arange(20).view(1, 20)
+    assert remember(denoiser, None, context, B=4).context.tolist() == [list(range(14, 20))]
+    assert remember(denoiser, None, context, B=10).context.shape == (1, 0)
+    with pytest.raises(ValueError, match="B=11 is longer than the model's 10 positions; lower B"):
+        remember(denoiser, None, context, B=11)
+
+
+def test_many_blocks_run_past_the_models_length():
+    denoiser = tiny.encoder(max_len=12)
+    steps = generate(
+        denoiser,
+        torch.zeros(1, 5, dtype=torch.long),
+        Strategy(Uniform(2), greedy(K)),
+        blocks=[5, 1, 7, 2],
+        noise=noise_for(1),
+    )
+    assert sum(step.tokens.shape[1] for step in steps if step.is_last) == 15
+
+
+@pytest.mark.parametrize("kind", ["roberta", "bert"])
+def test_a_row_is_independent_of_its_neighbours_to_the_last_bit(kind):
+    denoiser = tiny.encoder(kind)
+    context = torch.randint(V, (5, 1), generator=torch.Generator().manual_seed(3))
+    strategy = Strategy(Uniform(8), sampling(K, 0.9))
+
+    def run(rows):
+        noise = RowNoise(torch.tensor(rows))
+        return last(generate(denoiser, context[rows], strategy, blocks=[3, 1], noise=noise))
+
+    together = run([0, 1, 2, 3, 4])
+    for row in range(5):
+        assert torch.equal(run([row]).logits[0], together.logits[row])
+    assert torch.equal(run([4, 2]).w_t[0], together.w_t[4])

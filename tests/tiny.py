@@ -1,0 +1,56 @@
+"""The small models that tests share: random weights, V = 64, two layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+
+from ssdlm.denoiser.encoder import EncoderDenoiser, masked_lm
+from ssdlm.tokenizer import Tokenizer
+
+V = 64
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "initializer_range": 0.3,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+}
+
+
+def encoder(kind: str = "roberta", *, V: int = V, max_len: int = 64, seed: int = 0) -> Any:
+    """Return an EncoderDenoiser with random weights."""
+    torch.manual_seed(seed)
+    positions = max_len + 2 if kind == "roberta" else max_len
+    settings = {"model_type": kind, "vocab_size": V, "max_position_embeddings": positions} | SIZES
+    denoiser = EncoderDenoiser.from_masked_lm(masked_lm(settings), B=6, T=50)
+    return denoiser.eval().requires_grad_(False)
+
+
+def save_classifier(folder: Path, kind: str = "roberta", *, V: int = V, seed: int = 1) -> Path:
+    """Write a random sequence classifier with the labels negative, neutral, positive."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    torch.manual_seed(seed)
+    labels = dict(enumerate(("negative", "neutral", "positive")))
+    config = AutoConfig.for_model(
+        kind, vocab_size=V, max_position_embeddings=66, id2label=labels, **SIZES
+    )
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def tokenizer() -> Tokenizer:
+    """Return a tokenizer of 64 tokens, one a character: lower case, a few signs, end-of-text."""
+    letters = "abcdefghijklmnopqrstuvwxyz .,!?'-\nABCDEFGHIJKLMNOPQRSTUVWXYZ012"
+    vocabulary = {letter: index for index, letter in enumerate(letters[:63])}
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], fuse_unk=False))
+    backend.add_special_tokens(["<|endoftext|>"])
+    backend.decoder = tokenizers.decoders.Fuse()
+    return Tokenizer(backend)
