@@ -97,12 +97,19 @@ def read_csv(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
     """Rows under a header; the column `text` is the document."""
     csv.field_size_limit(1 << 30)  # the default of 128 KiB is less than many a document
     # Bytes that are not UTF-8 become surrogates here, which `_document` turns down row by row.
-    lines = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
-    reader = csv.reader(lines)
-    header = next(reader, [])
-    if COLUMN not in header:
-        raise LayoutError(f"it has no column {COLUMN!r}, only {', '.join(header) or 'nothing'}")
-    column = header.index(COLUMN)
+    with io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="") as lines:
+        reader = csv.reader(lines)
+        header = next(reader, [])
+        if COLUMN not in header:
+            raise LayoutError(f"it has no column {COLUMN!r}, only {', '.join(header) or 'nothing'}")
+        column = header.index(COLUMN)
+        for row in _csv_rows(reader, tally):
+            text = row[column] if column < len(row) else None
+            yield from _document(text, reader.line_num, tally)
+
+
+def _csv_rows(reader: Any, tally: Tally) -> Iterator[list[str]]:
+    """The rows that can be parsed, blank ones left out."""
     while True:
         try:
             row = next(reader)
@@ -110,9 +117,9 @@ def read_csv(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
             return
         except csv.Error as error:
             tally.bad(reader.line_num, f"not CSV ({error})")
-            continue
-        if row:
-            yield from _document(row[column] if column < len(row) else None, reader.line_num, tally)
+        else:
+            if row:
+                yield row
 
 
 def read_parquet(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:

@@ -64,6 +64,8 @@ class PrepareReport:
                 f"{split}: {counts.documents:,} documents, {counts.tokens:,} tokens, "
                 f"{counts.bytes:,} bytes of text"
             )
+        if self.train.documents == 1 and self.holdout.documents == 0:
+            lines.append("only one document: it is for training, and nothing is held out")
         for file in self.files:
             if file["bad_lines"]:
                 lines.append(

@@ -1,0 +1,259 @@
+"""From text to a token store: exact, in order, held out by document, and safe from kills."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests import bpe
+
+from ssdlm.data import prepare as module
+from ssdlm.data.parts import locked
+from ssdlm.data.prepare import is_held_out, prepare
+from ssdlm.data.shards import TokenStore
+from ssdlm.tokenizer import load_tokenizer
+
+KILLED_AT = """
+import os, signal, sys
+from ssdlm.data import prepare as module
+source, tokenizer, out, shard_tokens, point = sys.argv[1:]
+module.SHARD_TOKENS = int(shard_tokens)
+real, calls = os.replace, 0
+def replace(old, new):
+    global calls
+    calls += 1
+    if 2 * calls - 1 == int(point):
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(old, new)
+    if 2 * calls == int(point):
+        os.kill(os.getpid(), signal.SIGKILL)
+os.replace = replace
+module.prepare([source], tokenizer=tokenizer, out=out, holdout=0.2)
+"""
+"""Prepare, killed before (odd point) or after (even) a file gets its final name."""
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    return load_tokenizer(bpe.write_gpt2(tmp_path / "tokenizer"))
+
+
+def texts(number: int) -> list[str]:
+    return [f"document {i}: " + bpe.TEXT[: 10 + i % 7 * 20].strip() for i in range(number)]
+
+
+def write_jsonl(path: Path, documents: list[str]) -> Path:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    return path
+
+
+def decoded(out: Path, split: str) -> list[str]:
+    tokenizer = load_tokenizer(out)
+    return [tokenizer.decode(ids) for ids in TokenStore.open(out, split).documents()]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_documents_come_back_in_order_split_and_counted(tmp_path, tokenizer):
+    documents = texts(50)
+    source = write_jsonl(tmp_path / "a.jsonl", documents)
+    report = prepare([source], tokenizer=tokenizer, out=tmp_path / "out", holdout=0.1)
+    held = [text for i, text in enumerate(documents) if is_held_out(i, 0.1)]
+    kept = [text for i, text in enumerate(documents) if not is_held_out(i, 0.1)]
+    assert decoded(tmp_path / "out", "holdout") == held and len(held) == 5
+    assert decoded(tmp_path / "out", "train") == kept
+    assert report.train.documents == 45
+    assert report.train.bytes == sum(len(text.encode()) for text in kept)
+    assert report.train.tokens == sum(len(tokenizer.encode(text)) + 1 for text in kept)
+
+
+def test_every_document_is_followed_by_end_of_text_and_holds_none(tmp_path, tokenizer):
+    (tmp_path / "a.txt").write_text("the <|endoftext|> river\n\nthe men\n")
+    prepare([tmp_path / "a.txt"], tokenizer=tokenizer, out=tmp_path / "out", holdout=0.0)
+    store = TokenStore.open(tmp_path / "out")
+    tokens = store.read(0, store.num_tokens)
+    assert np.flatnonzero(tokens == store.end_of_text).size == 2
+    assert tokens[-1] == store.end_of_text
+    assert decoded(tmp_path / "out", "train") == ["the <|endoftext|> river", "the men"]
+
+
+def test_inputs_of_several_kinds_follow_one_another(tmp_path, tokenizer):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    write_jsonl(folder / "b.jsonl", ["second", "third"])
+    (folder / "a.txt").write_text("first")
+    (folder / "c.csv").write_text("text\nfourth\n")
+    out = tmp_path / "out"
+    report = prepare([folder], tokenizer=tmp_path / "tokenizer", out=out, holdout=0.0)
+    assert decoded(out, "train") == ["first", "second", "third", "fourth"]
+    assert [file["documents"] for file in report.files] == [1, 2, 1]
+
+
+def test_the_result_does_not_depend_on_the_workers(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(module, "SHARD_TOKENS", 700)
+    monkeypatch.setattr(module, "BATCH_CHARACTERS", 100)
+    source = write_jsonl(tmp_path / "a.jsonl", texts(60))
+    for workers in (1, 3):
+        prepare([source], tokenizer=tokenizer, out=tmp_path / str(workers), workers=workers)
+    assert content(tmp_path / "1") == content(tmp_path / "3")
+    assert len(TokenStore.open(tmp_path / "1").shards) > 2
+
+
+@pytest.mark.parametrize("holdout", [0.01, 0.1, 0.25, 0.37, 0.5, 0.9])
+def test_the_held_out_share_is_exact(holdout):
+    held = [is_held_out(i, holdout) for i in range(1000)]
+    assert sum(held) == round(1000 * holdout)
+    for number in range(1, 1000):
+        assert abs(sum(held[:number]) - number * holdout) <= 1
+
+
+def test_held_out_documents_keep_no_rhythm():
+    held = np.flatnonzero([is_held_out(i, 0.1) for i in range(1000)])
+    assert len(set(held % 10)) == 10
+
+
+def test_no_hold_out_means_none(tmp_path, tokenizer):
+    source = write_jsonl(tmp_path / "a.jsonl", texts(30))
+    report = prepare([source], tokenizer=tokenizer, out=tmp_path / "out", holdout=0.0)
+    assert (report.train.documents, report.holdout.documents) == (30, 0)
+    assert TokenStore.open(tmp_path / "out", "holdout").num_tokens == 0
+
+
+@pytest.mark.parametrize("number", [2, 5])
+def test_a_hold_out_that_rounds_to_nothing_takes_the_last_document(tmp_path, tokenizer, number):
+    source = write_jsonl(tmp_path / "a.jsonl", texts(number))
+    report = prepare([source], tokenizer=tokenizer, out=tmp_path / "out", holdout=0.0001)
+    assert decoded(tmp_path / "out", "holdout") == texts(number)[-1:]
+    assert decoded(tmp_path / "out", "train") == texts(number)[:-1]
+    assert report.holdout.bytes == len(texts(number)[-1].encode())
+    TokenStore.open(tmp_path / "out").verify()
+
+
+@pytest.mark.parametrize("holdout", [0.01, 0.99])
+def test_a_single_document_is_for_training(tmp_path, tokenizer, holdout):
+    (tmp_path / "a.txt").write_text("the river had risen")
+    report = prepare([tmp_path / "a.txt"], tokenizer=tokenizer, out=tmp_path / "o", holdout=holdout)
+    assert decoded(tmp_path / "o", "train") == ["the river had risen"]
+    assert report.holdout.tokens == 0
+    assert "only one document" in str(report)
+
+
+def test_training_is_never_left_empty(tmp_path, tokenizer):
+    source = write_jsonl(tmp_path / "a.jsonl", texts(3))
+    prepare([source], tokenizer=tokenizer, out=tmp_path / "out", holdout=0.999)
+    assert len(decoded(tmp_path / "out", "train")) == 1
+    assert len(decoded(tmp_path / "out", "holdout")) == 2
+
+
+def test_input_without_a_document_is_an_error(tmp_path, tokenizer):
+    (tmp_path / "a.txt").write_text("\n\n")
+    (tmp_path / "b.jsonl").write_text('{"body": 1}\n')
+    with pytest.raises(ValueError, match=r"no document in .*: there is no text in it"):
+        prepare([tmp_path / "a.txt"], tokenizer=tokenizer, out=tmp_path / "out")
+    with pytest.raises(ValueError, match="every line is bad, the first: no 'text' in line 1 of"):
+        prepare([tmp_path / "b.jsonl"], tokenizer=tokenizer, out=tmp_path / "out")
+    write_jsonl(tmp_path / "c.jsonl", texts(2))
+    assert prepare([tmp_path / "c.jsonl"], tokenizer=tokenizer, out=tmp_path / "out")
+
+
+def test_bad_lines_are_reported_with_file_and_first_line(tmp_path, tokenizer):
+    source = write_jsonl(tmp_path / "a.jsonl", texts(3))
+    with open(source, "a") as file:
+        file.write("{broken\n[]\n")
+    report = prepare([source], tokenizer=tokenizer, out=tmp_path / "out")
+    index = json.loads((tmp_path / "out" / "index.json").read_text())
+    assert index["files"][0]["bad_lines"] == 2
+    assert f"{source}: 2 bad lines left out, the first is line 4 (not JSON)" in str(report)
+
+
+def test_an_unreadable_file_is_an_error_that_leaves_no_part(tmp_path, tokenizer):
+    (tmp_path / "a.jsonl.gz").write_bytes(b"\x1f\x8b\x08 broken")
+    with pytest.raises(ValueError, match=r"cannot read .*a\.jsonl\.gz"):
+        prepare([tmp_path / "a.jsonl.gz"], tokenizer=tokenizer, out=tmp_path / "out")
+    assert set(content(tmp_path / "out")) == {"tokenizer.json", "tokenizer_config.json"}
+
+
+def test_the_same_command_again_says_that_it_is_done(tmp_path, tokenizer):
+    source = write_jsonl(tmp_path / "a.jsonl", texts(20))
+    first = prepare([source], tokenizer=tokenizer, out=tmp_path / "out")
+    before = content(tmp_path / "out")
+    again = prepare([source], tokenizer=tokenizer, out=tmp_path / "out", workers=2)
+    assert not first.was_finished and again.was_finished
+    assert "was already prepared from this input" in str(again)
+    assert content(tmp_path / "out") == before and again.digest == first.digest
+
+
+def test_another_command_is_refused_with_what_differs(tmp_path, tokenizer):
+    source = write_jsonl(tmp_path / "a.jsonl", texts(20))
+    other = write_jsonl(tmp_path / "b.jsonl", texts(21))
+    out = tmp_path / "out"
+    prepare([source], tokenizer=tokenizer, out=out)
+    remedy = "use another --out, or delete .*out to start over"
+    with pytest.raises(ValueError, match=rf"with holdout 0\.01, not 0\.5: {remedy}"):
+        prepare([source], tokenizer=tokenizer, out=out, holdout=0.5)
+    with pytest.raises(ValueError, match=f"with another tokenizer: {remedy}"):
+        prepare([source], tokenizer=bpe.write_roberta(tmp_path / "roberta"), out=out)
+    with pytest.raises(ValueError, match=f"with 1 input files, not 2: {remedy}"):
+        prepare([source, other], tokenizer=tokenizer, out=out)
+    with pytest.raises(ValueError, match=rf"with other input in place of .*b\.jsonl: {remedy}"):
+        prepare([other], tokenizer=tokenizer, out=out)
+
+
+@pytest.mark.parametrize(("name", "value"), [("holdout", 1.0), ("holdout", -0.1), ("workers", 0)])
+def test_settings_out_of_range_are_refused(tmp_path, tokenizer, name, value):
+    with pytest.raises(ValueError, match=f"{name}={value}"):
+        prepare(["a.txt"], tokenizer=tokenizer, out=tmp_path / "out", **{name: value})
+
+
+def test_two_runs_do_not_write_to_one_folder(tmp_path, tokenizer):
+    source = write_jsonl(tmp_path / "a.jsonl", texts(2))
+    (tmp_path / "out").mkdir()
+    with locked(tmp_path / "out"), pytest.raises(ValueError, match="another `ssdlm prepare`"):
+        prepare([source], tokenizer=tokenizer, out=tmp_path / "out")
+
+
+def test_reading_stays_only_a_few_batches_ahead(tokenizer, monkeypatch):
+    monkeypatch.setattr(module, "BATCH_CHARACTERS", 1)
+    num_read = 0
+
+    def pieces():
+        nonlocal num_read
+        for _ in range(100):
+            num_read += 1
+            yield 0, module.Piece("the river", ends_document=True)
+
+    ahead = []
+    for number, _ in enumerate(module._encode(module._batches(pieces()), tokenizer, workers=2)):
+        ahead.append(num_read - number)
+    assert len(ahead) == 100 and max(ahead) <= 6
+
+
+def test_a_run_killed_again_and_again_ends_with_the_same_bytes(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(module, "SHARD_TOKENS", 200)
+    write_jsonl(tmp_path / "a.jsonl", texts(60))
+    (tmp_path / "b.txt").write_text("the last river")
+    given = str(tmp_path / "[ab].*")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    prepare([given], tokenizer=tokenizer, out=whole, holdout=0.2)
+
+    # A run names the tokenizer's two files, then two shards and the journal of each part that is
+    # left to do: kills before the first part, within it twice, then within the third and after it.
+    command = [sys.executable, "-c", KILLED_AT, given, str(tmp_path / "tokenizer"), str(killed)]
+    codes = [subprocess.run([*command, "200", str(p)]).returncode for p in (3, 6, 9, 18, 10, 0)]
+    assert codes == [-signal.SIGKILL] * 5 + [0]
+    assert content(killed) == content(whole)
+    assert len(TokenStore.open(killed).shards) > 5
+
+
+def test_a_kill_between_the_index_and_the_journals_end_is_put_right(tmp_path, tokenizer):
+    source = write_jsonl(tmp_path / "a.jsonl", texts(5))
+    prepare([source], tokenizer=tokenizer, out=tmp_path / "out")
+    before = content(tmp_path / "out")
+    (tmp_path / "out" / "progress.json").write_text("{}")
+    assert prepare([source], tokenizer=tokenizer, out=tmp_path / "out").was_finished
+    assert content(tmp_path / "out") == before
