@@ -25,6 +25,8 @@ from ssdlm.shapes import Block, Context, Simplex, Tensor, Tokens
 
 MAX_SNR = 25.0
 """Where a path ends: what is not known by then is counted as cross-entropy."""
+POWER = 3
+"""A level rises as time to this power: most is learnt while the signal is weak."""
 
 Path = Callable[[Tensor], Tensor]
 """From a path's time in [0, 1] to signal-to-noise ratios, one or one a position; none may fall."""
@@ -67,7 +69,7 @@ def stratified(u: Tensor) -> Quadrature:
 
 def parallel(max_snr: float = MAX_SNR) -> Path:
     """Return the path on which all positions share one level."""
-    return lambda time: (max_snr * time).reshape(1)
+    return lambda time: (max_snr * time**POWER).reshape(1)
 
 
 def staggered(places: Tensor, *, B: int, width: float, max_snr: float = MAX_SNR) -> Path:
@@ -78,7 +80,7 @@ def staggered(places: Tensor, *, B: int, width: float, max_snr: float = MAX_SNR)
     start = places.double()
 
     def path(time: Tensor) -> Tensor:
-        return max_snr * ((time * (B + width) - start) / width).clamp(0.0, 1.0)
+        return max_snr * ((time * (B + width) - start) / width).clamp(0.0, 1.0) ** POWER
 
     return path
 

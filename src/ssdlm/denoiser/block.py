@@ -132,9 +132,10 @@ class BlockDenoiser(nn.Module):
         self.is_compiled = False
         width = config.D
         self.words = nn.Parameter(torch.randn(config.V, width))
-        self.start = nn.Parameter(torch.zeros(width))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
         self.register_buffer("log_unigram", torch.full((config.V,), -math.log(config.V)))
+        if config.is_shifted:
+            self.start = nn.Parameter(torch.zeros(width))
         if config.has_tied_simplex:
             self.own_embed = nn.Parameter(torch.randn(width, width) * width**-0.5)
         else:
@@ -283,7 +284,8 @@ class BlockDenoiser(nn.Module):
         length = tokens.shape[1]
         words = self.embed(tokens)
         soft = soft_embedding(noisy, self.prior, self.tables()).unflatten(0, tokens.shape)
-        x = self.enter(soft, self.left_of(words, soft, blocks), progress)
+        left = self.left_of(words, soft, blocks) if self.config.is_shifted else words
+        x = self.enter(soft, left, progress)
         places = torch.arange(length, device=self.device)
         turn = self.turn(torch.cat((places, self.places(0, length))))
         mask = self.all_blocks_mask(blocks)
@@ -346,7 +348,7 @@ class BlockDenoiser(nn.Module):
 
     def last_word(self, context: Context) -> Tensor:
         """Return what stands before a block, (N, 1, D): a word, or the start of a text."""
-        if context.shape[1] == 0:
+        if context.shape[1] == 0 and self.config.is_shifted:
             return self.start.to(self.dtype).expand(len(context), 1, -1)
         return self.embed(context[:, -1:])
 

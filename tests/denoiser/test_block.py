@@ -1,0 +1,245 @@
+"""The BlockDenoiser: cached equals uncached, all blocks at once equal one by one, nothing leaks."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ssdlm import schedule, simplex
+from ssdlm.config import BlockConfig
+from ssdlm.denoiser.block import MAX_SNR, BlockCache, BlockDenoiser
+from ssdlm.kernels.noisy_logits import noisy_logits
+from ssdlm.levels import block_index
+from ssdlm.noising import add_noise
+
+CONFIG = BlockConfig(V=40, D=32, num_layers=2, num_heads=2)
+VARIANTS = {
+    "default": CONFIG,
+    "paper input": replace(CONFIG, has_evidence=False),
+    "unshifted": replace(CONFIG, is_shifted=False),
+    "untied": replace(CONFIG, has_tied_simplex=False),
+    "tied head": replace(CONFIG, has_tied_head=True),
+    "timeless": replace(CONFIG, has_time=False),
+}
+
+
+@pytest.fixture(params=VARIANTS.values(), ids=VARIANTS.keys())
+def denoiser(request) -> BlockDenoiser:
+    return lively(request.param)
+
+
+@pytest.fixture
+def plain() -> BlockDenoiser:
+    return lively(CONFIG)
+
+
+def lively(config: BlockConfig) -> BlockDenoiser:
+    """A denoiser none of whose parts is silent, as zero-initialised ones are at first."""
+    generator = torch.Generator().manual_seed(0)
+    made = BlockDenoiser(config)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.copy_(0.3 * torch.randn(weight.shape, generator=generator))
+    made.set_unigram(torch.randint(100, (config.V,), generator=generator))
+    return made.requires_grad_(False)
+
+
+def example(N: int = 2, L: int = 13, V: int = 40):
+    """Tokens, a level and noise for each position."""
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(V, (N, L), generator=generator)
+    progress = torch.rand(N, L, generator=generator)
+    return tokens, progress, torch.randn(N, L, V, generator=generator)
+
+
+def noised(denoiser, tokens, progress, z):
+    w_0 = simplex.to_logits(tokens, V=denoiser.V, K=denoiser.K)
+    return add_noise(w_0, schedule.cosine(progress), K=denoiser.K, z=z)
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+def test_all_blocks_at_once_equal_block_by_block(denoiser, offset):
+    tokens, progress, z = example()
+    blocks = block_index(13, B=5, offset=offset)
+    together = denoiser.all_logits(tokens, progress, z=z, blocks=blocks)
+    w_t = noised(denoiser, tokens, progress, z)
+    for number in blocks.unique():
+        (places,) = torch.where(blocks == number)
+        mine = slice(int(places[0]), int(places[-1]) + 1)
+        cache = denoiser.prefill(tokens[:, : mine.start])
+        alone = denoiser.denoise(cache, w_t[:, mine], progress[:, mine])
+        difference = together[:, mine].log_softmax(-1) - alone.log_softmax(-1)
+        assert difference.abs().max() < 1e-4
+
+
+def test_the_loss_is_the_cross_entropy_of_all_logits(denoiser):
+    tokens, progress, z = example()
+    blocks = block_index(13, B=5)
+    nll = denoiser(tokens, progress, z=z, blocks=blocks)
+    logits = denoiser.all_logits(tokens, progress, z=z, blocks=blocks)
+    expected = F.cross_entropy(logits.transpose(1, 2), tokens, reduction="none")
+    torch.testing.assert_close(nll.per_token, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(nll.block, expected.mean(), atol=1e-4, rtol=1e-4)
+
+
+def test_decoding_with_a_cache_equals_decoding_without(denoiser):
+    tokens, progress, z = example()
+    w_t = noised(denoiser, tokens, progress, z)[:, 10:]
+    grown = denoiser.extend(denoiser.prefill(tokens[:, :4]), tokens[:, 4:10])
+    at_once = denoiser.prefill(tokens[:, :10])
+    assert grown.context.equal(tokens[:, :10])
+    torch.testing.assert_close(
+        denoiser.denoise(grown, w_t, progress[:, 10:]),
+        denoiser.denoise(at_once, w_t, progress[:, 10:]),
+    )
+
+
+def test_later_blocks_do_not_leak_into_earlier_ones(denoiser):
+    tokens, progress, z = example()
+    blocks = block_index(13, B=5)
+    before = denoiser.all_logits(tokens, progress, z=z, blocks=blocks)
+    changed = tokens.clone()
+    changed[:, 6] = (changed[:, 6] + 1) % denoiser.V
+    after = denoiser.all_logits(changed, progress, z=z, blocks=blocks)
+    moved = (before - after).abs().amax((0, 2))
+    assert moved[:5].max() == 0, "block 0 must not see token 6"
+    assert moved[10:].min() > 0, "block 2 must see token 6"
+
+
+def test_the_context_stream_is_causal(plain):
+    tokens, _, _ = example()
+    nothing = plain.prefill(tokens[:, :0])
+    before = plain.next_logits(nothing, tokens)
+    changed = tokens.clone()
+    changed[:, 6] = (changed[:, 6] + 1) % plain.V
+    after = plain.next_logits(nothing, changed)
+    moved = (before - after).abs().amax((0, 2))
+    assert moved[:6].max() == 0
+    assert moved[6:].min() > 0
+
+
+def test_a_noisy_block_sees_all_of_itself(plain):
+    tokens, _, z = example(L=5)
+    progress = torch.full((2, 5), 0.3)
+    cache = plain.prefill(tokens[:, :0])
+    before = plain.denoise(cache, noised(plain, tokens, progress, z), progress)
+    changed = tokens.clone()
+    changed[:, 4] = (changed[:, 4] + 1) % plain.V
+    after = plain.denoise(cache, noised(plain, changed, progress, z), progress)
+    assert (before - after).abs().amax((0, 2))[0] > 0
+
+
+def test_evidence_is_the_log_likelihood_of_what_is_seen(plain):
+    tokens, progress, z = example()
+    w_t = noised(plain, tokens, progress, z).double()
+    a = schedule.cosine(progress).unsqueeze(-1)
+    candidates = simplex.to_logits(torch.arange(40).unsqueeze(0), V=40, K=plain.K)[0].double()
+    mean = a.unsqueeze(-1).sqrt() * candidates
+    spread = 2 * plain.K**2 * (1 - a)
+    log_likelihood = -(w_t.unsqueeze(2) - mean).square().sum(-1) / spread
+    snr = schedule.snr(progress).unsqueeze(-1)
+    expected = (log_likelihood * (MAX_SNR / snr).clamp(max=1.0)).log_softmax(-1)
+    got = (plain.gain(progress).unsqueeze(-1) * w_t).log_softmax(-1)
+    torch.testing.assert_close(got.double(), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_noised_tokens_in_factors_equal_the_forward_process(denoiser):
+    tokens, progress, z = example()
+    progress[0, 0], progress[0, 1] = 0.0, 1.0
+    read = denoiser.gain(progress).unsqueeze(-1) * noised(denoiser, tokens, progress, z)
+    factors = noisy_logits(*denoiser.noised(tokens, progress, z).parts()).view_as(read)
+    difference = read.log_softmax(-1) - factors.log_softmax(-1)
+    assert difference.abs().max() < 1e-3
+
+
+def test_evidence_decides_alone_where_it_is_strong(plain):
+    tokens, _, z = example()
+    progress = torch.full((2, 13), 0.02)
+    nll = plain(tokens, progress, z=z, blocks=block_index(13, B=5))
+    assert nll.per_token.max() < 1e-3
+
+
+def test_a_fresh_network_predicts_the_unigram_posterior():
+    tokens, progress, z = example()
+    fresh = BlockDenoiser(CONFIG).requires_grad_(False)
+    fresh.set_unigram(torch.arange(40))
+    w_t = noised(fresh, tokens, progress, z)
+    logits = fresh.denoise(fresh.prefill(tokens[:, :0]), w_t, progress)
+    expected = fresh.log_unigram + fresh.gain(progress).unsqueeze(-1) * w_t
+    torch.testing.assert_close(logits, expected)
+
+
+def test_next_to_a_clean_left_side_the_block_starts_as_the_context_stream_does(plain):
+    tokens, _, z = example(L=1)
+    context, noise_level = torch.randint(40, (2, 6)), torch.ones(2, 1)
+    w_t = noised(plain, tokens, noise_level, z)
+    simplex_in = (plain.prior + plain.gain(noise_level).unsqueeze(-1) * w_t).softmax(-1)
+    entering = plain.enter(simplex_in @ plain.tables(), plain.last_word(context), noise_level)
+    torch.testing.assert_close(entering, plain.embed(context[:, -1:]), atol=1e-4, rtol=1e-4)
+
+
+def test_no_context_at_all_is_enough(denoiser):
+    tokens, progress, z = example()
+    cache = denoiser.prefill(tokens[:, :0])
+    logits = denoiser.denoise(cache, noised(denoiser, tokens, progress, z), progress)
+    assert isinstance(cache, BlockCache)
+    assert logits.shape == (2, 13, 40)
+    assert logits.isfinite().all()
+
+
+def test_a_row_is_independent_of_its_neighbours(plain):
+    tokens, progress, z = example(N=3)
+    w_t = noised(plain, tokens, progress, z)[:, 8:]
+    together = plain.denoise(plain.prefill(tokens[:, :8]), w_t, progress[:, 8:])
+    alone = plain.denoise(plain.prefill(tokens[1:2, :8]), w_t[1:2], progress[1:2, 8:])
+    assert together[1:2].equal(alone)
+
+
+def test_one_level_for_all_may_be_a_scalar(plain):
+    tokens, _, z = example()
+    progress = torch.full((2, 13), 0.4)
+    w_t = noised(plain, tokens, progress, z)
+    cache = plain.prefill(tokens[:, :0])
+    scalar = plain.denoise(cache, w_t, torch.tensor(0.4))
+    assert scalar.equal(plain.denoise(cache, w_t, progress))
+
+
+def test_levels_zero_and_one_are_finite(denoiser):
+    tokens, _, z = example()
+    for level in (0.0, 1.0):
+        progress = torch.full((2, 13), level)
+        w_t = noised(denoiser, tokens, progress, z)
+        logits = denoiser.denoise(denoiser.prefill(tokens[:, :0]), w_t, progress)
+        assert logits.isfinite().all()
+
+
+def test_lengths_past_training_work(plain):
+    tokens, progress, z = example(L=400)
+    nll = plain(tokens, progress, z=z, blocks=block_index(400, B=25))
+    assert nll.block.isfinite()
+
+
+def test_every_weight_learns(denoiser):
+    denoiser.requires_grad_(True)
+    tokens, progress, z = example()
+    nll = denoiser(tokens, progress, z=z, blocks=block_index(13, B=5))
+    (nll.block + nll.next_token).backward()
+    still = {name for name, weight in denoiser.named_parameters() if weight.grad is None}
+    assert still == set()
+    assert all(weight.grad.abs().max() > 0 for weight in denoiser.parameters())
+
+
+def test_denoise_is_differentiable_for_one_block_training(plain):
+    plain.requires_grad_(True)
+    tokens, progress, z = example()
+    w_t = noised(plain, tokens, progress, z)[:, 8:]
+    logits = plain.denoise(plain.prefill(tokens[:, :8]), w_t, progress[:, 8:])
+    logits.square().sum().backward()
+    assert plain.words.grad is not None
+
+
+def test_mini_has_the_size_that_was_asked_for():
+    with torch.device("meta"):
+        mini = BlockDenoiser(BlockConfig())
+    assert 30e6 < sum(weight.numel() for weight in mini.parameters()) < 36e6

@@ -1,0 +1,65 @@
+"""Noise levels are where they should be, for any uniforms."""
+
+import torch
+
+from ssdlm import levels
+
+
+def uniforms(*shape):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def test_blocks_are_numbered_from_the_left():
+    assert levels.block_index(7, B=3).tolist() == [0, 0, 0, 1, 1, 1, 2]
+    assert levels.block_index(7, B=3, offset=2).tolist() == [0, 0, 1, 1, 1, 2, 2]
+    assert levels.block_index(7, B=3, offset=3).tolist() == [0, 0, 0, 1, 1, 1, 2]
+
+
+def test_places_restart_with_every_block():
+    blocks = levels.block_index(7, B=3, offset=2)
+    assert levels.place_in_block(blocks).tolist() == [0, 1, 0, 1, 2, 0, 1]
+
+
+def test_most_levels_are_in_the_band_and_no_end_is_starved():
+    progress = levels.banded((torch.arange(10000) + 0.5) / 10000)
+    low, high = levels.BAND
+    assert progress.min() >= 0
+    assert progress.max() <= 1
+    assert ((progress > low) & (progress < high)).float().mean() > 0.89
+    assert (progress > 0.9).float().mean() > 0.01
+    assert (progress < low).float().mean() > 0.01
+
+
+def test_a_shared_level_is_shared():
+    blocks = levels.block_index(10, B=5)
+    progress = levels.shared(uniforms(3, 2), blocks)
+    assert (progress[:, :5] == progress[:, :1]).all()
+    assert (progress[:, 0] != progress[:, 5]).all()
+
+
+def test_ramps_never_fall_within_a_block():
+    blocks = levels.block_index(50, B=10)
+    progress = levels.ramps(uniforms(200, 5), uniforms(200, 5).flip(0), blocks)
+    rise = progress[:, 1:] - progress[:, :-1]
+    inside = blocks[1:] == blocks[:-1]
+    assert rise[:, inside].min() >= 0
+    assert (progress == 0).any()
+    assert (progress == 1).any()
+    assert ((progress > 0.15) & (progress < 0.6)).float().mean() > 0.1
+
+
+def test_every_shape_is_drawn():
+    blocks = levels.block_index(10, B=5)
+    progress = levels.mixed(
+        uniforms(3, 300, 2), uniforms(300, 10), blocks, own_share=0.2, ramp_share=0.5
+    )
+    first = progress[:, :5]
+    is_flat = (first == first[:, :1]).all(1)
+    is_rising = (first[:, 1:] >= first[:, :-1]).all(1) & ~is_flat
+    assert 0.2 < is_flat.float().mean() < 0.45
+    assert 0.3 < is_rising.float().mean() < 0.55
+
+
+def test_spread_draws_cover_the_unit_interval_evenly():
+    u = levels.spread(torch.tensor(0.3), torch.arange(100)).sort().values
+    assert (u[1:] - u[:-1]).max() < 0.02
