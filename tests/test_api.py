@@ -39,15 +39,15 @@ def test_a_row_does_not_depend_on_its_batch(model):
     assert model.generate(prompts[::-1], seed=3, **OPTIONS) == together[::-1]
 
 
-def test_a_thousand_random_rows_are_the_same_alone_and_together(model):
+def test_a_thousand_random_rows_are_the_same_in_any_company(model):
     generator = torch.Generator().manual_seed(0)
     sizes = torch.randint(0, 9, (1000,), generator=generator).tolist()
     prompts = [torch.randint(64, (size,), generator=generator).tolist() for size in sizes]
-    options = {"length": 2, "B": 2, "T": 2}
-    together = model.generate(prompts, seed=list(range(1000)), **options)
-    for index in range(1000):
-        alone = model.generate([prompts[index]], seed=[index], **options)
-        assert alone[0].tokens == together[index].tokens
+    order = torch.randperm(1000, generator=generator).tolist()
+    options = {"length": 2, "B": 2, "T": 1}
+    together = model.generate(prompts, seed=list(range(1000)), batch_size=500, **options)
+    shuffled = model.generate([prompts[i] for i in order], seed=order, batch_size=3, **options)
+    assert [text.tokens for text in shuffled] == [together[i].tokens for i in order]
 
 
 def test_controlled_rows_do_not_depend_on_their_batch_either(model, guide):
@@ -115,7 +115,7 @@ def test_blocks_may_differ_in_length(model):
 
 def test_a_text_can_end_at_end_of_text(model):
     end = model.tokenizer.end_of_text
-    for seed in range(50):
+    for seed in range(20):
         whole = model.generate("the", seed=seed, length=12, B=4, T=2)
         cut = model.generate("the", seed=seed, length=12, B=4, T=2, stop_at_end=True)
         stop = whole.tokens.index(end) if end in whole.tokens else 12

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ssdlm import projection
+from ssdlm.config import CHOICES
 from ssdlm.projection import greedy, mean, multi_hot, named, nucleus, nucleus_by_sort, sampling
 
 K = 5.0
@@ -84,6 +84,5 @@ def test_unknown_names_and_impossible_masses_are_refused():
         named("even", K=K, top_p=0.5)
     with pytest.raises(ValueError, match=r"top_p=1\.5 is not a probability"):
         named("sampling", K=K, top_p=1.5)
-    assert {type(named(name, K=K, top_p=0.5)).__name__ for name in projection.NAMES} == set(
-        projection.NAMES
-    )
+    names = CHOICES["projection"]
+    assert [type(named(name, K=K, top_p=0.5)).__name__ for name in names] == list(names)

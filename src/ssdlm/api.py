@@ -111,7 +111,7 @@ class SSDLM:
             self.tokenizer.save(folder)
 
     @overload
-    def generate(self, prompts: str, **options: Any) -> Generation: ...
+    def generate(self, prompts: str, **options: Any) -> Generation: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     def generate(self, prompts: Sequence[Prompt], **options: Any) -> list[Generation]: ...
 

@@ -62,6 +62,14 @@ class BlockConfig:
     """Weight of the context stream's next-token loss beside the blocks' loss."""
 
 
+CHOICES = {
+    "projection": ("greedy", "sampling", "multi_hot", "mean"),
+    "rule": ("renoise", "adaptive", "ddpm", "ddpm_simplified"),
+    "returns": ("logits", "w_0"),
+}
+"""What some decoding settings may be."""
+
+
 @dataclass(frozen=True)
 class DecodeConfig:
     """A decoding run; what generation_config.json holds."""
@@ -72,15 +80,15 @@ class DecodeConfig:
     """Lengths of the blocks, in order; the last is repeated until `length` is reached."""
     T: int = 1000
     """Diffusion steps a block."""
-    projection: Literal["greedy", "sampling", "multi_hot", "mean"] = "sampling"
+    projection: str = "sampling"
     """From logits to the next estimate of the data."""
     top_p: float = 0.95
     """Mass of the nucleus; 0 is greedy."""
-    rule: Literal["renoise", "adaptive", "ddpm", "ddpm_simplified"] = "renoise"
+    rule: str = "renoise"
     """From one noise level to the next; the paper's is renoise with rho = 0."""
     rho: float = 0.0
     """renoise: the share of the evidence that a step keeps."""
-    returns: Literal["logits", "w_0"] = "logits"
+    returns: str = "logits"
     """Which tokens a block ends as: argmax of the last logits, or of w_0 (the paper)."""
     early_exit: bool = False
     """Leave a block whose tokens have stood still, near certain."""
@@ -88,8 +96,8 @@ class DecodeConfig:
     """End a text at its end-of-text token."""
 
     def __post_init__(self) -> None:
-        for name in ("projection", "rule", "returns"):
-            choose(name, getattr(self, name), get_args(get_type_hints(DecodeConfig)[name]))
+        for name, choices in CHOICES.items():
+            choose(name, getattr(self, name), choices)
         require(self.length >= 1, "length", self.length, "write 1 token or more")
         require(bool(self.B) and min(self.B) >= 1, "B", show(self.B), "a block has 1 token or more")
         require(self.T >= 1, "T", self.T, "use 1 step or more")

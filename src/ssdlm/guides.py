@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 
 from ssdlm.config import choose
 from ssdlm.shapes import Context, Simplex, Tensor
 
-Sees = Literal["context", "block"]
+SEES = ("context", "block")
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class ClassifierGuide:
 
     classifier: Any
     label: int
-    sees: Sees = "context"
+    sees: str = "context"
     """The context and the block (the paper), or the block alone (the authors' code)."""
     has_special_tokens: bool = True
     """Frame the text as the classifier's own tokenizer would (the authors' code does not)."""
@@ -86,12 +86,12 @@ def classifier_guide(
     name_or_path: str | Path,
     label: str | int,
     *,
-    sees: Sees = "context",
+    sees: str = "context",
     has_special_tokens: bool = True,
     device: str = "cpu",
 ) -> ClassifierGuide:
     """Load a sequence classifier by Hub id or folder, to seek one of its labels."""
-    choose("sees", sees, get_args(Sees))
+    choose("sees", sees, SEES)
     classifier = load_classifier(name_or_path).to(device)
     strings, end_of_text = vocabulary_of(name_or_path)
     return ClassifierGuide(

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 import torch
 
 from ssdlm import simplex
-from ssdlm.config import choose
+from ssdlm.config import CHOICES, choose
 from ssdlm.shapes import Block, Levels, Mask, Simplex
 
 Projection = Callable[[Simplex, Levels], Simplex]
-
-NAMES = ("greedy", "sampling", "multi_hot", "mean")
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class mean:
 
 def named(name: str, *, K: float, top_p: float) -> Projection:
     """Return the projection called `name`."""
-    choose("projection", name, NAMES)
+    choose("projection", name, CHOICES["projection"])
     if not 0 <= top_p <= 1:
         raise ValueError(f"top_p={top_p} is not a probability; use 0 (greedy) to 1 (everything)")
     if name == "greedy":

@@ -21,10 +21,6 @@ from ssdlm.shapes import Block, Context, Levels, Simplex, Tensor
 from ssdlm.simplex import to_ids
 from ssdlm.stopping import Stop, never
 
-Returns = Literal["logits", "w_0"]
-"""Which tokens a block ends as: argmax of the last logits (the authors' code), or of w_0 (the
-paper). Under multi-hot w_0 has ties, so only the first is well defined there."""
-
 
 @dataclass(frozen=True)
 class Step:
@@ -136,8 +132,9 @@ class Strategy:
     """From one level to the next (Eq. 18)."""
     stop: Stop = field(default_factory=never)
     """When to leave early."""
-    returns: Returns = "logits"
-    """Which tokens a block ends as."""
+    returns: str = "logits"
+    """Which tokens a block ends as: argmax of the last "logits" (the authors' code), or of "w_0"
+    (the paper). Under multi-hot w_0 has ties, so only the first is well defined there."""
 
 
 def denoise_block(
