@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -35,8 +36,16 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"ssdlm {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    add_generate(commands)
-    add_convert(commands)
+    for add in (
+        add_generate,
+        add_convert,
+        add_tokenizer,
+        add_prepare,
+        add_train,
+        add_plot,
+        add_evaluate,
+    ):
+        add(commands)
     return top
 
 
@@ -78,6 +87,67 @@ def add_convert(commands: Any) -> None:
     command.set_defaults(run=run_convert)
     command.add_argument("source", metavar="SRC", help="folder or Hub id")
     command.add_argument("target", metavar="DST", help="new folder")
+
+
+def add_tokenizer(commands: Any) -> None:
+    command = commands.add_parser("tokenizer", help="make a tokenizer")
+    kinds = command.add_subparsers(title="kinds", metavar="KIND", required=True)
+    nested = kinds.add_parser("nested", help="the first merges of GPT-2's or RoBERTa's vocabulary")
+    nested.set_defaults(run=run_nested)
+    nested.add_argument("--from", dest="source", required=True, help="folder or Hub id of it")
+    nested.add_argument("--size", type=int, default=8192, help="tokens (default 8192)")
+    nested.add_argument("--out", required=True, help="new folder")
+
+
+def add_prepare(commands: Any) -> None:
+    command = commands.add_parser("prepare", help="turn text into token shards to train on")
+    command.set_defaults(run=run_prepare)
+    command.add_argument(
+        "inputs",
+        nargs="+",
+        metavar="INPUT",
+        help=".txt .jsonl .csv .parquet (also .gz .xz .zst), folders, globs, or a Hub data set",
+    )
+    command.add_argument("--tokenizer", required=True, help="folder or Hub id of a tokenizer")
+    command.add_argument("--out", required=True, help="folder for the shards")
+    command.add_argument(
+        "--holdout", type=float, default=0.01, help="share of documents held out (default 0.01)"
+    )
+    command.add_argument("--workers", type=int, default=1, help="processes (default 1)")
+
+
+def add_train(commands: Any) -> None:
+    command = commands.add_parser("train", help="train a model, or go on with a run")
+    command.set_defaults(run=run_train)
+    command.add_argument(
+        "--recipe", required=True, help="paper_large, paper_rocstories, mini, tiny"
+    )
+    command.add_argument("--data", nargs="+", required=True, help="folders that prepare wrote")
+    command.add_argument("--out", required=True, help="folder of the run; resumed if it is there")
+    command.add_argument("--fresh", action="store_true", help="discard what is in --out")
+    command.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="settings, such as lr=3e-5 or model.D=256"
+    )
+
+
+def add_plot(commands: Any) -> None:
+    command = commands.add_parser("plot", help="draw a run's loss curve and profile")
+    command.set_defaults(run=run_plot)
+    command.add_argument("out", metavar="OUT", help="folder of a run")
+
+
+def add_evaluate(commands: Any) -> None:
+    command = commands.add_parser("evaluate", help="measure generated texts")
+    command.set_defaults(run=run_evaluate)
+    command.add_argument("generations", metavar="GENERATIONS.jsonl", help="what generate wrote")
+    command.add_argument("--reference", metavar="GOLD.jsonl", help="gold continuations, by prompt")
+    command.add_argument("--metrics", help="of mauve,ppl,dist,zipf,rep,self_bleu,entropy")
+    command.add_argument("--judge", help="causal LM for perplexity (default SmolLM2: make judge)")
+    command.add_argument("--features", help="models for MAUVE, by comma (default judge,minilm)")
+    command.add_argument(
+        "--mixed-lengths", action="store_true", help="allow texts of different lengths"
+    )
+    command.add_argument("--out", required=True, metavar="REPORT.json", help="where to write")
 
 
 def lengths(text: str) -> tuple[int, ...]:
@@ -164,3 +234,69 @@ def run_convert(arguments: argparse.Namespace) -> None:
     with new_folder(Path(arguments.target)) as folder:
         model.save_pretrained(folder)
     print(f"wrote {arguments.target}")
+
+
+def run_nested(arguments: argparse.Namespace) -> None:
+    """Write a nested vocabulary."""
+    from pathlib import Path
+
+    from ssdlm.checkpoint import new_folder
+    from ssdlm.tokenizer import nested
+
+    tokenizer = nested(arguments.source, arguments.size)
+    with new_folder(Path(arguments.out)) as folder:
+        tokenizer.save(folder)
+    print(f"wrote {arguments.out}: {tokenizer.V} tokens")
+
+
+def run_prepare(arguments: argparse.Namespace) -> None:
+    """Tokenise text into a store."""
+    from ssdlm.data.prepare import prepare
+
+    report = prepare(
+        arguments.inputs,
+        tokenizer=arguments.tokenizer,
+        out=arguments.out,
+        holdout=arguments.holdout,
+        workers=arguments.workers,
+        show_progress=True,
+    )
+    print(report)
+
+
+def run_train(arguments: argparse.Namespace) -> None:
+    """Train, or resume."""
+    from ssdlm.train import configure, train
+
+    config = configure(arguments.recipe, arguments.overrides)
+    report = train(config, data=arguments.data, out=arguments.out, fresh=arguments.fresh)
+    if os.environ.get("RANK", "0") == "0":
+        loss = "nothing left to do" if report.loss is None else f"loss {report.loss:.4f}"
+        print(f"{report.out}: step {report.step}, {loss}, {report.seconds:.0f} s")
+
+
+def run_plot(arguments: argparse.Namespace) -> None:
+    """Draw a run."""
+    from ssdlm.plot import plot
+
+    for path in plot(arguments.out):
+        print(f"wrote {path}")
+
+
+def run_evaluate(arguments: argparse.Namespace) -> None:
+    """Measure a file of generations."""
+    from ssdlm.evaluate.report import progress_on_stderr, show
+    from ssdlm.evaluate.run import evaluate
+
+    given = {name: getattr(arguments, name) for name in ("metrics", "features")}
+    options: dict[str, Any] = {k: v.split(",") for k, v in given.items() if v is not None}
+    options |= {"judge": arguments.judge} if arguments.judge else {}
+    report = evaluate(
+        arguments.generations,
+        reference=arguments.reference,
+        out=arguments.out,
+        mixed_lengths=arguments.mixed_lengths,
+        observe=progress_on_stderr,
+        **options,
+    )
+    show(report)
