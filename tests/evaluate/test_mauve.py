@@ -8,8 +8,8 @@ import torch
 from tests.evaluate.tiny_judge import save_judge
 
 from ssdlm.evaluate import mauve as module
-from ssdlm.evaluate.judge import load_encoder, load_judge
-from ssdlm.evaluate.mauve import area, features, is_encoder, mauve, pool_states
+from ssdlm.evaluate.judge import is_encoder, load_encoder, load_judge
+from ssdlm.evaluate.mauve import area, features, mauve, pool_states
 from ssdlm.evaluate.samples import Pool, Sample
 
 WORDS = ["the", "a", "cat", "dog", "ran", "sat", "over", "under", "hill", "tree", "far", "near"]

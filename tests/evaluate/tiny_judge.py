@@ -9,6 +9,7 @@ import torch
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import (
     BertConfig,
+    BertForMaskedLM,
     BertModel,
     GPT2Config,
     GPT2LMHeadModel,
@@ -52,4 +53,6 @@ def model(kind: str, vocab_size: int):
     wide |= {"intermediate_size": 32, "max_position_embeddings": MAX_LEN}
     if kind == "llama":
         return LlamaForCausalLM(LlamaConfig(**wide, **sizes, **ends))
+    if kind == "masked":
+        return BertForMaskedLM(BertConfig(**wide, **sizes))
     return BertModel(BertConfig(**wide, **sizes))

