@@ -6,10 +6,10 @@ import math
 import pytest
 from tests.evaluate.tiny_judge import save_judge
 
+from ssdlm.cli import main
 from ssdlm.evaluate import METRICS, evaluate
 from ssdlm.evaluate import run as module
 from ssdlm.evaluate.judge import load_judge
-from ssdlm.evaluate.report import Report
 
 SAMPLES = [
     {"prompt": "the cat", "text": " sat and sat", "tokens": [1, 2, 3], "calls": 4},
@@ -189,5 +189,22 @@ def test_a_refused_file_leaves_no_report(judge, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_report_is_a_report(judge):
-    assert isinstance(fast(SAMPLES, judge, metrics=["dist"]), Report)
+def test_the_command_prints_a_table_and_writes_the_report(judge, tmp_path, capsys):
+    generations = write(tmp_path / "generations.jsonl", SAMPLES)
+    gold = write(tmp_path / "gold.jsonl", GOLD)
+    out = tmp_path / "report.json"
+    options = ["--reference", str(gold), "--metrics", "ppl,dist", "--judge", judge.name]
+    assert main(["evaluate", str(generations), *options, "--out", str(out)]) == 0
+    assert "ppl_micro" in capsys.readouterr().out
+    assert json.loads(out.read_text(encoding="utf-8"))["metrics"]["ppl_micro"] > 1
+
+
+@pytest.mark.parametrize("content", [b"", b'{"prompt": "p", "text": "caf\xe9"}\n', b"{}\n"])
+def test_the_command_ends_bad_input_in_one_line(tmp_path, capsys, content):
+    path = tmp_path / "generations.jsonl"
+    path.write_bytes(content)
+    out = tmp_path / "report.json"
+    assert main(["evaluate", str(path), "--metrics", "dist", "--out", str(out)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ") and told.count("\n") == 1
+    assert not out.exists()
