@@ -28,12 +28,18 @@ def is_sharding_asked() -> bool:
 def join(*, precision: str, device: str) -> Any:
     """Return this process's `accelerate.Accelerator`, alone or under a launcher."""
     from accelerate import Accelerator, DistributedDataParallelKwargs
+    from accelerate.state import AcceleratorState
 
+    is_cpu = device == "cpu" or not torch.accelerator.is_available()
+    if is_cpu and precision == "fp16":
+        raise ValueError("train.precision=fp16 needs a GPU; use bf16 or fp32")
     # Sharding is done here: accelerate refuses to shard on CPUs.
     os.environ.pop(SHARDING_ASKED, None)
+    # A run before this one in the same process may have had another precision.
+    AcceleratorState._reset_state()
     replicas = DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)
     return Accelerator(
-        mixed_precision=PRECISIONS[precision], cpu=device == "cpu", kwargs_handlers=[replicas]
+        mixed_precision=PRECISIONS[precision], cpu=is_cpu, kwargs_handlers=[replicas]
     )
 
 
@@ -68,14 +74,16 @@ def unsynced(module: Any, is_last: bool) -> Iterator[None]:
 
 @contextmanager
 def whole(module: nn.Module) -> Iterator[None]:
-    """Have every shard's layers complete in every process, to be called in any way."""
+    """Have every sharded layer complete in every process, to be called in any way."""
     parts: list[Any] = [part for part in module.modules() if hasattr(part, "unshard")]
     for part in parts:
+        part.set_reshard_after_forward(False, recurse=False)
         part.unshard()
     try:
         yield
     finally:
         for part in parts:
+            part.set_reshard_after_forward(part is not module, recurse=False)
             part.reshard()
 
 

@@ -98,7 +98,7 @@ def cut_log(path: Path, step: int) -> None:
 def step_of(line: str) -> float:
     """Return the step a log line is of; infinite when it was cut off in writing."""
     try:
-        return json.loads(line)["step"]
+        return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
         return float("inf")
 
@@ -110,7 +110,7 @@ def flatten(record: Record, prefix: str = "") -> dict[str, float]:
         if isinstance(value, dict):
             flat |= flatten(value, f"{prefix}{name}/")
         elif isinstance(value, int | float) and prefix + name != "step":
-            flat[prefix + name] = value
+            flat[prefix + name] = float(value)
     return flat
 
 

@@ -72,36 +72,42 @@ def start(config: Config, folders: list[Path], out: Path, *, fresh: bool) -> Run
     asked = {"config": to_json(config), "data": [store.digest for store in stores]}
     is_sharded = config.train.sharding == "fsdp" or distributed.is_sharding_asked()
     accelerator = distributed.join(precision=config.train.precision, device=config.train.device)
-    earlier = None if fresh else earlier_config(out, asked)
-    accelerator.wait_for_everyone()
+    newest = None if fresh else earlier_state(accelerator, out, asked)
     torch.manual_seed(mix(config.train.seed, WEIGHTS))
-    if earlier is None:
+    if newest is None:
         config = resolve(config, stores)
         denoiser = first_denoiser(config, stores)
         config = replace(config, model=denoiser.config)
     else:
-        config, denoiser = earlier, build(earlier.model)
+        config = from_json(Config, checkpoint.read_json(newest / SETTINGS))
+        denoiser = build(config.model)
     run = assemble(config, accelerator, out, stores, denoiser, is_sharded=is_sharded)
-    if accelerator.is_main_process and earlier is None:
+    if newest is not None:
+        restore(run, newest)
+    if accelerator.is_main_process and newest is not None:
+        export(newest, out)  # it may have been killed between the two
+    elif accelerator.is_main_process:
         clear(out)
         trainstate.write_json(out / RUN, {"asked": asked, "config": to_json(config)})
     accelerator.wait_for_everyone()
-    restore_newest(run)
     return run
 
 
-def earlier_config(out: Path, asked: dict[str, Any]) -> Config | None:
-    """Return the resolved config of the run in OUT, None if there is none; refuse another run."""
-    if not (out / RUN).exists():
-        return None
-    known = checkpoint.read_json(out / RUN)
-    if changed := differences(known["asked"], asked):
-        told = ", ".join(change.removeprefix("config.") for change in changed)
-        raise ValueError(
-            f"{out} holds a run with other settings ({told}); "
-            "give the same settings, another --out, or --fresh to start over"
-        )
-    return from_json(Config, known["config"])
+def earlier_state(accelerator: Any, out: Path, asked: dict[str, Any]) -> Path | None:
+    """Return the checkpoint to go on from, None if there is none; refuse to mix two runs."""
+    if (out / RUN).exists():
+        known = checkpoint.read_json(out / RUN)
+        if changed := differences(known["asked"], asked):
+            told = ", ".join(change.removeprefix("config.") for change in changed)
+            raise ValueError(
+                f"{out} holds a run with other settings ({told}); "
+                "give the same settings, another --out, or --fresh to start over"
+            )
+    newest = None
+    if accelerator.is_main_process:
+        trainstate.sweep(out)
+        newest = trainstate.newest(out)
+    return distributed.told(accelerator, newest)
 
 
 def clear(out: Path) -> None:
@@ -265,14 +271,8 @@ def export(folder: Path, out: Path) -> None:
             trainstate.link(source, out / source.name)
 
 
-def restore_newest(run: Run) -> None:
-    """Take a run to where its newest whole checkpoint left it; all processes read the files."""
-    if run.accelerator.is_main_process:
-        trainstate.sweep(run.out)
-    folder = trainstate.newest(run.out) if run.accelerator.is_main_process else None
-    folder = distributed.told(run.accelerator, folder)
-    if folder is None:
-        return
+def restore(run: Run, folder: Path) -> None:
+    """Take a run to where a checkpoint left it; every process reads the files."""
     state = checkpoint.read_json(folder / STATE)
     run.step = state["step"]
     run.profile = json.loads((folder / PROFILE).read_text(encoding="utf-8"))
