@@ -201,3 +201,19 @@ def test_a_name_on_the_hub_is_opened_like_the_folder_it_downloads(tmp_path, monk
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     assert load_tokenizer("xhan77/ssdlm").digest == load_tokenizer(folder).digest
     assert asked == ["xhan77/ssdlm"]
+
+
+def test_a_name_on_the_hub_without_our_files_is_left_to_transformers(tmp_path, monkeypatch):
+    import huggingface_hub
+    import transformers
+
+    folder = write_bert(tmp_path / "bert")
+    (tmp_path / "snapshot").mkdir()
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda name, **_: str(tmp_path / "snapshot")
+    )
+    monkeypatch.setattr(
+        transformers.AutoTokenizer, "from_pretrained", lambda name, use_fast: theirs
+    )
+    assert load_tokenizer("old-kind").encode("the rivers") == [5, 6, 7]
