@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ssdlm import schedule, simplex
-from ssdlm.grid import Uniform, at
+from ssdlm.grid import Staggered, Uniform, at
 from ssdlm.noise import RowNoise
 from ssdlm.noising import add_noise
 from ssdlm.projection import greedy, mean, multi_hot, sampling
@@ -59,10 +59,11 @@ def last(steps):
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 @pytest.mark.parametrize("project", PROJECTIONS, ids=repr)
+@pytest.mark.parametrize("plan", [Uniform(7), Staggered(9, 3.0), Staggered(5, 0.5)], ids=repr)
 @pytest.mark.parametrize("returns", ["logits", "w_0"])
-def test_an_oracle_decodes_to_its_target_exactly(project, rule, returns):
+def test_an_oracle_decodes_to_its_target_exactly(project, rule, plan, returns):
     target = torch.randint(V, (3, 17), generator=torch.Generator().manual_seed(0))
-    strategy = Strategy(Uniform(7), project, rule, returns=returns)
+    strategy = Strategy(plan, project, rule, returns=returns)
     steps = list(
         generate(Oracle(target), target[:, :4], strategy, blocks=[5, 5, 3], noise=noise_for(3))
     )
@@ -240,3 +241,22 @@ def test_a_row_is_independent_of_its_neighbours_to_the_last_bit(kind):
     for row in range(5):
         assert torch.equal(run([row]).logits[0], together.logits[row])
     assert torch.equal(run([4, 2]).w_t[0], together.w_t[4])
+
+
+def test_a_decided_position_stays_and_later_ones_see_its_token():
+    denoiser, seen = tiny.encoder(), []
+
+    class Watching(Oracle):
+        def denoise(self, cache, w_t, progress):
+            seen.append((w_t.clone(), progress.clone()))
+            return denoiser.denoise(cache, w_t, progress)
+
+    strategy = Strategy(Staggered(12, 2.0), sampling(K, 0.9), returns="logits")
+    context = torch.tensor([[3, 4]])
+    *_, end = denoise_block(
+        Watching(context), denoiser.prefill(context), strategy, B=6, noise=noise_for(1)
+    )
+    decided = simplex.to_logits(end.tokens, V=V, K=K)
+    for w_t, progress in seen:
+        assert torch.equal(w_t[progress == 0], decided[progress == 0])
+    assert (seen[-1][1] == 0).sum() >= 4

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ssdlm import schedule
+from ssdlm.levels import ramp_progress
 from ssdlm.shapes import Tensor
 
 
@@ -21,6 +22,10 @@ class Grid:
     @property
     def T(self) -> int:
         return len(self.progress) - 1
+
+    def to(self, device: torch.device) -> Grid:
+        """Return the grid on a device."""
+        return Grid(self.progress.to(device), self.alpha_bar.to(device), self.snr.to(device))
 
 
 def at(progress: Tensor) -> Grid:
@@ -38,3 +43,21 @@ class Uniform:
     def __call__(self, B: int) -> Grid:
         del B
         return at(torch.arange(self.T + 1, dtype=torch.float64) / self.T)
+
+
+@dataclass(frozen=True)
+class Staggered:
+    """A window `width` positions wide that moves through the block from left to right in T calls.
+
+    Left of it all is decided, right of it all is noise. The wider, the more is decided at once; a
+    narrow window with a call for each position is nearly autoregressive.
+    """
+
+    T: int
+    width: float
+
+    def __call__(self, B: int) -> Grid:
+        call = torch.arange(self.T, -1, -1, dtype=torch.float64)  # t = 0 is the last
+        front = (B - 1 + self.width) * call / self.T - self.width
+        place = torch.arange(B, dtype=torch.float64)
+        return at(ramp_progress(((place - front.unsqueeze(1)) / self.width).clamp(max=1.0)))

@@ -18,7 +18,7 @@ from ssdlm.denoiser import Denoiser
 from ssdlm.grid import Grid
 from ssdlm.projection import Projection
 from ssdlm.shapes import Block, Context, Levels, Simplex, Tensor
-from ssdlm.simplex import to_ids
+from ssdlm.simplex import to_ids, to_logits
 from ssdlm.stopping import Stop, never
 
 
@@ -141,7 +141,7 @@ def denoise_block(
     denoiser: Denoiser, cache: Any, strategy: Strategy, *, B: int, noise: Noise, block: int = 0
 ) -> Iterator[Step]:
     """Decode one block: a Step per t = T..1; the last one holds the answer."""
-    grid, stop = strategy.plan(B), strategy.stop
+    grid, stop = strategy.plan(B).to(denoiser.device), strategy.stop
     K, V, T = denoiser.K, denoiser.V, grid.T
     w_t = K * noise.normal(block=block, step=0, B=B, V=V)
     result, recent = to_ids(w_t), deque[Block](maxlen=stop.patience)
@@ -152,9 +152,10 @@ def denoise_block(
             logits = denoiser.denoise(cache, w_t, levels(grid.progress[t], w_t))
         w_hat = strategy.project(logits, noise.uniform(block=block, step=step, B=B))
         z = noise.normal(block=block, step=step, B=B, V=V)
-        w_t = strategy.rule(w_t, w_hat, grid=grid, t=t, K=K, z=z)
+        moved = strategy.rule(w_t, w_hat, grid=grid, t=t, K=K, z=z)
         tokens = to_ids(logits if strategy.returns == "logits" else w_hat)
-        result = torch.where(is_done.unsqueeze(-1), result, tokens)
+        result = torch.where(is_done.unsqueeze(-1) | (grid.progress[t] == 0), result, tokens)
+        w_t = settle(w_t, moved, result, grid=grid, t=t, K=K)
         recent.append(result)
         is_done = is_done | stop(recent, logits)
         is_last = t == 1 or bool(is_done.all())
@@ -167,6 +168,22 @@ def levels(progress: Tensor, w_t: Simplex) -> Tensor:
     """Return one level as it is, or one for each position of every row."""
     progress = progress.to(w_t)
     return progress if progress.dim() == 0 else progress.expand(w_t.shape[:2])
+
+
+def settle(w_t: Simplex, moved: Simplex, tokens: Block, *, grid: Grid, t: int, K: float) -> Simplex:
+    """Return the state at t - 1, where positions may have levels of their own.
+
+    One whose level stays keeps its state; one that is clean before the others becomes its token,
+    so that they see what will be returned.
+    """
+    level, before = grid.progress[t - 1], grid.progress[t]
+    if level.dim() == 0:
+        return moved
+    w_next = torch.where((level == before).unsqueeze(-1), w_t, moved)
+    if t == 1:
+        return w_next
+    decided = to_logits(tokens, V=w_t.shape[-1], K=K)
+    return torch.where(((level == 0) & (before > 0)).unsqueeze(-1), decided, w_next)
 
 
 def generate(
