@@ -69,8 +69,8 @@ def sum_up(ask: likelihood.Measure, count: int, points: int) -> Tensor:
 
 
 def rising(time: Tensor) -> Tensor:
-    """Return the path of levels; it rises as a square, so that both of its ends are covered."""
-    return (likelihood.MAX_SNR * time**2).reshape(1)
+    """Return the path of levels; it rises as a cube, so that the levels that decide are covered."""
+    return (likelihood.MAX_SNR * time**3).reshape(1)
 
 
 def noise_of(denoiser: Any, seeds: Seeds, count: int) -> Any:
