@@ -1,0 +1,56 @@
+"""Decode with a projection of one's own: python examples/05_custom_projection.py [--tiny]
+
+A projection is any callable (logits, u) -> w_hat. This one wraps another and forbids some tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tiny_model import tiny
+
+from ssdlm import SSDLM, Strategy, generate, sampling
+from ssdlm.grid import Uniform
+from ssdlm.noise import RowNoise
+from ssdlm.projection import Projection
+
+
+@dataclass(frozen=True)
+class without:
+    """`inner`, with some tokens out of the question."""
+
+    inner: Projection
+    tokens: tuple[int, ...]
+
+    def __call__(self, logits: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+        return self.inner(logits.index_fill(-1, torch.tensor(self.tokens), -torch.inf), u)
+
+
+def main(name: str, *, blocks: list[int], T: int) -> None:
+    model = SSDLM.from_pretrained(name, device="cpu")
+    denoiser, tokenizer = model.denoiser, model.tokenizer
+    banned = tuple(i for i, word in enumerate(tokenizer.token_strings()) if "e" in word)
+    project = without(sampling(denoiser.K, top_p=0.95), banned)
+    # returns="w_0": the tokens that were projected. The logits still know the forbidden ones.
+    strategy = Strategy(Uniform(T), project, returns="w_0")
+    context = torch.tensor([tokenizer.encode("A book without that sign:")])
+    noise = RowNoise(torch.tensor([0]))
+    steps = generate(denoiser, context, strategy, blocks=blocks, noise=noise)
+    tokens = torch.cat([step.tokens for step in steps if step.is_last], 1)
+    print(repr(tokenizer.decode(tokens[0].tolist())))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", default="xhan77/ssdlm", help="folder or Hub id")
+    parser.add_argument("--tiny", action="store_true", help="a tiny random model, no network")
+    given = parser.parse_args()
+    if given.tiny:
+        with tempfile.TemporaryDirectory() as folder:
+            main(tiny(Path(folder))[0], blocks=[5, 10], T=8)
+    else:
+        main(given.model, blocks=[10, 25], T=1000)
