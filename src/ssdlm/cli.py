@@ -268,8 +268,11 @@ def run_train(arguments: argparse.Namespace) -> None:
     """Train, or resume."""
     from ssdlm.train import configure, train
 
-    config = configure(arguments.recipe, arguments.overrides)
-    report = train(config, data=arguments.data, out=arguments.out, fresh=arguments.fresh)
+    # `--data DIR key=value` reads as two folders; a setting is told by its equals sign.
+    data = [name for name in arguments.data if "=" not in name or os.path.exists(name)]
+    settings = [name for name in arguments.data if name not in data]
+    config = configure(arguments.recipe, settings + arguments.overrides)
+    report = train(config, data=data, out=arguments.out, fresh=arguments.fresh)
     if os.environ.get("RANK", "0") == "0":
         loss = "nothing left to do" if report.loss is None else f"loss {report.loss:.4f}"
         print(f"{report.out}: step {report.step}, {loss}, {report.seconds:.0f} s")
@@ -279,8 +282,7 @@ def run_plot(arguments: argparse.Namespace) -> None:
     """Draw a run."""
     from ssdlm.plot import plot
 
-    for path in plot(arguments.out):
-        print(f"wrote {path}")
+    print(f"wrote {plot(arguments.out)}")
 
 
 def run_evaluate(arguments: argparse.Namespace) -> None:
