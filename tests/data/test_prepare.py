@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 from tests import bpe
 
+from ssdlm.data import encoding
 from ssdlm.data import prepare as module
+from ssdlm.data.holdout import is_held_out
 from ssdlm.data.parts import locked
-from ssdlm.data.prepare import is_held_out, prepare
+from ssdlm.data.prepare import prepare
 from ssdlm.data.shards import TokenStore
 from ssdlm.tokenizer import load_tokenizer
 
 KILLED_AT = """
 import os, signal, sys
+from ssdlm.data import encoding
 from ssdlm.data import prepare as module
 source, tokenizer, out, shard_tokens, point = sys.argv[1:]
 module.SHARD_TOKENS = int(shard_tokens)
@@ -96,25 +99,12 @@ def test_inputs_of_several_kinds_follow_one_another(tmp_path, tokenizer):
 
 def test_the_result_does_not_depend_on_the_workers(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr(module, "SHARD_TOKENS", 700)
-    monkeypatch.setattr(module, "BATCH_CHARACTERS", 100)
+    monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 100)
     source = write_jsonl(tmp_path / "a.jsonl", texts(60))
     for workers in (1, 3):
         prepare([source], tokenizer=tokenizer, out=tmp_path / str(workers), workers=workers)
     assert content(tmp_path / "1") == content(tmp_path / "3")
     assert len(TokenStore.open(tmp_path / "1").shards) > 2
-
-
-@pytest.mark.parametrize("holdout", [0.01, 0.1, 0.25, 0.37, 0.5, 0.9])
-def test_the_held_out_share_is_exact(holdout):
-    held = [is_held_out(i, holdout) for i in range(1000)]
-    assert sum(held) == round(1000 * holdout)
-    for number in range(1, 1000):
-        assert abs(sum(held[:number]) - number * holdout) <= 1
-
-
-def test_held_out_documents_keep_no_rhythm():
-    held = np.flatnonzero([is_held_out(i, 0.1) for i in range(1000)])
-    assert len(set(held % 10)) == 10
 
 
 def test_no_hold_out_means_none(tmp_path, tokenizer):
@@ -215,22 +205,6 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path, tokenizer):
     (tmp_path / "out").mkdir()
     with locked(tmp_path / "out"), pytest.raises(ValueError, match="another `ssdlm prepare`"):
         prepare([source], tokenizer=tokenizer, out=tmp_path / "out")
-
-
-def test_reading_stays_only_a_few_batches_ahead(tokenizer, monkeypatch):
-    monkeypatch.setattr(module, "BATCH_CHARACTERS", 1)
-    num_read = 0
-
-    def pieces():
-        nonlocal num_read
-        for _ in range(100):
-            num_read += 1
-            yield 0, module.Piece("the river", ends_document=True)
-
-    ahead = []
-    for number, _ in enumerate(module._encode(module._batches(pieces()), tokenizer, workers=2)):
-        ahead.append(num_read - number)
-    assert len(ahead) == 100 and max(ahead) <= 6
 
 
 def test_a_run_killed_again_and_again_ends_with_the_same_bytes(tmp_path, tokenizer, monkeypatch):

@@ -10,20 +10,15 @@ import contextlib
 import hashlib
 import json
 import os
-import pickle
-import threading
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ssdlm.data import progress
+from ssdlm.data.encoding import Encoded, batches, encode, one_thread_each
 from ssdlm.data.formats import Piece, Tally
+from ssdlm.data.holdout import is_held_out
 from ssdlm.data.parts import Counts, Journal, Part, Position, locked, remove_strays, total
 from ssdlm.data.shards import (
     FORMAT,
@@ -39,8 +34,6 @@ from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
 SHARD_TOKENS = 1 << 24
 """A part ends with the first document that reaches this."""
-BATCH_CHARACTERS = 1 << 19
-"""Text that a worker takes at a time: enough to be worth a switch, little enough for memory."""
 
 
 @dataclass(frozen=True)
@@ -114,26 +107,6 @@ def prepare(
     return _report(out_dir, was_finished)
 
 
-def is_held_out(document: int, holdout: float) -> bool:
-    """Whether the document of this number (from 0) falls to the hold-out.
-
-    Of every 1 / holdout documents in a row one does, which one a hash of the row's number says: a
-    share that is exact at any length, and no rhythm that could meet one in the data.
-    """
-    share = Fraction(holdout).limit_denominator(1_000_000)
-    if share == 0:
-        return False
-    row = document * share.numerator // share.denominator
-    first = _ceil_div(row * share.denominator, share.numerator)
-    end = _ceil_div((row + 1) * share.denominator, share.numerator)
-    draw = hashlib.sha256(f"holdout {row}".encode()).digest()[:8]
-    return document == first + int.from_bytes(draw, "little") % (end - first)
-
-
-def _ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
-
-
 def _write(
     sources: list[Source],
     tokenizer: Tokenizer,
@@ -148,26 +121,16 @@ def _write(
     with (
         progress.shown(sum(sizes), is_shown=show_progress) as report,
         contextlib.closing(_Parts(out_dir, journal, tokenizer, tallies)) as parts,
-        _one_thread_each(),
+        one_thread_each(),
     ):
         pieces = _pieces(sources, journal.position, tallies)
-        for encoded in _encode(_batches(pieces), tokenizer, workers):
+        for encoded in encode(batches(pieces), tokenizer, workers):
             parts.append(encoded)
             done = sum(sizes[: len(tallies) - 1]) + tallies[-1].bytes_read()
             report(done, parts.position.documents, parts.num_tokens)
         parts.finish(sources)
         report(sum(sizes), parts.position.documents, parts.num_tokens)
     return tallies
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """A piece as tokens."""
-
-    source: int
-    ids: np.ndarray
-    num_bytes: int
-    ends_document: bool
 
 
 class _Parts:
@@ -251,68 +214,6 @@ def _pieces(
                 yield number, piece
             elif piece.ends_document:
                 to_skip -= 1
-
-
-def _batches(pieces: Iterable[tuple[int, Piece]]) -> Iterator[list[tuple[int, Piece]]]:
-    """Pieces in lists of about `BATCH_CHARACTERS`."""
-    batch: list[tuple[int, Piece]] = []
-    size = 0
-    for item in pieces:
-        batch.append(item)
-        size += len(item[1].text)
-        if size >= BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-def _encode(
-    batches: Iterable[list[tuple[int, Piece]]], tokenizer: Tokenizer, workers: int
-) -> Iterator[Encoded]:
-    """Tokenise in threads, which the library lets run side by side; the order is kept."""
-    own = threading.local()
-    state = pickle.dumps(tokenizer)
-    dtype = token_dtype(tokenizer.V)
-
-    def start() -> None:
-        own.tokenizer = pickle.loads(state)  # one each: they would wait for a shared cache
-
-    def encode(batch: list[tuple[int, Piece]]) -> list[Encoded]:
-        ids = own.tokenizer.encode_plain([piece.text for _, piece in batch])
-        return [
-            Encoded(
-                number,
-                np.array(of_piece, dtype=dtype),
-                len(piece.text.encode("utf-8")),
-                piece.ends_document,
-            )
-            for of_piece, (number, piece) in zip(ids, batch, strict=True)
-        ]
-
-    waiting: deque[Future[list[Encoded]]] = deque()
-    with ThreadPoolExecutor(workers, initializer=start) as pool:
-        for batch in batches:
-            waiting.append(pool.submit(encode, batch))
-            if len(waiting) > 2 * workers:
-                yield from waiting.popleft().result()
-        while waiting:
-            yield from waiting.popleft().result()
-
-
-@contextlib.contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Keep the tokenizers library from starting threads of its own: `workers` counts ours."""
-    name = "TOKENIZERS_PARALLELISM"
-    before = os.environ.get(name)
-    os.environ[name] = "false"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 def _index(
