@@ -4,7 +4,16 @@ import pytest
 import torch
 
 from ssdlm.config import CHOICES
-from ssdlm.projection import greedy, mean, multi_hot, named, nucleus, nucleus_by_sort, sampling
+from ssdlm.projection import (
+    greedy,
+    mean,
+    multi_hot,
+    named,
+    nucleus,
+    nucleus_by_sort,
+    nucleus_without_sort,
+    sampling,
+)
 
 K = 5.0
 HARD = [greedy(K), sampling(K, 0.9), sampling(K, 0.0), sampling(K, 1.0), multi_hot(K, 0.5)]
@@ -47,9 +56,17 @@ def test_the_nucleus_keeps_the_crossing_token():
 
 @pytest.mark.parametrize("top_p", [0.0, 0.2, 0.5, 0.9, 0.95, 0.99, 1.0])
 @pytest.mark.parametrize("scale", [0.1, 1.0, 8.0])
-def test_nucleus_matches_nucleus_by_sort(top_p, scale):
+def test_nucleus_without_sort_matches_nucleus_by_sort(top_p, scale):
     logits, _ = logits_and_u(V=2000, scale=scale)
-    assert torch.equal(nucleus(logits, top_p), nucleus_by_sort(logits, top_p))
+    plain = nucleus_by_sort(logits, top_p)
+    assert torch.equal(nucleus(logits, top_p), plain)
+    if 0 < top_p < 1:
+        assert torch.equal(nucleus_without_sort(logits, top_p), plain)
+
+
+def test_equal_probabilities_share_their_fate_without_a_sort():
+    logits = torch.tensor([[[3.0, 1.0, 1.0, 1.0, -9.0]]])
+    assert nucleus_without_sort(logits, 0.8)[0, 0].tolist() == [True, True, True, True, False]
 
 
 @pytest.mark.parametrize("top_p", [0.3, 0.7, 1.0])

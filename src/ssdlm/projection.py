@@ -14,7 +14,15 @@ import torch
 
 from ssdlm import simplex
 from ssdlm.config import CHOICES, choose
-from ssdlm.shapes import Block, Levels, Mask, Simplex
+from ssdlm.shapes import Block, Levels, Mask, Simplex, Tensor
+
+SMALL = 1024
+"""Up to this many tokens sorting them is the fastest."""
+FEW = 64
+"""A nucleus of this many tokens or fewer is found by looking at no others."""
+
+DIGITS = ((18, 2**13), (9, 2**9), (0, 2**9))
+"""How radix selection cuts up a probability's bits: shift and number of values."""
 
 Projection = Callable[[Simplex, Levels], Simplex]
 
@@ -91,24 +99,43 @@ def named(name: str, *, K: float, top_p: float) -> Projection:
 def nucleus(logits: Simplex, top_p: float) -> Mask:
     """Return the top-p nucleus: the most probable tokens up to the one that makes their sum p.
 
-    The crossing token is inside, so is always the first: top_p = 0 leaves the argmax alone. Looks
-    at the most probable tokens only, doubling their number until all nuclei are covered.
+    The crossing token is inside, so is always the first: top_p = 0 leaves the argmax alone.
     """
-    V = logits.shape[-1]
     if top_p == 0:
         return torch.zeros_like(logits, dtype=torch.bool).scatter_(
             -1, logits.argmax(-1, keepdim=True), True
         )
-    if top_p >= 1:
+    if top_p >= 1 or logits.shape[-1] <= SMALL:
         return nucleus_by_sort(logits, top_p)
-    total = logits.float().logsumexp(-1, keepdim=True)
-    count = min(64, V)
-    while True:
-        values, ids = logits.topk(count, -1)
-        mass = (values.float() - total).exp().cumsum(-1)
-        if count == V or bool((mass[..., -1] >= top_p).all()):
-            return mark(ids, mass, top_p, V=V)
-        count = min(8 * count, V)
+    if logits.device.type == "cpu":  # elsewhere, looking at the result would be a wait
+        values, ids = logits.topk(FEW, -1)
+        mass = (values - logits.logsumexp(-1, keepdim=True)).float().exp().cumsum(-1)
+        if bool((mass[..., -1] >= top_p).all()):
+            return mark(ids, mass, top_p, V=logits.shape[-1])
+    return nucleus_without_sort(logits, top_p)
+
+
+def nucleus_without_sort(logits: Simplex, top_p: float) -> Mask:
+    """Return the nucleus by radix selection: a token is in it if those above sum to less than p.
+
+    Positive floats are in the order of their bits. Each pass adds up the mass of every value of a
+    few bits, and goes on with the tokens of the one value in which the sum crosses p. Tokens of
+    equal probability share their fate.
+    """
+    probs = logits.float().softmax(-1)
+    bits = probs.view(torch.int32)
+    inside, open_ = torch.zeros_like(probs, dtype=torch.bool), torch.ones_like(probs).bool()
+    above = torch.zeros_like(probs[..., :1])
+    for shift, size in DIGITS:
+        digit = ((bits >> shift) & (size - 1)).long()
+        mass = torch.zeros((*probs.shape[:-1], size), device=probs.device)
+        mass.scatter_add_(-1, digit, torch.where(open_, probs, 0))
+        higher = above + mass.flip(-1).cumsum(-1).flip(-1) - mass
+        crossing = (higher < top_p).int().argmax(-1, keepdim=True)
+        above = higher.gather(-1, crossing)
+        inside = inside | (open_ & (digit > crossing))
+        open_ = open_ & (digit == crossing)
+    return inside | open_
 
 
 def nucleus_probs(logits: Simplex, top_p: float) -> Simplex:
@@ -119,15 +146,14 @@ def nucleus_probs(logits: Simplex, top_p: float) -> Simplex:
 
 
 def nucleus_by_sort(logits: Simplex, top_p: float) -> Mask:
-    """Return the nucleus by sorting the vocabulary: the plain twin of `nucleus`."""
+    """Return the nucleus by sorting the vocabulary: the plain twin of `nucleus_without_sort`."""
     values, ids = logits.sort(-1, descending=True)
     return mark(ids, values.float().softmax(-1).cumsum(-1), top_p, V=logits.shape[-1])
 
 
-def mark(ids: torch.Tensor, mass: torch.Tensor, top_p: float, *, V: int) -> Mask:
-    """Return the set of ids, in falling order, before which less than p has been summed."""
+def mark(ids: Tensor, mass: Tensor, top_p: float, *, V: int) -> Mask:
+    """Return the set of ids, most probable first, before which less than p has been summed."""
     inside = torch.ones_like(ids, dtype=torch.bool)
     inside[..., 1:] = mass[..., :-1] < top_p
-    return torch.zeros((*ids.shape[:-1], V), dtype=torch.bool, device=ids.device).scatter_(
-        -1, ids, inside
-    )
+    nothing = torch.zeros((*ids.shape[:-1], V), dtype=torch.bool, device=ids.device)
+    return nothing.scatter_(-1, ids, inside)
