@@ -116,6 +116,24 @@ def test_bad_options_end_in_one_line_and_code_two(capsys, folder, classifier, ar
     assert words in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--length", "many"], "'many'"),
+        (["--B", "5,x"], "'5,x' is not a block length; write 25, or several as 5,10,25"),
+        (["--no-such-option"], "--no-such-option"),
+    ],
+)
+def test_unreadable_options_end_in_one_line_too(capsys, folder, arguments, words):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["generate", "the", "--model", str(folder), *arguments])
+    err = capsys.readouterr().err
+    assert caught.value.code == 2
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert words in err
+
+
 def test_bad_labels_list_what_there_is(capsys, folder, classifier):
     err = says_no(capsys, "generate", "a", "--model", folder, "--control", f"{classifier}=happy")
     assert "0: negative, 1: neutral, 2: positive" in err

@@ -121,3 +121,14 @@ def test_a_few_steps_of_training_lower_the_loss(kind):
         optimizer.step()
         losses.append(loss.item())
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_precision_answers_in_full(kind):
+    denoiser, w_t = tiny.encoder(kind), noisy()
+    context = torch.tensor([[3], [4]])
+    whole = denoiser.denoise(denoiser.prefill(context), w_t, torch.tensor(0.5))
+    denoiser = denoiser.to(torch.bfloat16)
+    half = denoiser.denoise(denoiser.prefill(context), w_t, torch.tensor(0.5))
+    assert half.dtype == torch.float32
+    assert (half - whole).abs().max() < 0.1 * whole.abs().max()

@@ -7,7 +7,8 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, NoReturn
 
 from ssdlm import __version__
 
@@ -29,9 +30,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def parser() -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """argparse, with errors of one line."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"error: {message}; see {self.prog} --help", file=sys.stderr)
+        sys.exit(2)
+
+
+def parser() -> Parser:
     """Return the parser of all commands."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="ssdlm", description="Simplex diffusion language models: write, steer, train, measure."
     )
     top.add_argument("--version", action="version", version=f"ssdlm {__version__}")
@@ -113,7 +122,7 @@ def add_prepare(commands: Any) -> None:
     command.add_argument(
         "--holdout", type=float, default=0.01, help="share of documents held out (default 0.01)"
     )
-    command.add_argument("--workers", type=int, default=1, help="processes (default 1)")
+    command.add_argument("--workers", type=int, default=1, help="threads (default 1)")
 
 
 def add_train(commands: Any) -> None:
@@ -152,7 +161,12 @@ def add_evaluate(commands: Any) -> None:
 
 def lengths(text: str) -> tuple[int, ...]:
     """Return block lengths from `25` or `5,10,25`."""
-    return tuple(int(part) for part in text.split(","))
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a block length; write 25, or several as 5,10,25"
+        ) from None
 
 
 def run_generate(arguments: argparse.Namespace) -> None:
@@ -162,7 +176,8 @@ def run_generate(arguments: argparse.Namespace) -> None:
     model = SSDLM.from_pretrained(arguments.model, device=arguments.device, dtype=arguments.dtype)
     options = decoding_options(arguments) | control_options(arguments, model.denoiser.device.type)
     prompts = arguments.prompts or [""]
-    is_watched = not arguments.json and not arguments.no_live and sys.stderr.isatty()
+    is_wanted = not arguments.json and not arguments.no_live
+    is_watched = is_wanted and sys.stderr.isatty() and find_spec("rich") is not None
     if is_watched and len(prompts) == 1 and arguments.num_samples == 1:
         from ssdlm.live import watch
 

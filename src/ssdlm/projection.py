@@ -101,6 +101,7 @@ def nucleus(logits: Simplex, top_p: float) -> Mask:
 
     The crossing token is inside, so is always the first: top_p = 0 leaves the argmax alone.
     """
+    logits = logits.float()
     if top_p == 0:
         return torch.zeros_like(logits, dtype=torch.bool).scatter_(
             -1, logits.argmax(-1, keepdim=True), True
@@ -109,7 +110,7 @@ def nucleus(logits: Simplex, top_p: float) -> Mask:
         return nucleus_by_sort(logits, top_p)
     if logits.device.type == "cpu":  # elsewhere, looking at the result would be a wait
         values, ids = logits.topk(FEW, -1)
-        mass = (values - logits.logsumexp(-1, keepdim=True)).float().exp().cumsum(-1)
+        mass = (values - logits.logsumexp(-1, keepdim=True)).exp().cumsum(-1)
         if bool((mass[..., -1] >= top_p).all()):
             return mark(ids, mass, top_p, V=logits.shape[-1])
     return nucleus_without_sort(logits, top_p)

@@ -82,7 +82,7 @@ class EncoderDenoiser(nn.Module):
         noisy = self.simplex_embed(w_t.softmax(-1).to(dtype))
         noisy = noisy + self.time_embed(progress.unsqueeze(-1).to(dtype))
         embeddings = torch.cat((context.to(dtype), noisy), 1)
-        return block_logits(self.backbone, embeddings, num_context=context.shape[1])
+        return block_logits(self.backbone, embeddings, num_context=context.shape[1]).float()
 
 
 def masked_lm(settings: dict[str, Any]) -> Any:
