@@ -7,6 +7,7 @@ import inspect
 import itertools
 import json
 from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
 
 import pytest
 
@@ -134,16 +135,30 @@ def test_differences_are_named_with_both_values():
     assert differences(old, old) == []
 
 
-@pytest.mark.parametrize("cls", [Config, DataConfig, TrainConfig, BlockConfig, EncoderConfig])
-def test_every_field_has_a_docstring_under_it(cls):
+def docstrings(cls: type) -> dict[str, str]:
+    """The text under each field of a config."""
     tree = ast.parse(inspect.getsource(config_module))
     body = next(n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == cls.__name__)
-    documented = {
-        node.target.id
+    return {
+        node.target.id: after.value.value
         for node, after in itertools.pairwise(body)
         if isinstance(node, ast.AnnAssign)
         and isinstance(node.target, ast.Name)
         and isinstance(after, ast.Expr)
         and isinstance(after.value, ast.Constant)
     }
-    assert documented == {field.name for field in fields(cls)}
+
+
+@pytest.mark.parametrize("cls", [Config, DataConfig, TrainConfig, BlockConfig, EncoderConfig])
+def test_every_field_has_a_docstring_under_it(cls):
+    assert set(docstrings(cls)) == {field.name for field in fields(cls)}
+
+
+@pytest.mark.parametrize("cls", [DataConfig, TrainConfig, BlockConfig, EncoderConfig])
+def test_the_training_page_has_a_row_for_every_field(cls):
+    page = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
+    for name, text in docstrings(cls).items():
+        default = to_json(cls())[name]
+        shown = default if isinstance(default, str) else json.dumps(default)
+        cell = f"`{shown}`" if default not in ("", [], {}) else ""
+        assert f"| `{name}` | {cell} | {text} |" in page

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 SHARDING_ASKED = "ACCELERATE_USE_FSDP"
@@ -37,7 +38,7 @@ def join(*, precision: str, device: str) -> Any:
     os.environ.pop(SHARDING_ASKED, None)
     # A run before this one in the same process may have had another precision.
     AcceleratorState._reset_state()
-    replicas = DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)
+    replicas = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
     return Accelerator(
         mixed_precision=PRECISIONS[precision], cpu=is_cpu, kwargs_handlers=[replicas]
     )
@@ -49,6 +50,9 @@ def share(
     """Return the module as every process calls it: replicated, or in shards layer by layer."""
     module.to(accelerator.device)
     if sharding == "ddp" or accelerator.num_processes == 1:
+        # Buffers are alike from the start and never change; DDP would send them in every pass.
+        names = [name for name, _ in module.named_buffers()]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, names)
         return accelerator.prepare_model(module)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard

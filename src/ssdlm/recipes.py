@@ -98,7 +98,7 @@ def tiny() -> Config:
         model=BlockConfig(V=0, D=64, num_layers=2, num_heads=2, B=8),
         data=DataConfig(max_len=32),
         train=TrainConfig(
-            steps=30,
+            steps=24,
             batch=4,
             lr=3e-3,
             weight_decay=0.0,
