@@ -32,7 +32,7 @@ from ssdlm.objective import Examples, Parts
 from ssdlm.recipes import recipe
 from ssdlm.shapes import Seeds, Tensor
 from ssdlm.train.run import DROPOUT, HELD_OUT, STEP, Run, averaged, save, start
-from ssdlm.train.weights import is_ours
+from ssdlm.train.weights import folder_of, is_ours
 from ssdlm.updates import lr_scale
 
 __all__ = ["TrainReport", "configure", "train"]
@@ -59,7 +59,7 @@ class TrainReport:
 def configure(name: str, overrides: Sequence[str] = ()) -> Config:
     """Return a recipe with `key=value` applied; a checkpoint that is `init` brings its model."""
     config = override(recipe(name), overrides)
-    folder = Path(config.train.init)
+    folder = folder_of(config.train.init)
     if config.train.init and is_ours(folder):
         model = checkpoint.config_of(folder, checkpoint.read_json(folder / checkpoint.CONFIG))
         config = override(replace(recipe(name), model=model), overrides)

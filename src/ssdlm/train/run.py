@@ -27,7 +27,7 @@ from ssdlm.noise import mix
 from ssdlm.objective import AllBlocks, Levels, OneBlock
 from ssdlm.optim import Ema, MuonAdamW
 from ssdlm.shapes import Tensor, Tokens
-from ssdlm.train.weights import EMA, build, first_denoiser, is_warm
+from ssdlm.train.weights import EMA, build, first_denoiser, folder_of, is_warm
 from ssdlm.updates import optimizer_of
 
 RUN, SETTINGS, STATE, PROFILE = "run.json", "train.json", "state.json", "profile.json"
@@ -139,7 +139,7 @@ def resolve(config: Config, stores: list[TokenStore]) -> Config:
         )
     if is_block and model.V == 0:
         model = replace(model, V=sizes[0])
-    if is_warm(Path(train.init)):
+    if is_warm(folder_of(train.init)):
         train = replace(train, warmup=train.rewarmup)
     return replace(config, model=model, train=train)
 

@@ -48,7 +48,7 @@ def build(model: EncoderConfig | BlockConfig) -> Any:
 def initialised(config: Config) -> Any:
     """Return the denoiser whose weights `train.init` names."""
     model, init = config.model, config.train.init
-    folder = Path(init)
+    folder = folder_of(init)
     if is_ours(folder):
         denoiser, path = build(model), chosen_file(folder, config.train.init_from)
         checkpoint.fill(denoiser, checkpoint.read_tensors(path), source=path)
@@ -57,7 +57,7 @@ def initialised(config: Config) -> Any:
         raise ValueError(f"train.init={init} is not the folder of an SSD-LM checkpoint")
     if is_released(folder):
         return checkpoint.load_denoiser(folder).requires_grad_(True).train()
-    return around_masked_lm(init, model)
+    return around_masked_lm(str(folder), model)
 
 
 def around_masked_lm(init: str, model: EncoderConfig) -> EncoderDenoiser:
@@ -70,6 +70,15 @@ def around_masked_lm(init: str, model: EncoderConfig) -> EncoderDenoiser:
         told = str(error).splitlines()[0]
         raise ValueError(f"train.init={init} gives no masked LM ({told}); give a folder") from error
     return EncoderDenoiser.from_masked_lm(backbone, K=model.K, B=model.B, T=model.T).train()
+
+
+def folder_of(init: str) -> Path:
+    """Return where `train.init` is: a folder, or one downloaded from the Hub by owner/name.
+
+    A bare name such as roberta-large comes back as it is; `transformers` knows it.
+    """
+    is_hub_id = init.count("/") == 1 and init[0] not in "./~" and not Path(init).exists()
+    return checkpoint.find(init) if is_hub_id else Path(init)
 
 
 def is_ours(folder: Path) -> bool:
