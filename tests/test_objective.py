@@ -1,0 +1,89 @@
+"""What a step draws depends on the examples, not on how the batch is cut."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ssdlm.config import BlockConfig
+from ssdlm.denoiser.block import BlockDenoiser
+from ssdlm.levels import block_index
+from ssdlm.objective import AllBlocks, Examples, Levels, OneBlock
+from tests import tiny
+
+B, LENGTH, COUNT = 6, 24, 32
+SETTINGS = {
+    "paper": Levels("uniform", False, 0.0, 0.0, 50),
+    "band": Levels("band", True, 0.0, 0.0, 50),
+    "mixed": Levels("band", True, 0.3, 0.3, 50),
+}
+
+
+def examples(count: int = COUNT, *, step_seed: int = 7) -> Examples:
+    tokens = torch.randint(tiny.V, (count, LENGTH), generator=torch.manual_seed(0))
+    return Examples(tokens, torch.arange(count) + 100, torch.arange(count), step_seed)
+
+
+def part(whole: Examples, rows: slice) -> Examples:
+    return Examples(whole.tokens[rows], whole.seeds[rows], whole.places[rows], whole.step_seed)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_levels_do_not_depend_on_how_the_batch_is_cut(name):
+    blocks, whole = block_index(LENGTH, B=B), examples()
+    together = SETTINGS[name].draw(whole, blocks)
+    apart = [SETTINGS[name].draw(part(whole, slice(i, i + 5)), blocks) for i in range(0, COUNT, 5)]
+    assert torch.equal(together, torch.cat(apart))
+    assert together.shape == (COUNT, LENGTH)
+    assert ((together >= 0) & (together <= 1)).all()
+
+
+def test_stratified_levels_cover_the_range_evenly_in_every_step():
+    whole = examples()
+    u = SETTINGS["band"].uniforms(whole, 4).flatten().sort().values
+    assert (u - (torch.arange(len(u)) + 0.5) / len(u)).abs().max() < 0.02
+    other = SETTINGS["band"].uniforms(examples(step_seed=8), 4).flatten().sort().values
+    assert not torch.equal(u, other)
+
+
+def test_the_papers_levels_are_whole_steps_one_a_block():
+    levels = SETTINGS["paper"].draw(examples(), block_index(LENGTH, B=B))
+    steps = levels * 50
+    assert torch.allclose(steps, steps.round(), atol=1e-4)
+    assert (levels.unflatten(1, (-1, B)).std(-1) == 0).all()
+
+
+@pytest.mark.parametrize("share", [1, 4])
+def test_neighbours_share_a_context_length_as_asked(share):
+    objective = OneBlock(tiny.encoder(), SETTINGS["paper"], share_c=share)
+    c = objective.splits(examples())
+    assert ((c >= 1) & (c <= LENGTH - B)).all()
+    groups = c.unflatten(0, (-1, share))
+    assert (groups == groups[:, :1]).all()
+    assert len(groups[:, 0].unique()) > 4
+
+
+def losses_in_parts(objective, whole: Examples, size: int) -> torch.Tensor:
+    """The mean loss of a batch that is cut into parts."""
+    total = torch.zeros(3)
+    with torch.no_grad():
+        for i in range(0, COUNT, size):
+            rows = part(whole, slice(i, i + size))
+            total += torch.stack(objective(rows)) * len(rows.tokens) / COUNT
+    return total
+
+
+def test_the_loss_of_one_block_does_not_depend_on_how_the_batch_is_cut():
+    objective = OneBlock(tiny.encoder(), SETTINGS["paper"], share_c=2)
+    found = [losses_in_parts(objective, examples(), size) for size in (COUNT, 8, 5)]
+    assert torch.allclose(found[0], found[1], atol=1e-5)
+    assert torch.allclose(found[0], found[2], atol=1e-5)
+    assert found[0][0] > 0
+
+
+def test_the_loss_of_all_blocks_does_not_depend_on_how_the_batch_is_cut():
+    torch.manual_seed(0)
+    denoiser = BlockDenoiser(BlockConfig(V=tiny.V, D=16, num_layers=1, num_heads=2, B=B))
+    objective = AllBlocks(denoiser, SETTINGS["mixed"])
+    found = [losses_in_parts(objective, examples(), size) for size in (COUNT, 5)]
+    assert torch.allclose(found[0], found[1], atol=1e-5)
