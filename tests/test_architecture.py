@@ -26,13 +26,14 @@ ROWS = [
         "optim",
         "recipes",
         "distributed",
+        "progress",
     ],
     ["noising", "projection", "denoiser", "grid", "stopping", "updates"],
     ["loss", "control"],
     ["sampler", "likelihood", "objective"],
     ["checkpoint", "guides", "data", "runlog", "trainstate", "validation"],
     ["train", "api", "engine"],
-    ["evaluate", "serve", "reproduce", "bench", "plot", "live"],
+    ["evaluate", "serve", "reproduce", "bench", "plot", "live", "batch"],
     ["cli"],
     ["", "__main__"],
 ]
@@ -40,9 +41,9 @@ ROW_OF = {unit: row for row, units in enumerate(ROWS) for unit in units}
 
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "registry"}
 HEAVY = {"transformers", "accelerate", "datasets", "rich", "mauve", "fastapi"}
-IMPURE = {"tokenizer", "denoiser.encoder", "distributed"}
+IMPURE = {"tokenizer", "denoiser.encoder", "distributed", "progress"}
 ALGORITHM_MAY_IMPORT = {"torch", "numpy", *sys.stdlib_module_names}
-SPEAKS = {"tokenizer", "denoiser.encoder", "distributed"}
+SPEAKS = {"tokenizer", "denoiser.encoder", "distributed", "progress"}
 
 Sources = dict[str, str]
 

@@ -62,6 +62,8 @@ def add_generate(commands: Any) -> None:
     command = commands.add_parser("generate", help="continue prompts")
     command.set_defaults(run=run_generate)
     command.add_argument("prompts", nargs="*", metavar="PROMPT", help="texts to continue")
+    command.add_argument("--input", metavar="PROMPTS.jsonl", help='a {"prompt": ...} on each line')
+    command.add_argument("--output", metavar="OUT.jsonl", help="with --input: where the texts go")
     command.add_argument("--model", required=True, help="folder or Hub id of a checkpoint")
     command.add_argument("--length", type=int, help="tokens to write")
     command.add_argument("--B", type=lengths, help="block length, or several: 5,10,25")
@@ -175,6 +177,9 @@ def run_generate(arguments: argparse.Namespace) -> None:
 
     model = SSDLM.from_pretrained(arguments.model, device=arguments.device, dtype=arguments.dtype)
     options = decoding_options(arguments) | control_options(arguments, model.denoiser.device.type)
+    if arguments.input or arguments.output:
+        run_generate_file(arguments, model, options)
+        return
     prompts = arguments.prompts or [""]
     is_wanted = not arguments.json and not arguments.no_live
     is_watched = is_wanted and sys.stderr.isatty() and find_spec("rich") is not None
@@ -188,6 +193,30 @@ def run_generate(arguments: argparse.Namespace) -> None:
         prompts, seed=arguments.seed, num_samples=arguments.num_samples, **options
     )
     show_in_order(written, as_json=arguments.json)
+
+
+def run_generate_file(arguments: argparse.Namespace, model: Any, options: dict[str, Any]) -> None:
+    """Continue a file of prompts into a file of texts."""
+    from pathlib import Path
+
+    from ssdlm.batch import generate_file
+
+    if not (arguments.input and arguments.output) or arguments.prompts:
+        raise ValueError("--input and --output go together, without other prompts; give both")
+    # Where it runs and how it is watched do not change what is written.
+    aside = ("run", "device", "no_live", "json", "input", "output", "num_samples")
+    settings = {name: value for name, value in vars(arguments).items() if name not in aside}
+    count = generate_file(
+        model,
+        Path(arguments.input),
+        Path(arguments.output),
+        num_samples=arguments.num_samples,
+        settings=settings,
+        is_shown=True,
+        seed=arguments.seed,
+        **options,
+    )
+    print(f"wrote {arguments.output}: {count} texts")
 
 
 def show_in_order(written: Any, *, as_json: bool) -> None:

@@ -1,0 +1,126 @@
+"""A file of prompts to a file of texts, line by line, resumable.  api -> [batch] -> cli
+
+While it works, finished lines gather in `OUTPUT.part`, in order; the last step is its renaming.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ssdlm.api import SSDLM
+from ssdlm.progress import bar
+
+PROMPTS_AT_A_TIME = {"cpu": 4}
+"""How many prompts are written between two saves; elsewhere more go together."""
+MANY = 256
+
+
+def generate_file(
+    model: SSDLM,
+    source: Path,
+    target: Path,
+    *,
+    num_samples: int = 1,
+    settings: dict[str, Any],
+    is_shown: bool = False,
+    **options: Any,
+) -> int:
+    """Continue every prompt of `source` into `target` and return how many texts it holds.
+
+    `settings` is what, with the prompts, decides the texts: a file written under others is not
+    continued. Fields of an input line other than its prompt are carried over.
+    """
+    lines = read_prompts(source)
+    run = digest(lines, settings | {"num_samples": num_samples})
+    if target.exists():
+        return finished(target, run, len(lines) * num_samples)
+    part = target.with_name(target.name + ".part")
+    done = resume(part, run, num_samples)
+    size = PROMPTS_AT_A_TIME.get(model.denoiser.device.type, MANY)
+    with (
+        part.open("a", encoding="utf-8") as file,
+        bar("generate", len(lines), done=done, is_shown=is_shown) as show,
+    ):
+        for start in range(done, len(lines), size):
+            chunk = lines[start : start + size]
+            prompts = [line["prompt"] for line in chunk]
+            written = model.generate(prompts, num_samples=num_samples, **options)
+            for index, text in enumerate(written):
+                values = chunk[index // num_samples] | asdict(text) | {"run": run}
+                file.write(json.dumps(values) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+            show(start + len(chunk), "prompts")
+    os.replace(part, target)
+    return len(lines) * num_samples
+
+
+def read_prompts(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a JSON-lines file, each an object with a text under `prompt`."""
+    lines = []
+    for number, raw in enumerate(path.read_bytes().splitlines(), start=1):
+        if raw.strip():
+            lines.append(read_prompt(raw, f"{path} line {number}"))
+    if not lines:
+        raise ValueError(f'{path} has no prompts; write {{"prompt": "..."}} on each line')
+    return lines
+
+
+def read_prompt(raw: bytes, where: str) -> dict[str, Any]:
+    """Return one line's object, or say what is wrong with it."""
+    try:
+        line = json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise ValueError(f"{where} is not UTF-8; save the file as UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where} is not JSON ({error.msg}); mend or remove it") from None
+    if not isinstance(line, dict) or not isinstance(line.get("prompt"), str):
+        raise ValueError(f'{where} is not an object with a text "prompt"; mend or remove it')
+    return line
+
+
+def digest(lines: list[dict[str, Any]], settings: dict[str, Any]) -> str:
+    """Return a short name for a run: these prompts under these settings."""
+    told = json.dumps([lines, settings], sort_keys=True, default=str)
+    return hashlib.sha256(told.encode()).hexdigest()[:12]
+
+
+def finished(target: Path, run: str, count: int) -> int:
+    """Return the number of texts if the file is this run's, complete; refuse any other file."""
+    lines = target.read_bytes().splitlines()
+    if len(lines) == count and all(is_of(line, run) for line in lines):
+        return count
+    raise ValueError(
+        f"{target} exists and was not written from these prompts with these settings; "
+        "remove it or choose another name"
+    )
+
+
+def resume(part: Path, run: str, num_samples: int) -> int:
+    """Cut an unfinished file after its last whole prompt and return how many prompts it keeps."""
+    if not part.exists():
+        part.parent.mkdir(parents=True, exist_ok=True)
+        return 0
+    lines = part.read_bytes().splitlines(keepends=True)
+    kept = [line for line in lines if line.endswith(b"\n")]
+    if not all(is_of(line, run) for line in kept):
+        raise ValueError(
+            f"{part} is the beginning of another run; remove it or choose another output"
+        )
+    done = len(kept) // num_samples
+    with part.open("r+b") as file:
+        file.truncate(sum(map(len, kept[: done * num_samples])))
+    return done
+
+
+def is_of(line: bytes, run: str) -> bool:
+    """Tell whether a line of output was written by this run."""
+    try:
+        return json.loads(line).get("run") == run
+    except (ValueError, AttributeError):
+        return False
