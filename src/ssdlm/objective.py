@@ -34,7 +34,7 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Examples:
-    """Some examples of an optimiser step, on the CPU."""
+    """Some examples of an optimiser step."""
 
     tokens: Tokens
     seeds: Seeds
@@ -43,6 +43,11 @@ class Examples:
     """Where each example stands in the step's whole batch, (N,)."""
     step_seed: int
     """One for the step, whichever examples these are."""
+
+    def to(self, device: torch.device) -> Examples:
+        """Return the examples on a device, sent so that nobody waits for it."""
+        parts = (send(part, device) for part in (self.tokens, self.seeds, self.places))
+        return Examples(*parts, step_seed=self.step_seed)
 
 
 @dataclass(frozen=True)
@@ -61,27 +66,27 @@ class Levels:
         return cls(train.levels, train.stratify, train.own_share, train.ramp_share, T)
 
     def draw(self, examples: Examples, blocks: Tensor) -> Tensor:
-        """Return the progress t/T of every position, (N, L); `blocks` numbers their blocks."""
+        """Return the progress t/T of every position (N, L); `blocks` is on the CPU."""
         count = int(blocks[-1]) + 1
+        blocks = send(blocks, examples.seeds.device)
         u = self.uniforms(examples, count)
         if self.levels == "uniform":
             return (draw_steps(u, T=self.T) / self.T)[:, blocks]
+        if self.own_share == self.ramp_share == 0:
+            return levels.shared(u, blocks)
         shape, width = (draw(examples.seeds, use, count) for use in (SHAPE, WIDTH))
         own = draw(examples.seeds, OWN, len(blocks))
-        return levels.mixed(
-            torch.stack((shape, u, width)),
-            own,
-            blocks,
-            own_share=self.own_share,
-            ramp_share=self.ramp_share,
-        )
+        shares = {"own_share": self.own_share, "ramp_share": self.ramp_share}
+        return levels.mixed(torch.stack((shape, u, width)), own, blocks, **shares)
 
     def uniforms(self, examples: Examples, count: int) -> Tensor:
         """Return a uniform for each block (N, count), spread evenly over the whole batch if so."""
         if not self.stratify:
             return draw(examples.seeds, LEVEL, count)
-        first = draw(torch.tensor([examples.step_seed]), LEVEL, 1)
-        return levels.spread(first, examples.places.view(-1, 1) * count + torch.arange(count))
+        places = examples.places.view(-1, 1)
+        first = draw(torch.full_like(places[:1, 0], examples.step_seed), LEVEL, 1)
+        column = torch.arange(count, device=places.device)
+        return levels.spread(first, places * count + column)
 
 
 class AllBlocks(nn.Module):
@@ -93,14 +98,14 @@ class AllBlocks(nn.Module):
 
     def forward(self, examples: Examples) -> Parts:
         """Return the losses of some examples, noised as their seeds say."""
-        config, device = self.denoiser.config, self.denoiser.device
+        config, examples = self.denoiser.config, examples.to(self.denoiser.device)
         length = examples.tokens.shape[1]
         blocks = levels.block_index(length, B=config.B)
         losses = all_blocks_loss(
             self.denoiser,
-            examples.tokens.to(device, non_blocking=True),
-            self.draws.draw(examples, blocks).to(device, non_blocking=True),
-            z=normals(examples.seeds.to(device, non_blocking=True), length, self.denoiser.V),
+            examples.tokens,
+            self.draws.draw(examples, blocks),
+            z=normals(examples.seeds, length, self.denoiser.V),
             blocks=blocks,
             next_token_weight=config.next_token_weight,
         )
@@ -118,17 +123,17 @@ class OneBlock(nn.Module):
         """Return the losses of some examples; those with one context length go together."""
         B, device = self.denoiser.config.B, self.denoiser.device
         progress = self.draws.draw(examples, torch.zeros(1, dtype=torch.int64)).squeeze(1)
-        z = normals(examples.seeds.to(device, non_blocking=True), B, self.denoiser.V)
+        z = normals(send(examples.seeds, device), B, self.denoiser.V)
         total = torch.zeros((), device=device)
         for rows, context, block in split_rows(examples.tokens, self.splits(examples), B=B):
-            level = progress[rows].to(device)
+            level = send(progress[rows], device)
             loss = one_block_loss(
                 self.denoiser,
-                context.to(device),
-                block.to(device),
+                send(context, device),
+                send(block, device),
                 level,
                 alpha_bar_t=schedule.cosine(level),
-                z=z[rows.to(device)],
+                z=z[send(rows, device)],
             )
             total = total + loss * (len(rows) / len(examples.tokens))
         return Parts(total, total.detach(), torch.zeros_like(total).detach())
@@ -141,6 +146,13 @@ class OneBlock(nn.Module):
         u = draw(torch.tensor(groups), SPLIT, 1).squeeze(1)
         max_len = examples.tokens.shape[1]
         return draw_splits(u, max_len=max_len, B=self.denoiser.config.B, shared=False)
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on a device; from pinned memory, as any other copy would wait for the GPU."""
+    if device.type == "cuda" and not tensor.is_cuda:
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def draw(seeds: Seeds, use: int, count: int) -> Tensor:
