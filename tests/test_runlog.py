@@ -8,7 +8,7 @@ import json
 import pytest
 
 from ssdlm import runlog
-from ssdlm.runlog import Progress, Records, cut_log, flatten
+from ssdlm.runlog import Records, cut_log, flatten
 
 RECORD = {"step": 3, "loss": 2.0, "tokens_per_s": 1234.5, "validation": {"bound": 1.5, "p": [1]}}
 
@@ -48,22 +48,12 @@ def test_lines_without_room_are_written_when_there_is(tmp_path, monkeypatch):
     assert steps == [1, 2]
 
 
-def test_progress_is_a_plain_line_where_there_is_no_terminal(capsys):
-    progress = Progress(4, done=2, every_s=0.0)
-    progress.record = RECORD
-    progress.update(3)
-    assert "step 3/4  loss 2.0000  1,234 tokens/s" in capsys.readouterr().err
-
-
-def test_progress_is_a_bar_on_a_terminal(monkeypatch):
-    pytest.importorskip("rich")
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    progress = Progress(4, done=0)
-    progress.record = RECORD
-    progress.update(4)
-    progress.close()
-    assert progress.bar is not None
-    assert progress.bar.tasks[0].completed == 4
+def test_progress_stands_beside_the_last_record(tmp_path, capsys):
+    log = records(tmp_path)
+    log.write(RECORD | {"step": 1})
+    log.show(10)
+    log.close()
+    assert "step 10/10  loss 2.0000  1,234 tokens/s" in capsys.readouterr().err
 
 
 def test_a_tracker_that_is_not_installed_is_an_error(tmp_path):

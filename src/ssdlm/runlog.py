@@ -8,12 +8,13 @@ from __future__ import annotations
 import errno
 import json
 import os
-import sys
-import time
 import warnings
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from ssdlm.progress import bar
 
 Record = dict[str, Any]
 
@@ -42,7 +43,9 @@ class Records(Silent):
         self.pending = ""
         self.board = open_board(out, step) if tensorboard else None
         self.tracker = open_tracker(tracker, out, settings)
-        self.bar = Progress(steps, done=step)
+        self.latest: Record = {}
+        self.open = ExitStack()
+        self.bar = self.open.enter_context(bar("step", steps, done=step))
 
     def write(self, record: Record) -> None:
         """Write one record; what finds no room on the disk waits for the next."""
@@ -60,13 +63,13 @@ class Records(Silent):
                 self.board.add_scalar(name, value, record["step"])
         if self.tracker is not None:
             self.tracker.log(numbers, step=record["step"])
-        self.bar.record = record
+        self.latest = record
 
     def show(self, step: int) -> None:
-        self.bar.update(step)
+        self.bar(step, describe(self.latest))
 
     def close(self) -> None:
-        self.bar.close()
+        self.open.close()
         if self.board is not None:
             self.board.close()
         if self.tracker is not None:
@@ -135,56 +138,8 @@ def open_tracker(name: str, out: Path, settings: Record) -> Any:
     return module.init(project="ssdlm", name=out.name, config=settings, resume="allow")
 
 
-class Progress:
-    """A bar on a terminal that has `rich`; elsewhere a plain line now and then."""
-
-    def __init__(self, steps: int, *, done: int, every_s: float = 10.0):
-        self.steps, self.done, self.every_s = steps, done, every_s
-        self.began = self.spoke = time.monotonic()
-        self.record: Record = {}
-        self.bar = open_bar(steps, done) if sys.stderr.isatty() else None
-
-    def update(self, step: int) -> None:
-        """Show how far the run is, and how it does by its last record."""
-        if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], completed=step, said=describe(self.record))
-            return
-        now = time.monotonic()
-        if step == self.steps or now - self.spoke >= self.every_s:
-            self.spoke = now
-            left = (now - self.began) / (step - self.done) * (self.steps - step)
-            told = f"step {step}/{self.steps}  {describe(self.record)}  {left:.0f} s left"
-            print(told, file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-        if self.bar is not None:
-            self.bar.stop()
-
-
 def describe(record: Record) -> str:
     """Return a record's loss and speed in a few words; nothing before the first."""
     if not record:
         return ""
     return f"loss {record['loss']:.4f}  {record['tokens_per_s']:,.0f} tokens/s"
-
-
-def open_bar(total: int, done: int) -> Any:
-    """Return a started rich bar with one task, None where rich is not installed."""
-    if find_spec("rich") is None:
-        return None
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as RichProgress
-
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[said]}"),
-        TimeRemainingColumn(),
-    )
-    bar = RichProgress(*columns, console=Console(stderr=True))
-    bar.add_task("training", total=total, completed=done, said="")
-    bar.start()
-    return bar

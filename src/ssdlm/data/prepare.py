@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ssdlm.data import progress
 from ssdlm.data.encoding import Encoded, batches, encode, one_thread_each
 from ssdlm.data.formats import Piece, Tally
 from ssdlm.data.holdout import is_held_out
@@ -30,6 +29,7 @@ from ssdlm.data.shards import (
     write_json,
 )
 from ssdlm.data.sources import Source, find_sources
+from ssdlm.progress import bar
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
 SHARD_TOKENS = 1 << 24
@@ -119,7 +119,7 @@ def _write(
     tallies = [Tally(**tally) for tally in journal.tallies]
     sizes = [source.num_bytes for source in sources]
     with (
-        progress.shown(sum(sizes), is_shown=show_progress) as report,
+        bar("prepare", sum(sizes), is_shown=show_progress) as show,
         contextlib.closing(_Parts(out_dir, journal, tokenizer, tallies)) as parts,
         one_thread_each(),
     ):
@@ -127,9 +127,9 @@ def _write(
         for encoded in encode(batches(pieces), tokenizer, workers):
             parts.append(encoded)
             done = sum(sizes[: len(tallies) - 1]) + tallies[-1].bytes_read()
-            report(done, parts.position.documents, parts.num_tokens)
+            show(done, parts.describe())
         parts.finish(sources)
-        report(sum(sizes), parts.position.documents, parts.num_tokens)
+        show(sum(sizes), parts.describe())
     return tallies
 
 
@@ -150,6 +150,10 @@ class _Parts:
     @property
     def num_tokens(self) -> int:
         return self._num_committed + self._part.num_tokens
+
+    def describe(self) -> str:
+        """Return what has been written, in a few words."""
+        return f"{self.position.documents:,} documents, {self.num_tokens:,} tokens"
 
     def append(self, encoded: Encoded) -> None:
         """Add one piece; a full part is closed first, so that the last one is never empty."""

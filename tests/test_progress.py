@@ -1,0 +1,46 @@
+"""What is said while long work is done."""
+
+import sys
+
+import pytest
+
+from ssdlm import progress
+
+
+def test_nothing_is_said_unless_asked(capsys):
+    with progress.bar("read", 100, is_shown=False) as show:
+        show(50, "half")
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
+
+
+def test_away_from_a_terminal_there_is_a_line_now_and_then_and_one_at_the_end(capsys, monkeypatch):
+    with progress.bar("read", 2000) as show:
+        show(10, "early")
+        show(2000, "1,234 tokens")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "read 2,000/2,000  1,234 tokens  0 s left\n"
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    with progress.bar("read", 0) as show:
+        show(7, "no end known")
+    assert capsys.readouterr().err == "read 7  no end known\n"
+
+
+def test_a_terminal_gets_a_bar(capsys, monkeypatch):
+    pytest.importorskip("rich")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress.bar("read", 100, done=10) as show:
+        show(100, "1,234 tokens")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "100%" in captured.err
+    assert "1,234 tokens" in captured.err
+
+
+def test_a_terminal_without_rich_gets_lines(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(progress, "find_spec", lambda name: None)
+    with progress.bar("read", 3) as show:
+        show(3, "done")
+    assert capsys.readouterr().err == "read 3/3  done  0 s left\n"
