@@ -27,6 +27,7 @@ ROWS = [
         "recipes",
         "distributed",
         "progress",
+        "quantise",
     ],
     ["noising", "projection", "denoiser", "grid", "stopping", "updates"],
     ["loss", "control"],

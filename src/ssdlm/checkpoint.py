@@ -28,6 +28,7 @@ from ssdlm.config import (
     to_json,
 )
 from ssdlm.denoiser.encoder import EncoderDenoiser, masked_lm
+from ssdlm.quantise import dequantise
 
 CONFIG, WEIGHTS, DECODING = "config.json", "model.safetensors", "generation_config.json"
 RELEASED = ("embed_sum_layer.pt", "timestep_layer.pt")
@@ -186,12 +187,15 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a weight file; a pickle is read as data and never runs code."""
+    """Return the tensors of a weight file, int8 ones as floats.
+
+    A pickle is read as data and never runs code.
+    """
     if not path.exists():
         raise ValueError(f"{path} is missing; copy the whole checkpoint folder")
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
+            return dequantise(load_file(path))
         values = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         unsafe = "weights_only" in str(error) or "WeightsUnpickler" in str(error)

@@ -1,0 +1,43 @@
+"""Weights in a quarter of the space: int8 with a scale for each row.  [quantise] -> checkpoint"""
+
+from __future__ import annotations
+
+import torch
+
+from ssdlm.shapes import Tensor
+
+SCALE = ".scale"
+"""What a tensor's scales are called, after the tensor's own name."""
+STEPS = 127
+
+
+def quantise(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return matrices as int8 and fp16 scales, one a row; vectors stay as they are."""
+    small: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if tensor.dim() < 2:
+            small[name] = tensor
+            continue
+        # The scale is rounded up to fp16 first, so that no value falls outside.
+        scale = (tensor.float().abs().amax(-1) / STEPS).clamp(min=1e-7) * (1 + 2.0**-10)
+        scale = scale.to(torch.float16)
+        steps = (tensor.float() / scale.float().unsqueeze(-1)).round()
+        small[name] = steps.clamp(-STEPS, STEPS).to(torch.int8)
+        small[name + SCALE] = scale
+    return small
+
+
+def dequantise(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return what `quantise` was given, up to half a step; other tensors as they are."""
+    return {
+        name: tensor.float() * tensors[name + SCALE].float().unsqueeze(-1)
+        if name + SCALE in tensors
+        else tensor
+        for name, tensor in tensors.items()
+        if not is_scale(name, tensors)
+    }
+
+
+def is_scale(name: str, tensors: dict[str, Tensor]) -> bool:
+    """Tell whether a tensor holds the scales of another."""
+    return name.endswith(SCALE) and name.removesuffix(SCALE) in tensors
