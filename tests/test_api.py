@@ -142,6 +142,8 @@ def test_every_strategy_writes(model, projection, rule):
         ({"projection": "even"}, "projection='even' is unknown; choose one of greedy, sampling"),
         ({"rule": "ddim"}, "rule='ddim' is unknown; choose one of renoise"),
         ({"rho": 2.0}, "rho=2.0 is out of range"),
+        ({"grid": "log"}, "grid='log' is unknown; choose one of uniform, staggered"),
+        ({"width": 0.0}, "width=0.0 is out of range; use more than 0 positions"),
         ({"returns": "x"}, "returns='x' is unknown"),
         ({"steps": 5}, "there is no option 'steps'"),
         ({"num_samples": 0}, "num_samples=0 writes nothing"),
@@ -153,6 +155,14 @@ def test_bad_options_are_refused_by_value_and_remedy(model, options, message):
     with pytest.raises(ValueError) as caught:
         model.generate("the", **{"length": 70, **options})
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("width", [0.5, 3.0])
+def test_a_window_writes_and_its_rows_are_independent_too(model, width):
+    options = OPTIONS | {"grid": "staggered", "width": width}
+    together = model.generate(["the", "sea", "a"], **options)
+    assert [model.generate(text.prompt, **options) for text in together] == together
+    assert together[0].tokens != model.generate("the", **OPTIONS).tokens
 
 
 def test_bad_prompts_are_refused(model):

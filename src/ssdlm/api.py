@@ -13,7 +13,7 @@ from ssdlm import checkpoint, stopping
 from ssdlm.config import DecodeConfig
 from ssdlm.control import LogProb, guided, weighted
 from ssdlm.denoiser import Denoiser
-from ssdlm.grid import Uniform
+from ssdlm.grid import Staggered, Uniform
 from ssdlm.guides import ClassifierGuide
 from ssdlm.noise import RowNoise, mix
 from ssdlm.projection import named
@@ -277,8 +277,9 @@ def strategy_for(decoding: DecodeConfig, *, K: float) -> Strategy:
         "ddpm": Ddpm(),
         "ddpm_simplified": Ddpm(simplified=True),
     }
+    is_staggered = decoding.grid == "staggered"
     return Strategy(
-        plan=Uniform(decoding.T),
+        plan=Staggered(decoding.T, decoding.width) if is_staggered else Uniform(decoding.T),
         project=named(decoding.projection, K=K, top_p=decoding.top_p),
         rule=rules[decoding.rule],
         stop=stopping.stable() if decoding.early_exit else stopping.never(),

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from ssdlm import __version__
 
-DECODING = ("length", "B", "T", "projection", "top_p", "rule", "rho", "returns")
+DECODING = ("length", "B", "T", "grid", "width", "projection", "top_p", "rule", "rho", "returns")
 """Options of `generate` that a model's own settings stand in for."""
 
 
@@ -68,6 +68,8 @@ def add_generate(commands: Any) -> None:
     command.add_argument("--length", type=int, help="tokens to write")
     command.add_argument("--B", type=lengths, help="block length, or several: 5,10,25")
     command.add_argument("--T", type=int, help="diffusion steps a block")
+    command.add_argument("--grid", help="uniform, or staggered: a window from left to right")
+    command.add_argument("--width", type=float, help="staggered: positions in the window")
     command.add_argument("--projection", help="greedy, sampling, multi_hot or mean")
     command.add_argument("--top-p", type=float, help="mass of the nucleus, 0 (greedy) to 1")
     command.add_argument("--rule", help="renoise (the paper), adaptive, ddpm or ddpm_simplified")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from difflib import SequenceMatcher
@@ -63,6 +64,7 @@ class BlockConfig:
 
 
 CHOICES = {
+    "grid": ("uniform", "staggered"),
     "projection": ("greedy", "sampling", "multi_hot", "mean"),
     "rule": ("renoise", "adaptive", "ddpm", "ddpm_simplified"),
     "returns": ("logits", "w_0"),
@@ -80,6 +82,10 @@ class DecodeConfig:
     """Lengths of the blocks, in order; the last is repeated until `length` is reached."""
     T: int = 1000
     """Diffusion steps a block."""
+    grid: str = "uniform"
+    """Where they lie: evenly for all positions, or in a window that moves from left to right."""
+    width: float = 4.0
+    """staggered: positions that the window covers."""
     projection: str = "sampling"
     """From logits to the next estimate of the data."""
     top_p: float = 0.95
@@ -104,6 +110,7 @@ class DecodeConfig:
         require(
             0 <= self.top_p <= 1, "top_p", self.top_p, "use 0 (greedy) to 1 (the whole vocabulary)"
         )
+        require(0 < self.width < math.inf, "width", self.width, "use more than 0 positions")
         require(0 <= self.rho <= 1, "rho", self.rho, "use 0 (fresh noise) to 1 (kept state)")
         require(
             self.returns == "logits" or self.projection != "mean",
