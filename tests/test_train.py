@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,6 +122,15 @@ def test_a_run_on_other_data_is_refused(trained, tmp_path):
         train(configure("tiny", [*SMALL, "ema=0.9"]), data=[other], out=trained)
 
 
+def test_checkpoints_of_an_unknown_run_are_not_touched(store, trained, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy)
+    (copy / "run.json").unlink()
+    with pytest.raises(ValueError, match=r"checkpoints but no run\.json"):
+        train(configure("tiny", SMALL), data=[store], out=copy)
+    assert (copy / "checkpoints" / "step-12").exists()
+
+
 def test_fresh_starts_over(store, tmp_path):
     for lr in ("1e-3", "2e-3"):
         settings = [*SMALL, "steps=2", f"lr={lr}"]
@@ -198,6 +208,7 @@ def test_init_starts_from_a_checkpoints_weights_alone(store, trained, tmp_path):
     settings = ["steps=4", "rewarmup=2", f"init={trained}", "save_seconds=0", "batch=4"]
     config = configure("tiny", settings)
     assert config.model.D == 16
+    assert configure("paper_large", [f"init={trained}", "next_token_weight=0.5"]).model.D == 16
     report = train(config, data=[store], out=tmp_path / "tuned")
     lines = log_of(tmp_path / "tuned")
     assert report.resumed == 0

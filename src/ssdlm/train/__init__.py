@@ -58,12 +58,13 @@ class TrainReport:
 
 def configure(name: str, overrides: Sequence[str] = ()) -> Config:
     """Return a recipe with `key=value` applied; a checkpoint that is `init` brings its model."""
-    config = override(recipe(name), overrides)
+    named = [text for text in overrides if text.startswith(("init=", "train.init="))]
+    config = override(recipe(name), named)
     folder = folder_of(config.train.init)
     if config.train.init and is_ours(folder):
         model = checkpoint.config_of(folder, checkpoint.read_json(folder / checkpoint.CONFIG))
-        config = override(replace(recipe(name), model=model), overrides)
-    return config
+        config = replace(config, model=model)
+    return override(config, overrides)
 
 
 def train(
@@ -220,12 +221,17 @@ def validate_if_due(run: Run) -> runlog.Record:
 
 
 def is_save_due(run: Run, saved: float) -> bool:
-    """Say whether it is time for a checkpoint; where the clock decides, the main process's does."""
+    """Say whether it is time for a checkpoint.
+
+    Where the clock decides, it is the main process's, and several processes ask it only after a
+    logged step: to ask is to wait for each other.
+    """
     train = run.config.train
     if run.step == train.steps or (train.save_every > 0 and run.step % train.save_every == 0):
         return True
-    late = time.monotonic() - saved >= train.save_seconds
-    return train.save_seconds > 0 and distributed.told(run.accelerator, late)
+    if train.save_seconds == 0 or (run.accelerator.num_processes > 1 and not is_logged(run)):
+        return False
+    return distributed.told(run.accelerator, time.monotonic() - saved >= train.save_seconds)
 
 
 def save_or_tell(run: Run) -> None:

@@ -35,8 +35,8 @@ OPTIMIZER = "optimizer.safetensors"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 MODEL = (checkpoint.CONFIG, checkpoint.DECODING, PROFILE, *TOKENIZER)
 """Files of a checkpoint that OUT has too, beside the weights."""
-WRITTEN = (RUN, "checkpoints", "log.jsonl", "tensorboard", checkpoint.WEIGHTS, *MODEL)
-"""All that a run writes into OUT."""
+WRITTEN = ("checkpoints", "log.jsonl", "tensorboard", checkpoint.WEIGHTS, *MODEL, RUN)
+"""All that a run writes into OUT, in the order in which it is removed."""
 
 WEIGHTS, STEP, DROPOUT, HELD_OUT = range(4)
 """What a run's seed is used for."""
@@ -103,6 +103,8 @@ def earlier_state(accelerator: Any, out: Path, asked: dict[str, Any]) -> Path | 
                 f"{out} holds a run with other settings ({told}); "
                 "give the same settings, another --out, or --fresh to start over"
             )
+    elif any(trainstate.steps(out)):
+        raise ValueError(f"{out} has checkpoints but no {RUN}; use another --out, or --fresh")
     newest = None
     if accelerator.is_main_process:
         trainstate.sweep(out)
