@@ -88,6 +88,25 @@ def test_a_nested_vocabulary_reads_the_classifiers_own_rows(folder, tmp_path):
     assert torch.allclose(got, whole(CONTEXT, wide), atol=1e-5)
 
 
+def test_a_table_longer_than_its_vocabulary_is_padded(tmp_path):
+    tokenizer = tiny.tokenizer()
+    tokenizer.save(tiny.save_classifier(tmp_path / "c"))
+    guide = classifier_guide(tmp_path / "c", "positive")
+    fitted = guide.fit(V=70, token_strings=tokenizer.token_strings(), end_of_text=63)
+    assert fitted.table.shape == (70, 32)
+    assert fitted(CONTEXT, torch.randn(1, 2, 70)).isfinite().all()
+
+
+def test_a_text_is_framed_by_configured_or_by_named_tokens():
+    class Config:
+        bos_token_id = 5
+
+    assert guides.frame_ids(Config()) == ([5], [])
+    strings = ["a", "[CLS]", "[SEP]"]
+    assert guides.frame_ids(Config(), strings) == ([5], [2])
+    assert guides.frame_ids(object(), strings) == ([1], [2])
+
+
 def test_a_model_that_is_no_classifier_is_refused(tmp_path):
     tiny.encoder().backbone.save_pretrained(tmp_path / "masked-lm")
     with pytest.raises(ValueError, match="no trained weights for classifier"):

@@ -173,6 +173,9 @@ class SSDLM:
             raise ValueError("there are no prompts; give at least one, which may be empty")
         if len(seeds) != len(prompts):
             raise ValueError(f"{len(seeds)} seeds for {len(prompts)} prompts; give one seed each")
+        for seed in seeds:
+            if type(seed) is not int or not 0 <= seed < 2**63:
+                raise ValueError(f"seed={seed!r} is not a whole number from 0 to 2**63 - 1")
         if num_samples < 1:
             raise ValueError(f"num_samples={num_samples} writes nothing; use 1 or more")
         return [
@@ -263,10 +266,14 @@ def decode_config(base: DecodeConfig, **overrides: Any) -> DecodeConfig:
     for name in overrides:
         if name not in names:
             raise ValueError(f"there is no option {name!r}; there are {', '.join(names)}")
-    if "B" in overrides:
-        B = overrides["B"]
-        overrides["B"] = (B,) if isinstance(B, int) else tuple(B)
-    return replace(base, **overrides)
+    for name in {"length", "T", "B"} & overrides.keys():
+        value = overrides[name]
+        for number in value if isinstance(value, list | tuple) else [value]:
+            if type(number) is not int:
+                raise ValueError(f"{name}={number!r} is not a whole number; write one such as 25")
+    if "B" in overrides and not isinstance(overrides["B"], list | tuple):
+        overrides["B"] = [overrides["B"]]
+    return replace(base, **overrides | ({"B": tuple(overrides["B"])} if "B" in overrides else {}))
 
 
 def strategy_for(decoding: DecodeConfig, *, K: float) -> Strategy:

@@ -89,6 +89,17 @@ def add_generate(commands: Any) -> None:
     command.add_argument(
         "--sees", default="context", help="what a classifier reads: context (and block), or block"
     )
+    command.add_argument(
+        "--reduction",
+        default="sum",
+        choices=("sum", "mean"),
+        help="add control over rows, or average it (the authors' code)",
+    )
+    command.add_argument(
+        "--no-special-tokens",
+        action="store_true",
+        help="do not frame what a classifier reads (the authors' code)",
+    )
     command.add_argument("--device", default="auto", help="auto, cpu or cuda")
     command.add_argument("--dtype", default="float32", help="float32 or bfloat16")
     command.add_argument("--json", action="store_true", help="print one JSON object a text")
@@ -251,9 +262,17 @@ def control_options(arguments: argparse.Namespace, device: str) -> dict[str, Any
     guides, weights = [], []
     for text in arguments.control:
         name, label, lam = split_control(text)
-        guides.append(classifier_guide(name, label, sees=arguments.sees, device=device))
+        guides.append(
+            classifier_guide(
+                name,
+                label,
+                sees=arguments.sees,
+                has_special_tokens=not arguments.no_special_tokens,
+                device=device,
+            )
+        )
         weights.append(lam)
-    return {"control": guides, "lam": weights}
+    return {"control": guides, "lam": weights, "reduction": arguments.reduction}
 
 
 def split_control(text: str) -> tuple[str, str, float]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 
 from ssdlm.config import choose
 from ssdlm.shapes import Context, Simplex, Tensor
@@ -35,6 +36,13 @@ class ClassifierGuide:
     end_of_text: int | None = None
     """The classifier's own end-of-text token."""
 
+    @property
+    def frame(self) -> tuple[list[int], list[int]]:
+        """The ids before and after a text, if it is to be framed."""
+        if not self.has_special_tokens:
+            return [], []
+        return frame_ids(self.classifier.config, self.token_strings)
+
     def fit(
         self, *, V: int, token_strings: Sequence[str] = (), end_of_text: int | None = None
     ) -> FittedGuide:
@@ -49,7 +57,9 @@ class ClassifierGuide:
                 f"the classifier has {len(words)} tokens where the model has {V}, and without both "
                 "tokenizers they cannot be matched; use a classifier of the same tokenizer"
             )
-        return FittedGuide(self, words[rows.to(words.device)])
+        table = words[rows.to(words.device)]
+        # A model's table may be longer than its vocabulary; what no token means says nothing.
+        return FittedGuide(self, F.pad(table, (0, 0, 0, V - len(table))))
 
 
 @dataclass(frozen=True)
@@ -71,9 +81,7 @@ class FittedGuide:
 
     def frame(self, text: Tensor) -> Tensor:
         """Return the latest part that the classifier has room for, between its special tokens."""
-        before, after = frame_ids(self.guide.classifier.config)
-        if not self.guide.has_special_tokens:
-            before, after = [], []
+        before, after = self.guide.frame
         room = longest_text(self.guide.classifier)
         if room is not None:
             text = text[:, max(0, text.shape[1] - (room - len(before) - len(after))) :]
@@ -173,11 +181,15 @@ def rows_by_string(
     return torch.tensor([index[string] for string in wanted])
 
 
-def frame_ids(config: Any) -> tuple[list[int], list[int]]:
-    """Return the ids a classifier's tokenizer puts before and after a text, as far as is known."""
-    ends = (getattr(config, name, None) for name in ("bos_token_id", "eos_token_id"))
-    first, last = ([] if token is None else [token] for token in ends)
-    return first, last
+def frame_ids(config: Any, token_strings: Sequence[str] = ()) -> tuple[list[int], list[int]]:
+    """Return the ids that open and close a text, from a configuration or, as BERT's, by name."""
+    ends = []
+    for key, name in (("bos_token_id", "[CLS]"), ("eos_token_id", "[SEP]")):
+        token = getattr(config, key, None)
+        if token is None and name in token_strings:
+            token = token_strings.index(name)
+        ends.append([] if token is None else [token])
+    return ends[0], ends[1]
 
 
 def longest_text(classifier: Any) -> int | None:

@@ -38,6 +38,6 @@ def picture(prompt: str, draft: Draft, decode: list[str]) -> Text:
     probs = draft.step.logits[0].float().softmax(-1)
     for token, trust in zip(draft.step.tokens[0].tolist(), probs.amax(-1).tolist(), strict=True):
         style = next(style for least, style in SHADES if trust >= least)
-        frame.append(decode[token] if decode else f" {token}", style=style)
+        frame.append(decode[token] if token < len(decode) else f" {token}", style=style)
     frame.append(f"\n[block {draft.block + 1}, {draft.t} steps left]", style="dim italic")
     return frame

@@ -75,7 +75,8 @@ class multi_hot:
 class mean:
     """The expected almost-one-hot under the nucleus: no token is chosen.
 
-    For step rules that keep their state (`sampler.Renoise`, rho > 0); with rho = 0 it diverges.
+    For step rules that keep their state (`sampler.Renoise`, rho > 0). With rho = 0 nothing ever
+    makes a choice, and the text drifts to what is most common.
     """
 
     K: float

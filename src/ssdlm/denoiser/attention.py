@@ -67,14 +67,15 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Te
 
 
 def rotation(positions: Tensor, width: int) -> Tensor:
-    """Return the angles' cosines and sines (2, S, width / 2) of rotary position embedding."""
+    """Return cosines and signed sines (2, S, 1, width) of rotary position embedding, float32."""
     exponent = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width
     angle = positions.float().unsqueeze(-1) * ROPE_BASE**-exponent
-    return torch.stack((angle.cos(), angle.sin()))
+    cos, sin = angle.cos(), angle.sin()
+    return torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1))).unsqueeze(2)
 
 
 def rotate(x: Tensor, turn: Tensor) -> Tensor:
-    """Rotate (N, heads, S, d) by each position's angles, so that products see distances alone."""
-    cos, sin = turn.to(x.dtype)
-    first, second = x.chunk(2, -1)
-    return torch.cat((first * cos - second * sin, first * sin + second * cos), -1)
+    """Rotate (N, S, heads, d) by each position's angles, so that products see distances alone."""
+    cos, sin = turn
+    half = x.shape[-1] // 2
+    return (x * cos + x.roll(half, -1) * sin).to(x.dtype)

@@ -109,9 +109,9 @@ def compiled_pass() -> Callable[..., Tensor]:
 def project(x: Tensor, turn: Tensor, qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries, keys and values, each (N, heads, S, d)."""
     together = F.linear(norm(x), qkv.flatten(0, 1))
-    heads = together.unflatten(-1, (3, num_heads, -1)).permute(2, 0, 3, 1, 4)
-    query, key, value = heads.unbind(0)
-    return rotate(norm(query), turn), rotate(norm(key), turn), value
+    query, key, value = together.unflatten(-1, (3, num_heads, -1)).unbind(2)
+    query, key = rotate(norm(query), turn), rotate(norm(key), turn)
+    return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
 
 
 def update(x: Tensor, seen: Tensor, out: Tensor, up: Tensor, down: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ class BlockDenoiser(nn.Module):
         super().__init__()
         self.config = config
         self.V, self.K, self.max_len = config.V, config.K, None
-        self.is_compiled = False
+        self.is_compiled, self.attention = False, "table"
         width = config.D
         self.words = nn.Parameter(torch.randn(config.V, width))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
@@ -297,9 +297,13 @@ class BlockDenoiser(nn.Module):
 
     def all_blocks_mask(self, blocks: Tensor) -> AttentionMask:
         """Return who sees whom, in the form that is fastest where the layers run."""
-        if self.is_compiled and self.device.type == "cuda":
+        kind = self.attention if self.device.type == "cuda" else "table"
+        if kind == "flex":
             return sparse_all_blocks_mask(tuple(blocks.tolist()), self.device)
-        return all_blocks_mask(blocks.to(self.device))
+        table = all_blocks_mask(blocks.to(self.device))
+        if kind == "bias":
+            return torch.zeros_like(table, dtype=self.dtype).masked_fill_(~table, -torch.inf)
+        return table
 
     def left_of(self, words: Tensor, soft: Tensor, blocks: Tensor) -> Tensor:
         """Return each noisy position's left neighbour: soft inside a block, clean before it."""
