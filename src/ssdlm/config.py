@@ -160,6 +160,8 @@ class TrainConfig:
     """Supervise every block of a sequence in one pass, or one block after a random context."""
     share_c: int = 1
     """one_block: how many consecutive sequences share a context length (the authors: 24)."""
+    reduction: Literal["sum", "mean"] = "mean"
+    """one_block: add the loss over a block (the paper) or average it (the authors' code)."""
     levels: Literal["uniform", "band"] = "band"
     """Where noise levels are drawn: everywhere, or mostly where tokens are decided."""
     stratify: bool = True

@@ -9,7 +9,7 @@ the step's batch; so a batch may be cut into any pieces, for any number of proce
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -115,9 +115,17 @@ class AllBlocks(nn.Module):
 class OneBlock(nn.Module):
     """One block of each sequence after a context of random length: the paper's objective."""
 
-    def __init__(self, denoiser: Any, draws: Levels, *, share_c: int):
+    def __init__(
+        self,
+        denoiser: Any,
+        draws: Levels,
+        *,
+        share_c: int,
+        reduction: Literal["sum", "mean"] = "mean",
+    ):
         super().__init__()
-        self.denoiser, self.draws, self.share_c = denoiser, draws, share_c
+        self.denoiser, self.draws = denoiser, draws
+        self.share_c, self.reduction = share_c, reduction
 
     def forward(self, examples: Examples) -> Parts:
         """Return the losses of some examples; those with one context length go together."""
@@ -134,6 +142,7 @@ class OneBlock(nn.Module):
                 level,
                 alpha_bar_t=schedule.cosine(level),
                 z=z[send(rows, device)],
+                reduction=self.reduction,
             )
             total = total + loss * (len(rows) / len(examples.tokens))
         return Parts(total, total.detach(), torch.zeros_like(total).detach())

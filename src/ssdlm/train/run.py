@@ -198,7 +198,7 @@ def objective_of(config: Config, denoiser: Any) -> nn.Module:
     draws = Levels.of(train, config.model.T)
     if train.objective == "all_blocks":
         return AllBlocks(denoiser, draws)
-    return OneBlock(denoiser, draws, share_c=train.share_c)
+    return OneBlock(denoiser, draws, share_c=train.share_c, reduction=train.reduction)
 
 
 def layers_of(denoiser: Any, objective: str) -> list[nn.Module]:
