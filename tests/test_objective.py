@@ -5,10 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
+from ssdlm import noise
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.levels import block_index
-from ssdlm.objective import AllBlocks, Examples, Levels, OneBlock
+from ssdlm.objective import (
+    NOISE,
+    AllBlocks,
+    Examples,
+    Levels,
+    OneBlock,
+    four_normals,
+    normals,
+)
 from tests import tiny
 
 B, LENGTH, COUNT = 6, 24, 32
@@ -87,3 +96,18 @@ def test_the_loss_of_all_blocks_does_not_depend_on_how_the_batch_is_cut():
     objective = AllBlocks(denoiser, SETTINGS["mixed"])
     found = [losses_in_parts(objective, examples(), size) for size in (COUNT, 5)]
     assert torch.allclose(found[0], found[1], atol=1e-5)
+
+
+def test_fused_normals_match_the_plain_ones():
+    seeds = torch.tensor([5, 2**40 + 3])
+    column, position = torch.arange(4).view(1, 1, -1), torch.arange(3).view(1, -1, 1)
+    four = four_normals(seeds, column, position, torch.tensor(0))
+    plain = noise.normal(seeds, block=NOISE, step=0, B=3, V=14)
+    assert torch.equal(torch.stack(four, -1).flatten(-2)[..., :14], plain.bfloat16())
+
+
+@pytest.mark.gpu
+def test_normals_on_a_gpu_match_those_of_a_cpu():
+    seeds = torch.tensor([5, 2**40 + 3])
+    there = normals(seeds.cuda(), 3, 1001).cpu().float()
+    assert torch.allclose(there, normals(seeds, 3, 1001), atol=0.02, rtol=0.01)
