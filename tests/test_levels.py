@@ -63,3 +63,10 @@ def test_every_shape_is_drawn():
 def test_spread_draws_cover_the_unit_interval_evenly():
     u = levels.spread(torch.tensor(0.3), torch.arange(100)).sort().values
     assert (u[1:] - u[:-1]).max() < 0.02
+
+
+def test_earlier_noise_is_the_same_path_seen_earlier():
+    z, fresh = torch.randn(2, 1, 1, 100_000, generator=torch.Generator().manual_seed(0)).unbind(0)
+    before = levels.earlier_noise(z, fresh, torch.full((1, 1), 0.25))
+    assert abs(before.std() - 1) < 0.02
+    assert abs((before * z).mean() - 0.5) < 0.02

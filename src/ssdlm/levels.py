@@ -90,3 +90,12 @@ def mixed(
     shape = u[0][:, blocks]
     levels = torch.where(shape < own_share, banded(u_own), shared(u[1], blocks))
     return torch.where(shape > 1 - ramp_share, ramps(u[1], u[2], blocks), levels)
+
+
+def earlier_noise(z: Tensor, fresh: Tensor, share: Tensor) -> Tensor:
+    """Return the noise that the same path had when its signal-to-noise ratio was `share` of now's.
+
+    As a Brownian path seen earlier: sqrt(share) z + sqrt(1 - share) fresh, for a share a position.
+    """
+    share = share.to(z.dtype).unsqueeze(-1)
+    return share.sqrt() * z + (1 - share).sqrt() * fresh

@@ -2,23 +2,32 @@
 
 import torch
 
-from ssdlm.denoiser.attention import all_blocks_mask, causal_mask, rotate, rotation
+from ssdlm.denoiser.attention import (
+    attend_both,
+    causal_mask,
+    noisy_bias,
+    noisy_mask,
+    plain_attend_both,
+    rotate,
+    rotation,
+)
 
 
 def test_the_mask_says_what_the_words_say():
     blocks = [0, 0, 1, 1, 1, 2]
-    table = all_blocks_mask(torch.tensor(blocks))
+    table = noisy_mask(torch.tensor(blocks))
     L = len(blocks)
-    for query in range(2 * L):
-        for key in range(2 * L):
-            mine, theirs = blocks[query % L], blocks[key % L]
-            if query < L:
-                expected = key <= query
-            elif key < L:
-                expected = theirs < mine
-            else:
-                expected = theirs == mine
-            assert table[query, key] == expected, (query, key)
+    for query in range(L):
+        for key in range(L):
+            assert table[query, key] == (blocks[key] < blocks[query]), "clean"
+            assert table[query, L + key] == (blocks[key] == blocks[query]), "noisy"
+
+
+def test_attend_both_matches_plain():
+    blocks = torch.tensor([0, 0, 1, 1, 1, 2])
+    query, key, value = torch.randn(3, 2, 2, 12, 4).unbind(0)
+    fast = attend_both(query, key, value, noisy_bias(blocks, torch.float32))
+    torch.testing.assert_close(fast, plain_attend_both(query, key, value, blocks))
 
 
 def test_new_tokens_see_all_past_ones():

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 
 from ssdlm import schedule, simplex
 from ssdlm.config import BlockConfig
-from ssdlm.denoiser.block import MAX_SNR, BlockCache, BlockDenoiser
+from ssdlm.denoiser.block import MAX_SNR, BlockCache, BlockDenoiser, Earlier
 from ssdlm.kernels.noisy_logits import noisy_logits
-from ssdlm.levels import block_index
+from ssdlm.levels import block_index, earlier_noise
 from ssdlm.noising import add_noise
 
 CONFIG = BlockConfig(V=40, D=32, num_layers=2, num_heads=2)
@@ -243,3 +243,39 @@ def test_mini_has_the_size_that_was_asked_for():
     with torch.device("meta"):
         mini = BlockDenoiser(BlockConfig())
     assert 30e6 < sum(weight.numel() for weight in mini.parameters()) < 36e6
+
+
+def self_conditioned():
+    made = lively(replace(CONFIG, has_self_conditioning=True))
+    tokens, progress, z = example()
+    share = torch.full_like(progress, 0.5)
+    before = schedule.progress_of_snr(share * schedule.snr(progress)).float()
+    fresh = torch.randn(z.shape, generator=torch.Generator().manual_seed(2))
+    return made, tokens, progress, z, Earlier(before, earlier_noise(z, fresh, share))
+
+
+def test_a_belief_enters_alike_in_training_and_in_decoding():
+    denoiser, tokens, progress, z, earlier = self_conditioned()
+    blocks = block_index(13, B=13)
+    nll = denoiser(tokens, progress, z=z, blocks=blocks, earlier=earlier).per_token
+    cache = denoiser.prefill(tokens[:, :0])
+    w_before = noised(denoiser, tokens, earlier.progress, earlier.z)
+    said = denoiser.denoise(cache, w_before, earlier.progress)
+    said = said - denoiser.gain(earlier.progress).unsqueeze(-1) * w_before
+    w_t = noised(denoiser, tokens, progress, z)
+    logits = denoiser.denoise(cache, w_t, progress, previous=said)
+    expected = F.cross_entropy(logits.transpose(1, 2), tokens, reduction="none")
+    torch.testing.assert_close(nll, expected, atol=1e-3, rtol=1e-3)
+    without = denoiser(tokens, progress, z=z, blocks=blocks).per_token
+    assert (without - nll).abs().max() > 1e-3
+
+
+def test_a_belief_is_silent_until_it_is_trained():
+    denoiser, tokens, progress, z, earlier = self_conditioned()
+    denoiser.self_embed.zero_()
+    blocks = block_index(13, B=5)
+    nll = denoiser(tokens, progress, z=z, blocks=blocks, earlier=earlier)
+    assert nll.per_token.equal(denoiser(tokens, progress, z=z, blocks=blocks).per_token)
+    denoiser.requires_grad_(True)
+    denoiser(tokens, progress, z=z, blocks=blocks, earlier=earlier).block.backward()
+    assert denoiser.self_embed.grad.abs().max() > 0

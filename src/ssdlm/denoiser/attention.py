@@ -6,48 +6,24 @@ noisy block sees the clean blocks before it and, both ways, itself.  [attention]
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Any
-
 import torch
 import torch.nn.functional as F
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from ssdlm.shapes import Tensor
 
 ROPE_BASE = 10000.0
 
-AttentionMask = Tensor | BlockMask | None
-"""Who sees whom: a table, FlexAttention's blocks, or everyone."""
+
+def noisy_mask(blocks: Tensor) -> Tensor:
+    """Return what noisy positions see, (L, 2L); `blocks` (L,) numbers each position's block."""
+    mine, theirs = blocks.unsqueeze(1), blocks
+    return torch.cat((theirs < mine, theirs == mine), 1)
 
 
-def sees(blocks: Tensor) -> Callable[..., Tensor]:
-    """Return the rule (row, head, query, key) -> bool; `blocks` (L,) numbers every block."""
-    length = len(blocks)
-
-    def rule(row: Any, head: Any, query: Tensor, key: Tensor) -> Tensor:
-        from_clean, to_clean = query < length, key < length
-        mine, theirs = blocks[query % length], blocks[key % length]
-        earlier = to_clean & (theirs < mine)
-        within = ~to_clean & (theirs == mine)
-        return (from_clean & to_clean & (key <= query)) | (~from_clean & (earlier | within))
-
-    return rule
-
-
-def all_blocks_mask(blocks: Tensor) -> Tensor:
-    """Return the rule as a table (2L, 2L) on the device of `blocks`."""
-    place = torch.arange(2 * len(blocks), device=blocks.device)
-    return sees(blocks)(0, 0, place.unsqueeze(1), place)
-
-
-@lru_cache(maxsize=256)
-def sparse_all_blocks_mask(blocks: tuple[int, ...], device: torch.device) -> BlockMask:
-    """Return the rule for FlexAttention; the same few layouts come back, so they are kept."""
-    size = 2 * len(blocks)
-    rule = sees(torch.tensor(blocks, device=device))
-    return create_block_mask(rule, None, None, size, size, device=device)
+def noisy_bias(blocks: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return `noisy_mask` as what is added to scores: 0 or -inf; the fast kernels want it so."""
+    seen = noisy_mask(blocks)
+    return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, -torch.inf)
 
 
 def causal_mask(num_new: int, num_past: int, device: torch.device) -> Tensor:
@@ -57,13 +33,26 @@ def causal_mask(num_new: int, num_past: int, device: torch.device) -> Tensor:
     return key <= query
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> Tensor:
-    """Return softmax(q k / sqrt(d)) v under a mask of either kind; all are (N, heads, S, d)."""
-    if isinstance(mask, BlockMask):
-        out = flex_attention(query, key, value, block_mask=mask)
-        assert isinstance(out, Tensor)
-        return out
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """Return softmax(q k / sqrt(d)) v where the mask allows; all are (N, heads, S, d)."""
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+
+def attend_both(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+    """Return attention over [clean | noisy]: a causal half, which is cheap, and one with a bias."""
+    length = len(bias)
+    q, k, v = (x[:, :, :length] for x in (query, key, value))
+    clean = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    noisy = attend(query[:, :, length:], key, value, bias)
+    return torch.cat((clean, noisy), 2)
+
+
+def plain_attend_both(query: Tensor, key: Tensor, value: Tensor, blocks: Tensor) -> Tensor:
+    """Return the same from one table (2L, 2L) of who sees whom: the plain twin."""
+    length = len(blocks)
+    clean = causal_mask(length, 0, blocks.device)
+    table = torch.cat((F.pad(clean, (0, length)), noisy_mask(blocks)))
+    return attend(query, key, value, table)
 
 
 def rotation(positions: Tensor, width: int) -> Tensor:

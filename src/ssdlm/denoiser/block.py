@@ -10,9 +10,7 @@ a clean left side and pure noise elsewhere the two tasks are one, and what is le
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -23,18 +21,11 @@ from torch import nn
 from ssdlm import schedule
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser import row_by_row
-from ssdlm.denoiser.attention import (
-    AttentionMask,
-    all_blocks_mask,
-    attend,
-    causal_mask,
-    rotate,
-    rotation,
-    sparse_all_blocks_mask,
-)
+from ssdlm.denoiser.attention import causal_mask, noisy_bias, rotation
+from ssdlm.denoiser.layer import Layer, norm
 from ssdlm.kernels.cross_entropy import block_cross_entropy, clean_cross_entropy
 from ssdlm.kernels.noisy_logits import Noisy, noisy_logits
-from ssdlm.kernels.soft_embedding import soft_embedding
+from ssdlm.kernels.soft_embedding import chunks, soft_embedding
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 
 MAX_SNR = 30.0
@@ -50,74 +41,19 @@ class Nll(NamedTuple):
     per_token: Tensor
 
 
+class Earlier(NamedTuple):
+    """Levels (N, L) and noise (N, L, V) of a first pass, for self-conditioning."""
+
+    progress: Tensor
+    z: Tensor
+
+
 @dataclass(frozen=True)
 class BlockCache:
     """The context and its keys and values, (N, layers, 2, heads, C, d)."""
 
     context: Context
     keys_values: Tensor
-
-
-class Layer(nn.Module):
-    """Pre-norm attention and feed-forward; norms have no weights, queries and keys are normed."""
-
-    def __init__(self, config: BlockConfig) -> None:
-        super().__init__()
-        width, hidden = config.D, config.D * config.expansion
-        self.num_heads = config.num_heads
-        self.is_compiled = False
-        self.qkv = nn.Parameter(torch.randn(3, width, width) * width**-0.5)
-        self.out = nn.Parameter(torch.zeros(width, width))
-        self.up = nn.Parameter(torch.randn(hidden, width) * width**-0.5)
-        self.down = nn.Parameter(torch.zeros(width, hidden))
-
-    def forward(self, x: Tensor, turn: Tensor, mask: AttentionMask) -> Tensor:
-        """Return the stream after this layer, for positions that see each other by `mask`."""
-        weights = (self.qkv, self.out, self.up, self.down)
-        run = compiled_pass() if self.is_compiled else layer_pass
-        return run(x, turn, mask, *weights, self.num_heads)
-
-    def project(self, x: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return project(x, turn, self.qkv, self.num_heads)
-
-    def update(
-        self, x: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask
-    ) -> Tensor:
-        return update(x, attend(query, key, value, mask), self.out, self.up, self.down)
-
-
-def layer_pass(
-    x: Tensor,
-    turn: Tensor,
-    mask: AttentionMask,
-    qkv: Tensor,
-    out: Tensor,
-    up: Tensor,
-    down: Tensor,
-    num_heads: int,
-) -> Tensor:
-    """Return the stream after a layer; a function of tensors, so that all layers compile as one."""
-    query, key, value = project(x, turn, qkv, num_heads)
-    return update(x, attend(query, key, value, mask), out, up, down)
-
-
-@functools.cache
-def compiled_pass() -> Callable[..., Tensor]:
-    return torch.compile(layer_pass, dynamic=False)
-
-
-def project(x: Tensor, turn: Tensor, qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries, keys and values, each (N, heads, S, d)."""
-    together = F.linear(norm(x), qkv.flatten(0, 1))
-    query, key, value = together.unflatten(-1, (3, num_heads, -1)).unbind(2)
-    query, key = rotate(norm(query), turn), rotate(norm(key), turn)
-    return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-
-
-def update(x: Tensor, seen: Tensor, out: Tensor, up: Tensor, down: Tensor) -> Tensor:
-    """Return the stream after it has taken in what attention saw, and thought."""
-    x = x + F.linear(seen.transpose(1, 2).flatten(2), out)
-    return x + F.linear(F.relu(F.linear(norm(x), up)).square(), down)
 
 
 class BlockDenoiser(nn.Module):
@@ -129,7 +65,6 @@ class BlockDenoiser(nn.Module):
         super().__init__()
         self.config = config
         self.V, self.K, self.max_len = config.V, config.K, None
-        self.is_compiled, self.attention = False, "table"
         width = config.D
         self.words = nn.Parameter(torch.randn(config.V, width))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
@@ -180,7 +115,6 @@ class BlockDenoiser(nn.Module):
 
     def compile_layers(self) -> None:
         """Compile the layers for training on a GPU; one compiled layer serves them all."""
-        self.is_compiled = True
         for layer in self.stack:
             layer.is_compiled = True
 
@@ -211,18 +145,30 @@ class BlockDenoiser(nn.Module):
         mask = causal_mask(num_new, num_past, self.device)
         return self.run(self.embed(tokens), places, mask, past)
 
-    def denoise(self, cache: BlockCache, w_t: Simplex, progress: Tensor) -> Simplex:
+    def denoise(
+        self,
+        cache: BlockCache,
+        w_t: Simplex,
+        progress: Tensor,
+        previous: Simplex | None = None,
+    ) -> Simplex:
+        """Return the logits; `previous` is what the network said a step before, without ell."""
         progress = progress.to(self.device).reshape(*progress.shape, *[1] * (2 - progress.dim()))
         progress = progress.expand(w_t.shape[:2])
+        said = self.prior.expand_as(w_t) if previous is None else previous
         last = self.last_word(cache.context)
-        return row_by_row(self.denoise_rows, w_t, progress, last, cache.keys_values)
+        return row_by_row(self.denoise_rows, w_t, progress, said, last, cache.keys_values)
 
-    def denoise_rows(self, w_t: Simplex, progress: Tensor, last: Tensor, past: Tensor) -> Simplex:
+    def denoise_rows(
+        self, w_t: Simplex, progress: Tensor, said: Simplex, last: Tensor, past: Tensor
+    ) -> Simplex:
         """Return the block's logits, given the word before it and the context's keys and values."""
         read = self.gain(progress).unsqueeze(-1) * w_t.float()
-        simplex = (self.prior + read).softmax(-1).to(self.dtype)
-        soft = simplex @ self.tables()
+        soft = (self.prior + read).softmax(-1).to(self.dtype) @ self.tables()
         x = self.enter(soft, torch.cat((last, soft[:, :-1, : self.config.D]), 1), progress)
+        if self.config.has_self_conditioning:
+            belief = (said + read).softmax(-1).to(self.dtype) @ self.words.to(self.dtype)
+            x = x + self.believed(belief, soft)
         hidden, _ = self.run(x, self.places(past.shape[4], w_t.shape[1]), None, past)
         logits = self.to_logits(hidden)
         return logits + read if self.config.has_evidence else logits
@@ -244,13 +190,23 @@ class BlockDenoiser(nn.Module):
         gain_z, gain_w = scale * (1 - a).sqrt(), 2 * scale * a.sqrt()
         return Noisy(z.flatten(0, 1), tokens.flatten(), gain_z.flatten(), gain_w.flatten())
 
-    def forward(self, tokens: Block, progress: Tensor, *, z: Simplex, blocks: Tensor) -> Nll:
+    def forward(
+        self,
+        tokens: Block,
+        progress: Tensor,
+        *,
+        z: Simplex,
+        blocks: Tensor,
+        earlier: Earlier | None = None,
+    ) -> Nll:
         """Noise every token at its own level (N, L), denoise all blocks at once, return the losses.
 
         `blocks` (L,) numbers each position's block from the left; z (N, L, V) is standard normal.
+        With `earlier`, what the network says at those levels comes in by self-conditioning.
         """
         noisy = self.noised(tokens, progress, z)
-        clean, noised = self.streams(tokens, progress, noisy, blocks)
+        belief = None if earlier is None else self.belief(tokens, earlier, noisy, blocks)
+        clean, noised = self.streams(tokens, progress, noisy, blocks, belief)
         head, count = self.output_table(), tokens.numel()
         even = torch.full((count,), 1 / count, device=self.device)
         block, per_token = self.block_loss(noised.flatten(0, 1), head, even, noisy)
@@ -277,8 +233,25 @@ class BlockDenoiser(nn.Module):
             return block_cross_entropy(hidden, head, self.prior, weights, noisy)
         return clean_cross_entropy(hidden, head, self.prior, weights, noisy.tokens)
 
+    @torch.no_grad()
+    def belief(self, tokens: Block, earlier: Earlier, noisy: Noisy, blocks: Tensor) -> Tensor:
+        """Return softmax(g + ell) @ words (N, L, D), where g is said at earlier levels."""
+        before = self.noised(tokens, earlier.progress, earlier.z)
+        _, hidden = self.streams(tokens, earlier.progress, before, blocks)
+        hidden, words = hidden.flatten(0, 1), self.words.to(hidden.dtype)
+        pieces = []
+        for part in chunks(len(hidden)):
+            logits = self.to_logits(hidden[part]) + noisy_logits(*noisy.rows(part).parts())
+            pieces.append(logits.softmax(-1).to(words.dtype) @ words)
+        return torch.cat(pieces).unflatten(0, tokens.shape)
+
     def streams(
-        self, tokens: Block, progress: Tensor, noisy: Noisy, blocks: Tensor
+        self,
+        tokens: Block,
+        progress: Tensor,
+        noisy: Noisy,
+        blocks: Tensor,
+        belief: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Run [clean | noisy] through the layers; return both streams' outputs (N, L, D)."""
         length = tokens.shape[1]
@@ -286,24 +259,16 @@ class BlockDenoiser(nn.Module):
         soft = soft_embedding(noisy, self.prior, self.tables()).unflatten(0, tokens.shape)
         left = self.left_of(words, soft, blocks) if self.config.is_shifted else words
         x = self.enter(soft, left, progress)
+        if self.config.has_self_conditioning and belief is not None:
+            x = x + self.believed(belief, soft)
         places = torch.arange(length, device=self.device)
         turn = self.turn(torch.cat((places, self.places(0, length))))
-        mask = self.all_blocks_mask(blocks)
+        bias = noisy_bias(blocks.to(self.device), words.dtype)
         both = torch.cat((words, x), 1)
         for layer in self.layers:
-            both = layer(both, turn, mask)
+            both = layer(both, turn, bias)
         clean, noised = norm(both).split(length, 1)
         return clean, noised
-
-    def all_blocks_mask(self, blocks: Tensor) -> AttentionMask:
-        """Return who sees whom, in the form that is fastest where the layers run."""
-        kind = self.attention if self.device.type == "cuda" else "table"
-        if kind == "flex":
-            return sparse_all_blocks_mask(tuple(blocks.tolist()), self.device)
-        table = all_blocks_mask(blocks.to(self.device))
-        if kind == "bias":
-            return torch.zeros_like(table, dtype=self.dtype).masked_fill_(~table, -torch.inf)
-        return table
 
     def left_of(self, words: Tensor, soft: Tensor, blocks: Tensor) -> Tensor:
         """Return each noisy position's left neighbour: soft inside a block, clean before it."""
@@ -314,7 +279,7 @@ class BlockDenoiser(nn.Module):
         return torch.where(is_first.unsqueeze(-1), clean, noised)
 
     def run(
-        self, x: Tensor, places: Tensor, mask: AttentionMask, past: Tensor
+        self, x: Tensor, places: Tensor, mask: Tensor | None, past: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Run positions that also see `past`; return their output, and their keys and values."""
         turn, new = self.turn(places), []
@@ -338,6 +303,11 @@ class BlockDenoiser(nn.Module):
         if self.config.has_time:
             x = x + F.linear(level_features(progress).to(x.dtype), self.time_embed.to(x.dtype))
         return x
+
+    def believed(self, belief: Tensor, soft: Tensor) -> Tensor:
+        """Return what a belief adds to the evidence alone; nothing, where it is the prior's."""
+        news = belief - soft[..., : self.config.D]
+        return F.linear(news, self.self_embed.to(news.dtype))
 
     def places(self, num_past: int, num_new: int) -> Tensor:
         """Return where noisy positions stand: at the token they read, or at the one they are."""
@@ -368,14 +338,9 @@ class BlockDenoiser(nn.Module):
             return (self.words / self.config.D).to(self.dtype)
         return self.head.to(self.dtype)
 
-    def to_logits(self, hidden: Tensor) -> Simplex:
+    def to_logits(self, hidden: Tensor) -> Tensor:
         """Return next-token or network logits; the prior is in them, evidence is not."""
         return (hidden @ self.output_table().T).float() + self.prior
-
-
-def norm(x: Tensor) -> Tensor:
-    """Return x over its root mean square, summed in float32."""
-    return (x.float() * (x.float().square().mean(-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)
 
 
 def level_features(progress: Tensor) -> Tensor:

@@ -1,0 +1,81 @@
+"""One transformer layer, as functions of tensors.  attention -> [layer] -> denoiser.block"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ssdlm.config import BlockConfig
+from ssdlm.denoiser.attention import attend, attend_both, rotate
+from ssdlm.shapes import Tensor
+
+
+class Layer(nn.Module):
+    """Pre-norm attention and feed-forward; norms have no weights, queries and keys are normed."""
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        width, hidden = config.D, config.D * config.expansion
+        self.num_heads = config.num_heads
+        self.is_compiled = False
+        self.qkv = nn.Parameter(torch.randn(3, width, width) * width**-0.5)
+        self.out = nn.Parameter(torch.zeros(width, width))
+        self.up = nn.Parameter(torch.randn(hidden, width) * width**-0.5)
+        self.down = nn.Parameter(torch.zeros(width, hidden))
+
+    def forward(self, both: Tensor, turn: Tensor, bias: Tensor) -> Tensor:
+        """Return [clean | noisy] after this layer; `bias` says what noisy positions see."""
+        weights = (self.qkv, self.out, self.up, self.down)
+        run = compiled_pass() if self.is_compiled else layer_pass
+        return run(both, turn, bias, *weights, self.num_heads)
+
+    def project(self, x: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return project(x, turn, self.qkv, self.num_heads)
+
+    def update(
+        self, x: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        return update(x, attend(query, key, value, mask), self.out, self.up, self.down)
+
+
+def layer_pass(
+    both: Tensor,
+    turn: Tensor,
+    bias: Tensor,
+    qkv: Tensor,
+    out: Tensor,
+    up: Tensor,
+    down: Tensor,
+    num_heads: int,
+) -> Tensor:
+    """Return both streams after a layer; a function of tensors, so that layers compile as one."""
+    query, key, value = project(both, turn, qkv, num_heads)
+    return update(both, attend_both(query, key, value, bias), out, up, down)
+
+
+@functools.cache
+def compiled_pass() -> Callable[..., Tensor]:
+    return torch.compile(layer_pass, dynamic=False)
+
+
+def project(x: Tensor, turn: Tensor, qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries, keys and values, each (N, heads, S, d)."""
+    together = F.linear(norm(x), qkv.flatten(0, 1))
+    query, key, value = together.unflatten(-1, (3, num_heads, -1)).unbind(2)
+    query, key = rotate(norm(query), turn), rotate(norm(key), turn)
+    return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+
+
+def update(x: Tensor, seen: Tensor, out: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """Return the stream after it has taken in what attention saw, and thought."""
+    x = x + F.linear(seen.transpose(1, 2).flatten(2), out)
+    return x + F.linear(F.relu(F.linear(norm(x), up)).square(), down)
+
+
+def norm(x: Tensor) -> Tensor:
+    """Return x over its root mean square, summed in float32."""
+    return (x.float() * (x.float().square().mean(-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)
