@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from ssdlm.config import BlockConfig
+from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.optim import Ema, MuonAdamW, group_parameters, orthogonalized
 
 
@@ -15,7 +17,8 @@ class Small(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(0)
-        self.table = nn.Parameter(torch.randn(9, 4, generator=generator))
+        self.words = nn.Parameter(torch.randn(9, 4, generator=generator))
+        self.head = nn.Parameter(torch.randn(9, 4, generator=generator))
         self.layers = nn.ModuleList(nn.Linear(4, 4, bias=False) for _ in range(2))
         self.vector = nn.Parameter(torch.ones(4))
         with torch.no_grad():
@@ -23,10 +26,10 @@ class Small(nn.Module):
                 layer.weight.copy_(torch.randn(4, 4, generator=generator))
 
     def forward(self, ids):
-        x = self.table[ids] * self.vector
+        x = self.words[ids] * self.vector
         for layer in self.layers:
             x = x + layer(x).tanh()
-        return x.square().mean()
+        return (x @ self.head.T).square().mean()
 
 
 def learn(module, optimiser, steps, start=0):
@@ -56,11 +59,22 @@ def test_singular_values_come_near_one(shape):
 
 def test_weights_are_sorted_by_what_they_are():
     module = Small()
-    matrices, tables, vectors = group_parameters(module, lr=0.1, matrix_lr=0.2, weight_decay=0.3)
-    assert [len(group["params"]) for group in (matrices, tables, vectors)] == [2, 1, 1]
-    assert matrices["has_muon"]
-    assert not tables["has_muon"]
-    assert vectors["weight_decay"] == 0
+    groups = group_parameters(module, lr=0.1, matrix_lr=0.2, weight_decay=0.3)
+    assert [len(group["params"]) for group in groups] == [2, 1, 1, 1]
+    assert [group["has_muon"] for group in groups] == [True, False, False, False]
+    assert [group["weight_decay"] for group in groups] == [0.3, 0, 0, 0]
+    assert groups[1]["params"] == [module.words]
+
+
+def test_every_weight_of_a_denoiser_has_a_group():
+    module = BlockDenoiser(BlockConfig(V=20, D=8, num_layers=1, num_heads=2))
+    groups = group_parameters(module, lr=0.1, matrix_lr=0.2, weight_decay=0.3)
+    sorted_out = {weight: i for i, group in enumerate(groups) for weight in group["params"]}
+    assert set(sorted_out) == set(module.parameters())
+    assert sorted_out[module.own_embed] == sorted_out[module.layers[0].qkv] == 0
+    assert sorted_out[module.words] == 1
+    assert sorted_out[module.head] == 2
+    assert sorted_out[module.start] == 3
 
 
 def test_adamw_matches_torch():
@@ -108,13 +122,13 @@ def test_a_closure_gives_the_loss_back():
 def test_the_mean_follows_and_returns():
     module = Small()
     ema = Ema(module, decay=0.5)
-    before = module.table.detach().clone()
+    before = module.words.detach().clone()
     with torch.no_grad():
-        module.table += 1
+        module.words += 1
     for _ in range(50):
         ema.update(module)
     ema.copy_to(module)
-    torch.testing.assert_close(module.table.detach(), before + 1, atol=1e-3, rtol=0)
+    torch.testing.assert_close(module.words.detach(), before + 1, atol=1e-3, rtol=0)
 
 
 def test_the_mean_continues_from_its_state():

@@ -16,6 +16,8 @@ from ssdlm.shapes import Tensor
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic that drives all singular values towards 1 in five steps."""
+WORD_TABLES = ("words", "simplex_embed")
+WORD_GAIN = 3.0
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:
@@ -34,20 +36,26 @@ def orthogonalized(matrices: Tensor) -> Tensor:
 def group_parameters(
     module: nn.Module, *, lr: float, matrix_lr: float, weight_decay: float
 ) -> list[dict[str, Any]]:
-    """Sort weights for `MuonAdamW`: matrices inside the layers, tables, vectors.
+    """Sort weights for `MuonAdamW`: matrices from width to width, word tables, others, vectors.
 
-    With matrix_lr = 0 the matrices go to AdamW as well. Vectors are not decayed.
+    Beside Muon, word tables move `WORD_GAIN` times as fast, for their entries are of size 1, and
+    only the matrices are decayed. With matrix_lr = 0 all is AdamW at one rate, and all but the
+    vectors is decayed.
     """
-    matrices, tables, vectors = [], [], []
+    matrices, words, others, vectors = [], [], [], []
     for name, weight in module.named_parameters():
-        is_matrix = weight.dim() >= 2 and "layers." in name
-        group = matrices if is_matrix else tables if weight.dim() >= 2 else vectors
-        group.append(weight)
+        is_matrix = "layers." in name or weight.shape[-1] == weight.shape[0]
+        is_word = name.rpartition(".")[2] in WORD_TABLES
+        group = matrices if is_matrix else words if is_word else others
+        (group if weight.dim() >= 2 else vectors).append(weight)
     has_muon = matrix_lr > 0
+    decay = 0.0 if has_muon else weight_decay
     matrix = {"lr": matrix_lr if has_muon else lr, "has_muon": has_muon}
+    word_lr = lr * WORD_GAIN if has_muon else lr
     return [
         {"params": matrices, "weight_decay": weight_decay, **matrix},
-        {"params": tables, "weight_decay": weight_decay, "lr": lr, "has_muon": False},
+        {"params": words, "weight_decay": decay, "lr": word_lr, "has_muon": False},
+        {"params": others, "weight_decay": decay, "lr": lr, "has_muon": False},
         {"params": vectors, "weight_decay": 0.0, "lr": lr, "has_muon": False},
     ]
 
