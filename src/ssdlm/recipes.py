@@ -73,8 +73,10 @@ def mini() -> Config:
         train=TrainConfig(
             steps=20_000,
             batch=512,
+            own_share=0.1,
+            ramp_share=0.6,
             optimizer="muon",
-            lr=2e-3,
+            lr=4e-3,
             muon_lr=0.02,
             weight_decay=0.01,
             schedule="wsd",
