@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from ssdlm import schedule
 from ssdlm.denoiser import row_by_row
 from ssdlm.denoiser.encoder import EncoderDenoiser, block_logits, block_logits_of_all, masked_lm
 from tests import tiny
@@ -113,7 +112,6 @@ def test_a_few_steps_of_training_lower_the_loss(kind):
             tokens[:, :6],
             tokens[:, 6:],
             progress,
-            alpha_bar_t=schedule.cosine(progress),
             z=z,
         )
         optimizer.zero_grad()

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from ssdlm import loss, schedule, simplex
+from ssdlm.config import BlockConfig
+from ssdlm.denoiser.block import BlockDenoiser
 from tests import tiny
 
 TOKENS = torch.randint(tiny.V, (6, 12), generator=torch.Generator().manual_seed(0))
@@ -28,9 +30,7 @@ def test_one_block_loss_is_its_parts():
     denoiser = tiny.encoder()
     progress, z = torch.full((6,), 0.4), torch.randn(6, 4, tiny.V)
     context, block = TOKENS[:, :8], TOKENS[:, 8:]
-    got = loss.one_block_loss(
-        denoiser, context, block, progress, alpha_bar_t=schedule.cosine(progress), z=z
-    )
+    got = loss.one_block_loss(denoiser, context, block, progress, z=z)
     a = schedule.cosine(torch.tensor(0.4)).item()
     w_t = a**0.5 * simplex.to_logits(block, V=tiny.V, K=5.0) + (1 - a) ** 0.5 * 5.0 * z
     logits = denoiser.denoise(denoiser.prefill(context), w_t, torch.tensor(0.4))
@@ -76,3 +76,53 @@ def test_targets_reach_the_network_only_through_noise():
         w_t = loss.add_noise(w_0, end, K=5.0, z=z)
         outputs.append(denoiser.denoise(denoiser.prefill(TOKENS[:, :8]), w_t, torch.ones(6)))
     assert torch.allclose(*outputs, atol=1e-5)
+
+
+def blank_block(**settings):
+    """A BlockDenoiser none of whose weights are zero."""
+    torch.manual_seed(0)
+    config = BlockConfig(V=tiny.V, D=16, num_layers=2, num_heads=2, B=4, **settings)
+    denoiser = BlockDenoiser(config)
+    with torch.no_grad():
+        for weight in denoiser.parameters():
+            weight.add_(0.2 * torch.randn_like(weight))
+    return denoiser
+
+
+DENOISERS = {
+    "roberta": lambda: tiny.encoder("roberta"),
+    "bert": lambda: tiny.encoder("bert"),
+    "block": blank_block,
+    "block-paper": lambda: blank_block(
+        has_evidence=False, is_shifted=False, has_time=True, has_tied_simplex=False
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["cross_entropy", "l2"])
+@pytest.mark.parametrize("name", DENOISERS)
+def test_the_fast_loss_of_one_block_matches_the_plain_one(name, kind):
+    denoiser = DENOISERS[name]().requires_grad_(True)
+    progress, z = torch.rand(6), torch.randn(6, 4, tiny.V)
+    context, block = TOKENS[:, :8], TOKENS[:, 8:]
+    results = []
+    for loss_of, noise in (
+        (loss.plain_one_block_loss, z),
+        (loss.one_block_loss, z),
+        (loss.one_block_loss, torch.nn.functional.pad(z, (0, 11), value=3.0)),
+    ):
+        denoiser.zero_grad()
+        value = loss_of(denoiser, context, block, progress, z=noise, reduction="sum", loss=kind)
+        value.backward()
+        grads = [w.grad.clone() for w in denoiser.parameters() if w.grad is not None]
+        results.append((value.detach(), grads))
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], atol=1e-5, rtol=1e-4)
+    assert results[0][0] > 0
+
+
+def test_the_l2_loss_is_a_squared_distance():
+    block = TOKENS[:, :5]
+    assert loss.block_loss(simplex.to_logits(block, V=tiny.V, K=30.0), block, loss="l2") < 1e-6
+    even = loss.block_loss(torch.zeros(6, 5, tiny.V), block, loss="l2")
+    assert even.item() == pytest.approx(1 - 1 / tiny.V)

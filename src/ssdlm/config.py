@@ -160,6 +160,8 @@ class TrainConfig:
     """Supervise every block of a sequence in one pass, or one block after a random context."""
     share_c: int = 1
     """one_block: how many consecutive sequences share a context length (the authors: 24)."""
+    loss: Literal["cross_entropy", "l2"] = "cross_entropy"
+    """Of a noised token: -log p(token), or the squared distance of p from the token's one-hot."""
     reduction: Literal["sum", "mean"] = "mean"
     """one_block: add the loss over a block (the paper) or average it (the authors' code)."""
     levels: Literal["uniform", "band"] = "band"

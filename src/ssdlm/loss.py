@@ -7,20 +7,27 @@ from typing import Any, Literal
 
 from torch.nn import functional as F
 
-from ssdlm import simplex
+from ssdlm import schedule, simplex
 from ssdlm.noising import add_noise
 from ssdlm.shapes import Block, Context, Simplex, Tensor, Tokens
 
 
 def block_loss(
-    logits: Simplex, block: Block, *, reduction: Literal["sum", "mean"] = "mean"
+    logits: Simplex,
+    block: Block,
+    *,
+    reduction: Literal["sum", "mean"] = "mean",
+    loss: Literal["cross_entropy", "l2"] = "cross_entropy",
 ) -> Tensor:
-    """Return -log p(block | w_t, context) (Eq. 8-9).
+    """Return -log p(block | w_t, context) (Eq. 8-9), or with "l2" ||softmax(logits) - onehot||^2.
 
     "sum" adds over the block and averages over rows, as the paper writes it; "mean" averages over
     both, as the authors' code does.
     """
     nll = F.cross_entropy(logits.float().transpose(1, 2), block, reduction="none")
+    if loss == "l2":
+        corner = F.one_hot(block, logits.shape[-1])
+        nll = (logits.float().softmax(-1) - corner).square().sum(-1)
     return nll.sum(1).mean() if reduction == "sum" else nll.mean()
 
 
@@ -30,15 +37,35 @@ def one_block_loss(
     block: Block,
     progress: Tensor,
     *,
-    alpha_bar_t: Tensor,
     z: Simplex,
     reduction: Literal["sum", "mean"] = "mean",
+    loss: Literal["cross_entropy", "l2"] = "cross_entropy",
 ) -> Tensor:
     """Noise one block of each row at its own level (N,) and return the loss: Algorithm 1's body."""
+    if getattr(denoiser, "has_fast_loss", False):
+        value = denoiser.one_block(context, block, progress, z=z, loss=loss)
+        return value * block.shape[1] if reduction == "sum" else value
+    z = z[..., : denoiser.V]
+    return plain_one_block_loss(
+        denoiser, context, block, progress, z=z, reduction=reduction, loss=loss
+    )
+
+
+def plain_one_block_loss(
+    denoiser: Any,
+    context: Context,
+    block: Block,
+    progress: Tensor,
+    *,
+    z: Simplex,
+    reduction: Literal["sum", "mean"] = "mean",
+    loss: Literal["cross_entropy", "l2"] = "cross_entropy",
+) -> Tensor:
+    """Return the same in V-wide tensors, as the paper writes it: the plain twin."""
     w_0 = simplex.to_logits(block, V=denoiser.V, K=denoiser.K)
-    w_t = add_noise(w_0, alpha_bar_t, K=denoiser.K, z=z)
+    w_t = add_noise(w_0, schedule.cosine(progress), K=denoiser.K, z=z)
     logits = denoiser.denoise(denoiser.prefill(context), w_t, progress)
-    return block_loss(logits, block, reduction=reduction)
+    return block_loss(logits, block, reduction=reduction, loss=loss)
 
 
 def split_rows(tokens: Tokens, c: Tensor, *, B: int) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -85,12 +112,13 @@ def all_blocks_loss(
     z: Tensor,
     blocks: Tensor,
     next_token_weight: float,
+    loss: Literal["cross_entropy", "l2"] = "cross_entropy",
 ) -> Losses:
     """Noise every token at its own level (N, L) and denoise all blocks in one pass.
 
     `denoiser` is a BlockDenoiser, possibly wrapped for several processes. `z` (N, L, V) is standard
     normal noise, bf16 will do; `blocks` (L,) numbers each position's block from the left.
     """
-    nll = denoiser(tokens, progress, z=z, blocks=blocks)
+    nll = denoiser(tokens, progress, z=z, blocks=blocks, loss=loss)
     total = nll.block + next_token_weight * nll.next_token
     return Losses(total, nll.block, nll.next_token, nll.per_token)

@@ -14,14 +14,18 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from ssdlm import levels, noise, schedule
+from ssdlm import levels, noise
 from ssdlm.config import TrainConfig
 from ssdlm.kernels.fusing import fused
+from ssdlm.kernels.padding import padded
 from ssdlm.loss import all_blocks_loss, draw_splits, draw_steps, one_block_loss, split_rows
 from ssdlm.shapes import Seeds, Tensor, Tokens
 
 NOISE, LEVEL, SHAPE, WIDTH, OWN, SPLIT = range(6)
 """What a row's seed is used for; each has random numbers of its own."""
+
+
+Loss = Literal["cross_entropy", "l2"]
 
 
 class Parts(NamedTuple):
@@ -92,15 +96,16 @@ class Levels:
 class AllBlocks(nn.Module):
     """Every block of every sequence at once: a BlockDenoiser's objective."""
 
-    def __init__(self, denoiser: Any, draws: Levels):
+    def __init__(self, denoiser: Any, draws: Levels, *, loss: Loss = "cross_entropy"):
         super().__init__()
         self.denoiser, self.draws = denoiser, draws
+        self.loss: Loss = loss
 
     def forward(self, examples: Examples) -> Parts:
         """Return the losses of some examples, noised as their seeds say."""
         config, examples = self.denoiser.config, examples.to(self.denoiser.device)
         length = examples.tokens.shape[1]
-        blocks = levels.block_index(length, B=config.B)
+        blocks = levels.block_index(length, B=config.B, offset=examples.step_seed % config.B)
         losses = all_blocks_loss(
             self.denoiser,
             examples.tokens,
@@ -108,6 +113,7 @@ class AllBlocks(nn.Module):
             z=normals(examples.seeds, length, self.denoiser.V),
             blocks=blocks,
             next_token_weight=config.next_token_weight,
+            loss=self.loss,
         )
         return Parts(losses.total, losses.block.detach(), losses.next_token.detach())
 
@@ -122,11 +128,13 @@ class OneBlock(nn.Module):
         *,
         share_c: int,
         reduction: Literal["sum", "mean"] = "mean",
+        loss: Loss = "cross_entropy",
     ):
         super().__init__()
         self.denoiser, self.draws = denoiser, draws
         self.share_c = share_c
         self.reduction: Literal["sum", "mean"] = reduction
+        self.loss: Loss = loss
 
     def forward(self, examples: Examples) -> Parts:
         """Return the losses of some examples; those with one context length go together."""
@@ -141,9 +149,9 @@ class OneBlock(nn.Module):
                 send(context, device),
                 send(block, device),
                 level,
-                alpha_bar_t=schedule.cosine(level),
-                z=z[send(rows, device)],
+                z=z if len(rows) == len(z) else z[send(rows, device)],
                 reduction=self.reduction,
+                loss=self.loss,
             )
             total = total + loss * (len(rows) / len(examples.tokens))
         return Parts(total, total.detach(), torch.zeros_like(total).detach())
@@ -171,14 +179,17 @@ def draw(seeds: Seeds, use: int, count: int) -> Tensor:
 
 
 def normals(seeds: Seeds, count: int, V: int) -> Tensor:
-    """Return the rows' noise (N, count, V); on a GPU in bf16, which halves what is kept."""
+    """Return the rows' noise (N, count, V); on a GPU in bf16, which halves what is kept.
+
+    There it is also wider, as matrix units like it; the rest of a row belongs to no token.
+    """
     if not seeds.is_cuda:
         return noise.normal(seeds, block=NOISE, step=0, B=count, V=V)
     # Counters come from outside: inductor counts in 32 bits and cannot multiply those by 2^31.
-    column = torch.arange(-(-V // 4), device=seeds.device).view(1, 1, -1)
+    column = torch.arange(padded(V) // 4, device=seeds.device).view(1, 1, -1)
     position = torch.arange(count, device=seeds.device).view(1, -1, 1)
     four = four_normals(seeds, column, position, torch.zeros_like(seeds[0]))
-    return torch.stack(four, -1).flatten(-2)[..., :V]
+    return torch.stack(four, -1).flatten(-2)
 
 
 @fused

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.adamw import adamw
 
 from ssdlm.shapes import Tensor
 
@@ -117,13 +118,23 @@ class MuonAdamW(torch.optim.Optimizer):
         """Move weights by Adam with decoupled decay (Loshchilov & Hutter)."""
         beta1, beta2 = group["betas"]
         group["steps"] = count = group.get("steps", 0) + 1
-        for weight in weights:
-            grad = gradient(weight)
-            first = self.slot(weight, "first").lerp_(grad, 1 - beta1)
-            second = self.slot(weight, "second").mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-            scale = (second / (1 - beta2**count)).sqrt_().add_(group["eps"])
-            weight.mul_(1 - group["lr"] * group["weight_decay"])
-            weight.addcdiv_(first, scale, value=-group["lr"] / (1 - beta1**count))
+        first, second = ([self.slot(w, name) for w in weights] for name in ("first", "second"))
+        adamw(
+            weights,
+            [gradient(weight) for weight in weights],
+            first,
+            second,
+            max_exp_avg_sqs=[],
+            state_steps=[torch.tensor(count - 1.0) for _ in weights],
+            foreach=True,  # one by one, hundreds of small weights would keep a GPU waiting
+            amsgrad=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
 
     def slot(self, weight: Tensor, name: str) -> Tensor:
         """Return one of a weight's running means, zero before the first step."""

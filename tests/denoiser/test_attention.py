@@ -26,7 +26,7 @@ def test_the_mask_says_what_the_words_say():
 def test_attend_both_matches_plain():
     blocks = torch.tensor([0, 0, 1, 1, 1, 2])
     query, key, value = torch.randn(3, 2, 2, 12, 4).unbind(0)
-    fast = attend_both(query, key, value, noisy_bias(blocks, torch.float32))
+    fast = attend_both(query, key, value, noisy_bias(blocks, torch.float32), len(blocks))
     torch.testing.assert_close(fast, plain_attend_both(query, key, value, blocks))
 
 

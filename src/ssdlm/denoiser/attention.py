@@ -38,9 +38,14 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
 
-def attend_both(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-    """Return attention over [clean | noisy]: a causal half, which is cheap, and one with a bias."""
-    length = len(bias)
+def attend_both(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, num_noisy: int
+) -> Tensor:
+    """Return attention over [clean | noisy]: a causal part, which is cheap, and one with a bias.
+
+    Without a bias, noisy positions see everything: a single block after its context.
+    """
+    length = query.shape[2] - num_noisy
     q, k, v = (x[:, :, :length] for x in (query, key, value))
     clean = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     noisy = attend(query[:, :, length:], key, value, bias)

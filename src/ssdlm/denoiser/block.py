@@ -25,6 +25,7 @@ from ssdlm.denoiser.attention import causal_mask, noisy_bias, rotation
 from ssdlm.denoiser.layer import Layer, norm
 from ssdlm.kernels.cross_entropy import block_cross_entropy, clean_cross_entropy
 from ssdlm.kernels.noisy_logits import Noisy, noisy_logits
+from ssdlm.kernels.padding import pad_prior, pad_table
 from ssdlm.kernels.soft_embedding import chunks, soft_embedding
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 
@@ -65,6 +66,7 @@ class BlockDenoiser(nn.Module):
         super().__init__()
         self.config = config
         self.V, self.K, self.max_len = config.V, config.K, None
+        self.has_fast_loss = True
         width = config.D
         self.words = nn.Parameter(torch.randn(config.V, width))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
@@ -198,23 +200,60 @@ class BlockDenoiser(nn.Module):
         z: Simplex,
         blocks: Tensor,
         earlier: Earlier | None = None,
+        loss: str = "cross_entropy",
     ) -> Nll:
         """Noise every token at its own level (N, L), denoise all blocks at once, return the losses.
 
-        `blocks` (L,) numbers each position's block from the left; z (N, L, V) is standard normal.
-        With `earlier`, what the network says at those levels comes in by self-conditioning.
+        `blocks` (L,) numbers each position's block from the left; z (N, L, V) is standard normal,
+        and may be wider than V, as a GPU likes it. With `earlier`, what the network says at those
+        levels comes in by self-conditioning. With loss "l2" the blocks' is a squared distance.
         """
         noisy = self.noised(tokens, progress, z)
         belief = None if earlier is None else self.belief(tokens, earlier, noisy, blocks)
         clean, noised = self.streams(tokens, progress, noisy, blocks, belief)
-        head, count = self.output_table(), tokens.numel()
-        even = torch.full((count,), 1 / count, device=self.device)
-        block, per_token = self.block_loss(noised.flatten(0, 1), head, even, noisy)
+        block, per_token = self.block_loss(noised.flatten(0, 1), noisy, loss)
         targets = tokens[:, 1:].flatten()
-        even = torch.full((len(targets),), 1 / len(targets), device=self.device)
-        hidden = clean[:, :-1].flatten(0, 1)
-        next_token, _ = clean_cross_entropy(hidden, head, self.prior, even, targets)
+        hidden, even = clean[:, :-1].flatten(0, 1), self.even(len(targets))
+        head, prior = self.output_table(), self.prior
+        next_token, _ = clean_cross_entropy(
+            hidden, pad_table(head, z.shape[-1]), pad_prior(prior, z.shape[-1]), even, targets
+        )
         return Nll(block, next_token, per_token.view_as(progress))
+
+    def one_block(
+        self,
+        context: Context,
+        block: Block,
+        progress: Tensor,
+        *,
+        z: Simplex,
+        loss: str = "cross_entropy",
+    ) -> Tensor:
+        """Noise one block of each row at its level (N,) and return its mean loss.
+
+        The same as `prefill` and `denoise`, with context and block in one pass.
+        """
+        (num_rows, num_past), num_new = context.shape, block.shape[1]
+        levels = progress.unsqueeze(1).expand(num_rows, num_new)
+        noisy = self.noised(block, levels, z)
+        soft = self.soft_words(noisy).unflatten(0, block.shape)
+        left = torch.cat((self.last_word(context), soft[:, :-1, : self.config.D]), 1)
+        both = torch.cat((self.embed(context), self.enter(soft, left, levels)), 1)
+        places = torch.arange(num_past, device=self.device)
+        turn = self.turn(torch.cat((places, self.places(num_past, num_new))))
+        for layer in self.layers:
+            both = layer(both, turn, None, num_new)
+        hidden = norm(both[:, num_past:]).flatten(0, 1)
+        return self.block_loss(hidden, noisy, loss)[0]
+
+    def soft_words(self, noisy: Noisy) -> Tensor:
+        """Return softmax(prior + noisy logits) @ tables, a row for each noised token."""
+        width = noisy.z.shape[-1]
+        return soft_embedding(noisy, pad_prior(self.prior, width), pad_table(self.tables(), width))
+
+    def even(self, count: int) -> Tensor:
+        """Return the weights of a mean over `count` tokens."""
+        return torch.full((count,), 1 / count, device=self.device)
 
     def all_logits(self, tokens: Block, progress: Tensor, *, z: Simplex, blocks: Tensor) -> Simplex:
         """Return the logits of every noised token, all blocks at once, as `denoise` gives them."""
@@ -223,15 +262,15 @@ class BlockDenoiser(nn.Module):
         logits = self.to_logits(noised)
         if not self.config.has_evidence:
             return logits
-        return logits + noisy_logits(*noisy.parts()).view_as(logits)
+        return logits + noisy_logits(*noisy.parts())[:, : self.V].view_as(logits)
 
-    def block_loss(
-        self, hidden: Tensor, head: Tensor, weights: Tensor, noisy: Noisy
-    ) -> tuple[Tensor, Tensor]:
-        """Return the weighted loss of noised tokens, with their evidence added where it is used."""
+    def block_loss(self, hidden: Tensor, noisy: Noisy, loss: str) -> tuple[Tensor, Tensor]:
+        """Return the mean loss of noised tokens, and each one's nats; evidence is added if used."""
+        width, even = noisy.z.shape[-1], self.even(len(hidden))
+        head, prior = pad_table(self.output_table(), width), pad_prior(self.prior, width)
         if self.config.has_evidence:
-            return block_cross_entropy(hidden, head, self.prior, weights, noisy)
-        return clean_cross_entropy(hidden, head, self.prior, weights, noisy.tokens)
+            return block_cross_entropy(hidden, head, prior, even, noisy, loss=loss)
+        return clean_cross_entropy(hidden, head, prior, even, noisy.tokens, loss=loss)
 
     @torch.no_grad()
     def belief(self, tokens: Block, earlier: Earlier, noisy: Noisy, blocks: Tensor) -> Tensor:
@@ -241,7 +280,8 @@ class BlockDenoiser(nn.Module):
         hidden, words = hidden.flatten(0, 1), self.words.to(hidden.dtype)
         pieces = []
         for part in chunks(len(hidden)):
-            logits = self.to_logits(hidden[part]) + noisy_logits(*noisy.rows(part).parts())
+            read = noisy_logits(*noisy.rows(part).parts())[:, : self.V]
+            logits = self.to_logits(hidden[part]) + read
             pieces.append(logits.softmax(-1).to(words.dtype) @ words)
         return torch.cat(pieces).unflatten(0, tokens.shape)
 
@@ -256,7 +296,7 @@ class BlockDenoiser(nn.Module):
         """Run [clean | noisy] through the layers; return both streams' outputs (N, L, D)."""
         length = tokens.shape[1]
         words = self.embed(tokens)
-        soft = soft_embedding(noisy, self.prior, self.tables()).unflatten(0, tokens.shape)
+        soft = self.soft_words(noisy).unflatten(0, tokens.shape)
         left = self.left_of(words, soft, blocks) if self.config.is_shifted else words
         x = self.enter(soft, left, progress)
         if self.config.has_self_conditioning and belief is not None:
@@ -266,7 +306,7 @@ class BlockDenoiser(nn.Module):
         bias = noisy_bias(blocks.to(self.device), words.dtype)
         both = torch.cat((words, x), 1)
         for layer in self.layers:
-            both = layer(both, turn, bias)
+            both = layer(both, turn, bias, length)
         clean, noised = norm(both).split(length, 1)
         return clean, noised
 

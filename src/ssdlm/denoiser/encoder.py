@@ -12,10 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
+from ssdlm import schedule
 from ssdlm.config import EncoderConfig
 from ssdlm.denoiser import row_by_row
+from ssdlm.kernels.cross_entropy import clean_cross_entropy
+from ssdlm.kernels.noisy_logits import Noisy
+from ssdlm.kernels.padding import pad_prior, pad_table
+from ssdlm.kernels.soft_embedding import soft_embedding
 from ssdlm.shapes import Block, Context, Embeddings, Simplex, Tensor
 
 HEADS = {"roberta": "lm_head", "xlm-roberta": "lm_head", "camembert": "lm_head", "bert": "cls"}
@@ -84,6 +90,56 @@ class EncoderDenoiser(nn.Module):
         embeddings = torch.cat((context.to(dtype), noisy), 1)
         return block_logits(self.backbone, embeddings, num_context=context.shape[1]).float()
 
+    @property
+    def has_fast_loss(self) -> bool:
+        """Say whether `one_block` knows the backbone's head."""
+        return self.backbone.config.model_type in HEADS
+
+    def one_block(
+        self,
+        context: Context,
+        block: Block,
+        progress: Tensor,
+        *,
+        z: Simplex,
+        loss: str = "cross_entropy",
+    ) -> Tensor:
+        """Noise one block of each row at its level (N,) and return its mean loss.
+
+        Nothing V-wide is kept for the backward pass; z may be wider than V, as a GPU likes it.
+        """
+        embeddings = torch.cat((self.words(context), self.noised(block, progress, z)), 1)
+        hidden = self.backbone.base_model(inputs_embeds=embeddings).last_hidden_state
+        hidden = before_decoder(self.backbone, hidden[:, context.shape[1] :]).flatten(0, 1)
+        decoder, width, dtype = self.backbone.get_output_embeddings(), z.shape[-1], self.dtype
+        head = pad_table(decoder.weight.to(dtype), width)
+        bias = pad_prior(decoder.bias.float(), width)
+        even = torch.full((len(hidden),), 1 / len(hidden), device=self.device)
+        return clean_cross_entropy(hidden.to(dtype), head, bias, even, block.flatten(), loss=loss)[
+            0
+        ]
+
+    def noised(self, block: Block, progress: Tensor, z: Simplex) -> Tensor:
+        """Return softmax(w_t) @ W_diff + W_time(t/T) (N, B, D) of noised tokens.
+
+        w_t is never built: up to a constant it is noise, and a bonus at the token's own entry.
+        """
+        a, (num_rows, length) = schedule.cosine(progress), block.shape
+        gains = self.K * (1 - a).sqrt(), 2 * self.K * a.sqrt()
+        spread = [gain.float().repeat_interleave(length) for gain in gains]
+        noisy = Noisy(z.flatten(0, 1), block.flatten(), *spread)
+        nothing = torch.zeros(self.V, device=self.device)
+        table, width = self.simplex_embed.weight.T.to(self.dtype), z.shape[-1]
+        soft = soft_embedding(noisy, pad_prior(nothing, width), pad_table(table, width))
+        time = self.time_embed(progress.to(self.time_embed.weight.dtype).view(-1, 1, 1))
+        return soft.unflatten(0, (num_rows, length)) + time
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of matrix products: the weights', or what autocast says."""
+        kind, own = self.device.type, self.simplex_embed.weight.dtype
+        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else own
+
 
 def masked_lm(settings: dict[str, Any]) -> Any:
     """Return the masked LM that a `transformers` configuration describes, with random weights."""
@@ -108,6 +164,14 @@ def block_logits(backbone: Any, embeddings: Tensor, *, num_context: int) -> Tens
     hidden = backbone.base_model(inputs_embeds=embeddings).last_hidden_state
     head_fn: Callable[[Tensor], Tensor] = getattr(backbone, head)
     return head_fn(hidden[:, num_context:])
+
+
+def before_decoder(backbone: Any, hidden: Tensor) -> Tensor:
+    """Return what a masked LM's head multiplies by its V-wide matrix; `HEADS` are of two makes."""
+    if backbone.config.model_type == "bert":
+        return backbone.cls.predictions.transform(hidden)
+    head = backbone.lm_head
+    return head.layer_norm(F.gelu(head.dense(hidden)))
 
 
 def block_logits_of_all(backbone: Any, embeddings: Tensor, *, num_context: int) -> Tensor:

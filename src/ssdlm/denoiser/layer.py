@@ -27,11 +27,12 @@ class Layer(nn.Module):
         self.up = nn.Parameter(torch.randn(hidden, width) * width**-0.5)
         self.down = nn.Parameter(torch.zeros(width, hidden))
 
-    def forward(self, both: Tensor, turn: Tensor, bias: Tensor) -> Tensor:
+    def forward(self, both: Tensor, turn: Tensor, bias: Tensor | None, num_noisy: int) -> Tensor:
         """Return [clean | noisy] after this layer; `bias` says what noisy positions see."""
         weights = (self.qkv, self.out, self.up, self.down)
-        run = compiled_pass() if self.is_compiled else layer_pass
-        return run(both, turn, bias, *weights, self.num_heads)
+        # A single block's contexts differ in length; all blocks are always as many.
+        run = compiled_pass(dynamic=bias is None) if self.is_compiled else layer_pass
+        return run(both, turn, bias, *weights, self.num_heads, num_noisy)
 
     def project(self, x: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return project(x, turn, self.qkv, self.num_heads)
@@ -45,21 +46,22 @@ class Layer(nn.Module):
 def layer_pass(
     both: Tensor,
     turn: Tensor,
-    bias: Tensor,
+    bias: Tensor | None,
     qkv: Tensor,
     out: Tensor,
     up: Tensor,
     down: Tensor,
     num_heads: int,
+    num_noisy: int,
 ) -> Tensor:
     """Return both streams after a layer; a function of tensors, so that layers compile as one."""
     query, key, value = project(both, turn, qkv, num_heads)
-    return update(both, attend_both(query, key, value, bias), out, up, down)
+    return update(both, attend_both(query, key, value, bias, num_noisy), out, up, down)
 
 
 @functools.cache
-def compiled_pass() -> Callable[..., Tensor]:
-    return torch.compile(layer_pass, dynamic=False)
+def compiled_pass(*, dynamic: bool) -> Callable[..., Tensor]:
+    return torch.compile(layer_pass, dynamic=dynamic)
 
 
 def project(x: Tensor, turn: Tensor, qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:

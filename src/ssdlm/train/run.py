@@ -166,7 +166,7 @@ def assemble(
         accelerator,
         objective_of(config, denoiser),
         sharding="fsdp" if is_sharded else "ddp",
-        layers=layers_of(denoiser, train.objective),
+        layers=layers_of(denoiser),
     )
     holdouts = [TokenStore.open(store.dir, "holdout") for store in stores]
     return Run(
@@ -187,7 +187,7 @@ def assemble(
 def objective_of(config: Config, denoiser: Any) -> nn.Module:
     """Return what is minimised, around a denoiser that is made fast or small as asked."""
     train = config.train
-    layers = layers_of(denoiser, train.objective)
+    layers = layers_of(denoiser)
     if train.recompute:
         for layer in layers:
             layer.forward = partial(recomputed, layer.forward, use_reentrant=False)
@@ -197,17 +197,15 @@ def objective_of(config: Config, denoiser: Any) -> nn.Module:
         denoiser.backbone.base_model.compile(dynamic=True)  # contexts differ in length
     draws = Levels.of(train, config.model.T)
     if train.objective == "all_blocks":
-        return AllBlocks(denoiser, draws)
-    return OneBlock(denoiser, draws, share_c=train.share_c, reduction=train.reduction)
+        return AllBlocks(denoiser, draws, loss=train.loss)
+    settings = {"share_c": train.share_c, "reduction": train.reduction, "loss": train.loss}
+    return OneBlock(denoiser, draws, **settings)
 
 
-def layers_of(denoiser: Any, objective: str) -> list[nn.Module]:
-    """Return the layers that are called as modules, for sharding and recomputation.
-
-    A BlockDenoiser that denoises a single block calls their parts, so there it has none.
-    """
+def layers_of(denoiser: Any) -> list[nn.Module]:
+    """Return the layers, which training calls as modules, for sharding and recomputation."""
     if isinstance(denoiser.config, BlockConfig):
-        return list(denoiser.layers) if objective == "all_blocks" else []
+        return list(denoiser.layers)
     stacks = [part for part in denoiser.modules() if isinstance(part, nn.ModuleList)]
     return list(max(stacks, key=len, default=[]))
 
