@@ -58,6 +58,23 @@ def test_controlled_rows_do_not_depend_on_their_batch_either(model, guide):
     assert together != model.generate(prompts, **OPTIONS)
 
 
+def test_rows_under_two_controls_do_not_depend_on_their_batch(model, tmp_path):
+    folder = tiny.save_classifier(tmp_path / "c")
+    options = OPTIONS | {"control": [f"{folder}=positive:60", f"{folder}!=neutral:40"]}
+    together = model.generate(["the river", "the movie", "a"], num_samples=2, **options)
+    for i, prompt in enumerate(["the river", "the movie", "a"]):
+        assert model.generate([prompt], num_samples=2, **options) == together[2 * i : 2 * i + 2]
+    assert together != model.generate(["the river", "the movie", "a"], num_samples=2, **OPTIONS)
+
+
+def test_a_control_may_be_given_as_text(model, tmp_path):
+    folder = tiny.save_classifier(tmp_path / "c")
+    guide = classifier_guide(folder, "positive", lam=70.0)
+    expected = model.generate("the river", control=guide, **OPTIONS)
+    assert model.generate("the river", control=f"{folder}=positive:70", **OPTIONS) == expected
+    assert model.generate("the river", control=guide, lam=70.0, **OPTIONS) == expected
+
+
 def test_control_raises_the_classifiers_own_verdict(model, guide):
     log_prob = model.fit(guide)
 

@@ -33,7 +33,7 @@ ROWS = [
     ["loss", "control"],
     ["sampler", "likelihood", "objective"],
     ["checkpoint", "guides", "data", "runlog", "trainstate", "validation"],
-    ["train", "api", "engine"],
+    ["train", "api", "engine", "guidetraining"],
     ["evaluate", "serve", "reproduce", "bench", "plot", "live", "batch"],
     ["cli"],
     ["", "__main__"],

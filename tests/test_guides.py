@@ -1,10 +1,14 @@
 """Off-the-shelf classifiers, fitted to a model's vocabulary."""
 
+import json
+import shutil
+
 import pytest
 import torch
 
 from ssdlm import guides
-from ssdlm.guides import classifier_guide
+from ssdlm.guides import builtin_guides, classifier_guide, guide_from, split_wish, wishes
+from ssdlm.guides.classifiers import frame_ids
 from tests import tiny
 
 
@@ -101,10 +105,10 @@ def test_a_text_is_framed_by_configured_or_by_named_tokens():
     class Config:
         bos_token_id = 5
 
-    assert guides.frame_ids(Config()) == ([5], [])
+    assert frame_ids(Config()) == ([5], [])
     strings = ["a", "[CLS]", "[SEP]"]
-    assert guides.frame_ids(Config(), strings) == ([5], [2])
-    assert guides.frame_ids(object(), strings) == ([1], [2])
+    assert frame_ids(Config(), strings) == ([5], [2])
+    assert frame_ids(object(), strings) == ([1], [2])
 
 
 def test_a_model_that_is_no_classifier_is_refused(tmp_path):
@@ -113,3 +117,77 @@ def test_a_model_that_is_no_classifier_is_refused(tmp_path):
         classifier_guide(tmp_path / "masked-lm", 0)
     with pytest.raises(ValueError, match="is not a sequence classifier that can be loaded"):
         classifier_guide(tmp_path / "nothing", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "label", "avoid", "lam"),
+    [
+        ("sentiment=positive", "sentiment", "positive", False, None),
+        ("toxicity!=toxic", "toxicity", "toxic", True, None),
+        ("toxicity!=toxic:30.5", "toxicity", "toxic", True, 30.5),
+        ("cardiffnlp/twitter-roberta=2:2000", "cardiffnlp/twitter-roberta", "2", False, 2000.0),
+        ("runs/lr=3/guide=a", "runs/lr=3/guide", "a", False, None),
+    ],
+)
+def test_a_wish_names_classifier_label_and_weight(text, name, label, avoid, lam):
+    assert split_wish(text) == wishes.Wish(name, label, avoid, lam)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "sentiment", "=positive", "!=positive", "a=", "a=b:", "a=b:x"]
+)
+def test_what_is_no_wish_is_refused(text):
+    with pytest.raises(ValueError, match="is not CLASSIFIER=LABEL"):
+        split_wish(text)
+
+
+def test_an_unknown_bare_name_lists_what_there_is():
+    with pytest.raises(ValueError, match="no built-in guide 'mood'") as caught:
+        classifier_guide("mood", "good")
+    for name in builtin_guides():
+        assert name in str(caught.value)
+
+
+def test_avoiding_a_label_is_seeking_all_others(folder):
+    logits = torch.randn(2, 3, tiny.V, generator=torch.Generator().manual_seed(0))
+    context = CONTEXT.expand(2, -1)
+
+    def chance(text):
+        return guide_from(f"{folder}{text}").fit(V=tiny.V)(context, logits).exp()
+
+    assert torch.allclose(chance("!=positive"), 1 - chance("=positive"), atol=1e-5)
+    assert torch.allclose(chance("!=positive"), chance("=negative") + chance("=neutral"))
+
+
+def test_avoiding_keeps_its_gradient_where_the_label_is_certain(folder):
+    guide = classifier_guide(folder, "positive", avoid=True)
+    scores = torch.tensor([[0.0, 0.0, 200.0]], requires_grad=True)
+    guide.verdict(scores).sum().backward()
+    assert guide.verdict(scores).item() == pytest.approx(-200 + 0.6931, abs=1e-2)
+    assert scores.grad[0, 2].item() == pytest.approx(-1.0, abs=1e-4)
+
+
+def test_labels_of_their_own_are_read_one_by_one(folder):
+    seek = classifier_guide(folder, "positive")
+    avoid = classifier_guide(folder, "positive", avoid=True)
+    scores = torch.tensor([[5.0, 5.0, 1.0]])
+    for guide, expected in ((seek, 0.7311), (avoid, 0.2689)):
+        guide.classifier.config.problem_type = "multi_label_classification"
+        assert guide.verdict(scores).exp().item() == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_guide_suggests_its_weight_unless_one_is_given(folder, tmp_path):
+    assert classifier_guide(folder, 0).lam == 2000.0
+    settings = json.loads((folder / "config.json").read_text()) | {"guide_lam": 120.0}
+    shutil.copytree(folder, tmp_path / "own")
+    (tmp_path / "own" / "config.json").write_text(json.dumps(settings))
+    assert guide_from(f"{tmp_path / 'own'}=0").lam == 120.0
+    assert guide_from(f"{tmp_path / 'own'}=0:5").lam == 5.0
+
+
+def test_weights_stored_by_halves_are_read_in_full(folder, tmp_path):
+    from transformers import AutoModelForSequenceClassification
+
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    model.half().save_pretrained(tmp_path / "half")
+    assert classifier_guide(tmp_path / "half", 0).classifier.dtype == torch.float32

@@ -14,7 +14,8 @@ from ssdlm.config import DecodeConfig
 from ssdlm.control import LogProb, guided, weighted
 from ssdlm.denoiser import Denoiser
 from ssdlm.grid import Staggered, Uniform
-from ssdlm.guides import ClassifierGuide
+from ssdlm.guides import ClassifierGuide, guide_from
+from ssdlm.guides.fitting import LAM
 from ssdlm.noise import RowNoise, mix
 from ssdlm.projection import named
 from ssdlm.sampler import Ddpm, Renoise, Step, StepRule, Strategy, generate
@@ -22,7 +23,8 @@ from ssdlm.shapes import Tensor
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
 Prompt = str | Sequence[int]
-Control = ClassifierGuide | LogProb
+Control = str | ClassifierGuide | LogProb
+"""`sentiment=positive:500`, or a guide, or any function from context ids and logits."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class SSDLM:
         seed: int | Sequence[int] = 0,
         num_samples: int = 1,
         control: Control | Sequence[Control] = (),
-        lam: float | Sequence[float] = 2000.0,
+        lam: float | Sequence[float] | None = None,
         reduction: Literal["sum", "mean"] = "sum",
         **overrides: Any,
     ) -> tuple[list[Row], DecodeConfig, Denoiser]:
@@ -211,11 +213,18 @@ class SSDLM:
         return [self.tokenizer.decode([token]) for token in range(self.tokenizer.V)]
 
     def controlled(
-        self, control: Control | Sequence[Control], lam: float | Sequence[float], reduction: Any
+        self,
+        control: Control | Sequence[Control],
+        lam: float | Sequence[float] | None,
+        reduction: Any,
     ) -> Denoiser:
-        """Return the denoiser, nudged by the guides if there are any."""
-        guides = list(control) if isinstance(control, Sequence) else [control]
-        weights = list(lam) if isinstance(lam, Sequence) else [lam] * len(guides)
+        """Return the denoiser, nudged by the guides if there are any, each with its own weight."""
+        if isinstance(control, str) or not isinstance(control, Sequence):
+            control = [control]
+        guides = [self.guide(one) for one in control]
+        own = [guide.lam if isinstance(guide, ClassifierGuide) else LAM for guide in guides]
+        given = [lam] * len(own) if isinstance(lam, float | int) else lam
+        weights = own if given is None else list(given)
         if len(weights) != len(guides):
             raise ValueError(
                 f"{len(weights)} values of lam for {len(guides)} guides; give one each"
@@ -225,8 +234,15 @@ class SSDLM:
         terms = [(self.fit(guide), weight) for guide, weight in zip(guides, weights, strict=True)]
         return guided(self.denoiser, weighted(*terms), 1.0, reduction)
 
-    def fit(self, guide: Control) -> LogProb:
+    def guide(self, control: Control) -> ClassifierGuide | LogProb:
+        """Return the guide that a string wishes for, where the model is; others as they are."""
+        if not isinstance(control, str):
+            return control
+        return guide_from(control, device=str(self.denoiser.device))
+
+    def fit(self, control: Control) -> LogProb:
         """Return a guide's log_prob for this model's vocabulary."""
+        guide = self.guide(control)
         if not isinstance(guide, ClassifierGuide):
             return guide
         V, tokenizer = self.denoiser.V, self.tokenizer

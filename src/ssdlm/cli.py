@@ -51,6 +51,7 @@ def parser() -> Parser:
         add_tokenizer,
         add_prepare,
         add_train,
+        add_train_guide,
         add_plot,
         add_evaluate,
     ):
@@ -84,7 +85,8 @@ def add_generate(commands: Any) -> None:
         action="append",
         default=[],
         metavar="CLASSIFIER=LABEL[:LAMBDA]",
-        help="steer towards a label of a classifier (folder or Hub id); may be repeated",
+        help="steer towards a label of a classifier (built in, folder or Hub id), or away from "
+        "it with !=; may be repeated",
     )
     command.add_argument(
         "--sees", default="context", help="what a classifier reads: context (and block), or block"
@@ -152,6 +154,22 @@ def add_train(commands: Any) -> None:
     command.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="settings, such as lr=3e-5 or model.D=256"
     )
+
+
+def add_train_guide(commands: Any) -> None:
+    command = commands.add_parser("train-guide", help="make a classifier to steer with")
+    command.set_defaults(run=run_train_guide)
+    command.add_argument(
+        "data",
+        nargs="+",
+        metavar="DATA",
+        help=".jsonl .csv .tsv with text and label (also .gz .xz .zst); then KEY=VALUE if wanted",
+    )
+    command.add_argument("--out", required=True, help="new folder")
+    command.add_argument("--tokenizer", help="of the model to steer: a new small classifier")
+    command.add_argument("--from", dest="start", help="or a model to go on from: folder or Hub id")
+    command.add_argument("--words", help="model whose word embeddings a new one begins with")
+    command.add_argument("--test", help="labelled file to measure on, never trained on")
 
 
 def add_plot(commands: Any) -> None:
@@ -254,38 +272,21 @@ def decoding_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def control_options(arguments: argparse.Namespace, device: str) -> dict[str, Any]:
-    """Return the guides and their weights from `--control CLASSIFIER=LABEL[:LAMBDA]`."""
+    """Return the guides that `--control` wishes for."""
     if not arguments.control:
         return {}
-    from ssdlm.guides import classifier_guide
+    from ssdlm.guides import guide_from
 
-    guides, weights = [], []
-    for text in arguments.control:
-        name, label, lam = split_control(text)
-        guides.append(
-            classifier_guide(
-                name,
-                label,
-                sees=arguments.sees,
-                has_special_tokens=not arguments.no_special_tokens,
-                device=device,
-            )
+    guides = [
+        guide_from(
+            text,
+            sees=arguments.sees,
+            has_special_tokens=not arguments.no_special_tokens,
+            device=device,
         )
-        weights.append(lam)
-    return {"control": guides, "lam": weights, "reduction": arguments.reduction}
-
-
-def split_control(text: str) -> tuple[str, str, float]:
-    """Return the classifier, label and lambda of one `--control`."""
-    name, equals, wish = text.rpartition("=")
-    label, colon, lam = wish.partition(":")
-    try:
-        weight = float(lam) if colon else 2000.0
-    except ValueError:
-        weight = float("nan")
-    if not (equals and name and label and weight == weight):
-        raise ValueError(f"--control {text!r} is not CLASSIFIER=LABEL or CLASSIFIER=LABEL:LAMBDA")
-    return name, label, weight
+        for text in arguments.control
+    ]
+    return {"control": guides, "reduction": arguments.reduction}
 
 
 def run_convert(arguments: argparse.Namespace) -> None:
@@ -341,6 +342,25 @@ def run_train(arguments: argparse.Namespace) -> None:
     if os.environ.get("RANK", "0") == "0":
         loss = "nothing left to do" if report.loss is None else f"loss {report.loss:.4f}"
         print(f"{report.out}: step {report.step}, {loss}, {report.seconds:.0f} s")
+
+
+def run_train_guide(arguments: argparse.Namespace) -> None:
+    """Train a classifier."""
+    from ssdlm.guidetraining import configure, train_guide
+
+    data = [name for name in arguments.data if "=" not in name or os.path.exists(name)]
+    settings = [name for name in arguments.data if name not in data]
+    report = train_guide(
+        data,
+        out=arguments.out,
+        tokenizer=arguments.tokenizer,
+        start=arguments.start,
+        test=arguments.test,
+        words=arguments.words,
+        config=configure(settings),
+        is_shown=True,
+    )
+    print(report)
 
 
 def run_plot(arguments: argparse.Namespace) -> None:

