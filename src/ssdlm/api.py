@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -11,17 +12,22 @@ import torch
 
 from ssdlm import checkpoint, stopping
 from ssdlm.config import DecodeConfig
+from ssdlm.constraint import constrained
 from ssdlm.control import LogProb, guided, weighted
+from ssdlm.demands import Planner
 from ssdlm.denoiser import Denoiser
+from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.grid import Staggered, Uniform
 from ssdlm.guides import ClassifierGuide, guide_from
 from ssdlm.guides.fitting import LAM
 from ssdlm.noise import RowNoise, mix
+from ssdlm.plan import Plan
 from ssdlm.projection import named
 from ssdlm.sampler import Ddpm, Renoise, Step, StepRule, Strategy, generate
 from ssdlm.shapes import Tensor
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
+CONSTRAINTS = ("must", "must_not", "suffix", "pin", "end_at_sentence")
 Prompt = str | Sequence[int]
 Control = str | ClassifierGuide | LogProb
 """`sentiment=positive:500`, or a guide, or any function from context ids and logits."""
@@ -66,6 +72,13 @@ class Row:
     context: tuple[int, ...]
     seed: int
     sample: int
+    plan: Plan | None = None
+    """What the text must hold and must not, if anything was asked for."""
+
+    def blocks(self, decoding: DecodeConfig) -> list[int]:
+        """Return the lengths of its blocks; a gap and what stands after it are one block."""
+        has_suffix = self.plan is not None and self.plan.demand.length > decoding.length
+        return [self.plan.demand.length] if self.plan and has_suffix else decoding.blocks()
 
     @property
     def noise_seed(self) -> int:
@@ -122,8 +135,9 @@ class SSDLM:
     ) -> Generation | list[Generation]:
         """Continue one prompt, or several; `num_samples` continuations of each, prompt by prompt.
 
-        Options are those of `rows`, `control` and `DecodeConfig` (see docs/choosing.md). A row's
-        tokens depend on its prompt, seed and sample number alone, not on the rows beside it.
+        Options are those of `plan`, of `demands.wishes_for` (docs/constraints.md) and of
+        `DecodeConfig` (docs/choosing.md). A row's tokens depend on its prompt, seed, sample number
+        and constraints alone, not on the rows beside it.
         """
         written = dict(self.generate_each(prompts, **options))
         ordered = [written[index] for index in sorted(written)]
@@ -134,7 +148,7 @@ class SSDLM:
     ) -> Iterator[tuple[int, Generation]]:
         """Yield (row number, text) as texts get done: rows of one prompt length at a time."""
         rows, decoding, denoiser = self.plan(prompts, **options)
-        for indices in batches(rows, batch_size):
+        for indices in batches(rows, batch_size, decoding):
             batch = [rows[index] for index in indices]
             tokens, calls = drain(self.steps(batch, decoding, denoiser))
             for index, row, ids in zip(indices, batch, tokens.tolist(), strict=True):
@@ -146,7 +160,8 @@ class SSDLM:
         settled: list[int] = []
         for step in self.steps(rows[:1], decoding, denoiser):
             tokens = settled + step.tokens[0].tolist()
-            yield Draft(self.text(tokens), self.text(settled), step.block, step.t, step)
+            text = self.text(self.cut(rows[0], tokens, decoding))
+            yield Draft(text, self.text(settled), step.block, step.t, step)
             settled = tokens if step.is_last else settled
 
     def plan(
@@ -158,11 +173,14 @@ class SSDLM:
         control: Control | Sequence[Control] = (),
         lam: float | Sequence[float] | None = None,
         reduction: Literal["sum", "mean"] = "sum",
-        **overrides: Any,
+        **options: Any,
     ) -> tuple[list[Row], DecodeConfig, Denoiser]:
         """Return what to write, how, and with which denoiser; all bad input is refused here."""
         rows = self.rows(prompts, seed=seed, num_samples=num_samples)
-        decoding = decode_config(self.decoding, **overrides)
+        asked = {name: options.pop(name) for name in CONSTRAINTS if name in options}
+        decoding = decode_config(self.decoding, **options)
+        if any(asked.values()):
+            rows = self.constrain(rows, decoding, num_samples, asked)
         return rows, decoding, self.controlled(control, lam, reduction)
 
     def rows(
@@ -186,6 +204,22 @@ class SSDLM:
             for ids in [self.context(prompt)]
             for sample in range(num_samples)
         ]
+
+    def constrain(
+        self, rows: Sequence[Row], decoding: DecodeConfig, num_samples: int, asked: dict[str, Any]
+    ) -> list[Row]:
+        """Return the rows with a plan each for what was asked of their prompts."""
+        if self.tokenizer is None:
+            raise ValueError(f"{', '.join(asked)}: words need a tokenizer, and this model has none")
+        planner = Planner(
+            self.tokenizer,
+            V=self.denoiser.V,
+            max_len=self.denoiser.max_len,
+            length=decoding.length,
+            stop_at_end=decoding.stop_at_end,
+        )
+        plans = planner.plans([row.context for row in rows[::num_samples]], **asked)
+        return [replace(row, plan=plans[i // num_samples]) for i, row in enumerate(rows)]
 
     def context(self, prompt: Prompt) -> tuple[int, ...]:
         """Return a prompt's ids; an empty text begins after an end-of-text token."""
@@ -229,6 +263,9 @@ class SSDLM:
             raise ValueError(
                 f"{len(weights)} values of lam for {len(guides)} guides; give one each"
             )
+        for weight in weights:
+            if not math.isfinite(weight):
+                raise ValueError(f"lam={weight} is not a finite number; 2000 is the paper's most")
         if not guides:
             return self.denoiser
         terms = [(self.fit(guide), weight) for guide, weight in zip(guides, weights, strict=True)]
@@ -260,20 +297,32 @@ class SSDLM:
         context = torch.tensor([row.context for row in rows], dtype=torch.long, device=device)
         seeds = torch.tensor([row.noise_seed for row in rows], device=device)
         end = self.tokenizer.end_of_text if decoding.stop_at_end and self.tokenizer else None
+        strategy = strategy_for(decoding, K=denoiser.K)
+        if plans := [row.plan for row in rows if row.plan is not None]:
+            denoiser = constrained(denoiser, plans, isinstance(self.denoiser, BlockDenoiser))
+            if decoding.returns == "w_0":
+                strategy = replace(strategy, project=denoiser.guard(strategy.project))
         yield from generate(
             denoiser,
             context.reshape(len(rows), -1),
-            strategy_for(decoding, K=denoiser.K),
-            blocks=decoding.blocks(),
+            strategy,
+            blocks=rows[0].blocks(decoding),
             noise=RowNoise(seeds),
             end_of_text=end,
         )
 
     def finish(self, row: Row, tokens: list[int], decoding: DecodeConfig, calls: int) -> Generation:
-        """Return a row's text, cut before its end-of-text token if that is asked for."""
-        if decoding.stop_at_end and self.tokenizer and self.tokenizer.end_of_text in tokens:
-            tokens = tokens[: tokens.index(self.tokenizer.end_of_text)]
+        """Return a row's text, cut where that is asked for."""
+        tokens = self.cut(row, tokens, decoding)
         return Generation(row.prompt, self.text(tokens), tokens, row.seed, row.sample, calls)
+
+    def cut(self, row: Row, tokens: list[int], decoding: DecodeConfig) -> list[int]:
+        """Return the tokens before the end-of-text token; of a whole text, its whole sentences."""
+        is_whole = len(tokens) == sum(row.blocks(decoding))
+        if decoding.stop_at_end and self.tokenizer and self.tokenizer.end_of_text in tokens:
+            tokens, is_whole = tokens[: tokens.index(self.tokenizer.end_of_text)], True
+        sentences = row.plan.demand.automaton.sentences if row.plan else None
+        return tokens[: sentences.cut(tokens)] if sentences and is_whole else tokens
 
 
 def decode_config(base: DecodeConfig, **overrides: Any) -> DecodeConfig:
@@ -310,11 +359,12 @@ def strategy_for(decoding: DecodeConfig, *, K: float) -> Strategy:
     )
 
 
-def batches(rows: Sequence[Row], size: int) -> Iterator[list[int]]:
-    """Yield the numbers of rows that can go together: equal context length, at most `size`."""
-    by_length: dict[int, list[int]] = {}
+def batches(rows: Sequence[Row], size: int, decoding: DecodeConfig) -> Iterator[list[int]]:
+    """Yield the numbers of rows that can go together: equal lengths, at most `size`."""
+    by_length: dict[tuple[int, int], list[int]] = {}
     for index, row in enumerate(rows):
-        by_length.setdefault(len(row.context), []).append(index)
+        lengths = len(row.context), sum(row.blocks(decoding))
+        by_length.setdefault(lengths, []).append(index)
     for indices in by_length.values():
         for start in range(0, len(indices), size):
             yield indices[start : start + size]

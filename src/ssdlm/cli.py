@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from ssdlm import __version__
 
 DECODING = ("length", "B", "T", "grid", "width", "projection", "top_p", "rule", "rho", "returns")
+DECODING += ("must", "must_not", "suffix")
 """Options of `generate` that a model's own settings stand in for."""
 
 
@@ -78,6 +79,18 @@ def add_generate(commands: Any) -> None:
     command.add_argument("--returns", help="logits (the authors' code) or w_0 (the paper)")
     command.add_argument("--early-exit", action="store_true", help="leave settled blocks early")
     command.add_argument("--stop-at-end", action="store_true", help="end at the end-of-text token")
+    command.add_argument(
+        "--must", action="append", metavar="WORD", help="a word to hold; may be repeated"
+    )
+    command.add_argument(
+        "--must-not", action="append", metavar="WORD", help="a word not to hold; may be repeated"
+    )
+    command.add_argument(
+        "--suffix", metavar="TEXT", help="infill: what stands after a gap of LENGTH tokens"
+    )
+    command.add_argument(
+        "--end-at-sentence", action="store_true", help="cut at the last end of a sentence"
+    )
     command.add_argument("--seed", type=int, default=0, help="same seed, same text (default 0)")
     command.add_argument("--num-samples", type=int, default=1, help="texts a prompt (default 1)")
     command.add_argument(
@@ -186,6 +199,14 @@ def add_evaluate(commands: Any) -> None:
     command.add_argument("--metrics", help="of mauve,ppl,dist,zipf,rep,self_bleu,entropy")
     command.add_argument("--judge", help="causal LM for perplexity (default SmolLM2: make judge)")
     command.add_argument("--features", help="models for MAUVE, by comma (default judge,minilm)")
+    for kind, what in (("guide", "that steered"), ("judge", "that had no part in it")):
+        command.add_argument(
+            f"--control-{kind}",
+            action="append",
+            default=[],
+            metavar="CLASSIFIER=LABEL",
+            help=f"accuracy under a classifier {what}; may be repeated",
+        )
     command.add_argument(
         "--mixed-lengths", action="store_true", help="allow texts of different lengths"
     )
@@ -266,7 +287,7 @@ def decoding_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the decoding settings that were given."""
     given = {name: getattr(arguments, name) for name in DECODING}
     options = {name: value for name, value in given.items() if value is not None}
-    for switch in ("early_exit", "stop_at_end"):
+    for switch in ("early_exit", "stop_at_end", "end_at_sentence"):
         options |= {switch: True} if getattr(arguments, switch) else {}
     return options
 
@@ -383,6 +404,8 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
         reference=arguments.reference,
         out=arguments.out,
         mixed_lengths=arguments.mixed_lengths,
+        control_guides=arguments.control_guide,
+        control_judges=arguments.control_judge,
         observe=progress_on_stderr,
         **options,
     )

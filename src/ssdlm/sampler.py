@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 
-from ssdlm.denoiser import Denoiser
+from ssdlm.denoiser import Denoiser, remember
 from ssdlm.grid import Grid
 from ssdlm.projection import Projection
 from ssdlm.shapes import Block, Context, Levels, Simplex, Tensor
@@ -212,14 +212,3 @@ def generate(
                     has_ended = has_ended | (step.tokens == end_of_text).any(-1)
         if bool(has_ended.all()):
             return
-
-
-def remember(denoiser: Denoiser, cache: Any, context: Context, *, B: int) -> Any:
-    """Return the cache of a context, of its latest tokens where the model has no room for all."""
-    C = context.shape[1]
-    keep = C if denoiser.max_len is None else denoiser.max_len - B
-    if keep < 0:
-        raise ValueError(f"B={B} is longer than the model's {denoiser.max_len} positions; lower B")
-    if cache is None or keep < C:
-        return denoiser.prefill(context[:, max(0, C - keep) :])
-    return denoiser.extend(cache, context[:, cache.context.shape[1] :])

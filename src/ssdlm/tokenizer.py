@@ -58,6 +58,26 @@ class Tokenizer:
             strings[i] = string
         return strings
 
+    def token_bytes(self) -> list[bytes]:
+        """What each token adds to a text, in bytes; a character may take several tokens."""
+        strings, decoder = self.token_strings(), json.dumps(json.loads(self.to_json())["decoder"])
+        if "ByteLevel" in decoder:
+            codes = dict(zip(_byte_symbols(), _byte_order(), strict=True))
+            is_bytes = [all(symbol in codes for symbol in string) for string in strings]
+            return [
+                bytes(codes[symbol] for symbol in string) if plain else string.encode()
+                for string, plain in zip(strings, is_bytes, strict=True)
+            ]
+        # What a decoder does at the start of a text is told apart by a token before.
+        first = next((i for i in range(self.V) if re.fullmatch("[A-Za-z]+", self.decode([i]))), 0)
+        head = self.decode([first])
+        spellings = [self.decode([first, i]).removeprefix(head).encode() for i in range(self.V)]
+        if "ByteFallback" in decoder:
+            for i, string in enumerate(strings):
+                if match := re.fullmatch("<0x([0-9A-F]{2})>", string):
+                    spellings[i] = bytes.fromhex(match[1])
+        return spellings
+
     def special_ids(self) -> list[int]:
         """The ids of the special tokens, ascending."""
         return sorted(_special(self._backend).values())
@@ -220,9 +240,19 @@ def _byte_level_merges(tokenizer: Tokenizer, source: object) -> list[tuple[str, 
 
 def _byte_symbols() -> list[str]:
     """The character that stands for each byte, in GPT-2's order: the visible bytes come first."""
-    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    visible = _visible_bytes()
     num_hidden = 256 - len(visible)
     return [chr(code) for code in [*visible, *range(256, 256 + num_hidden)]]
+
+
+def _byte_order() -> list[int]:
+    """The bytes in GPT-2's order."""
+    visible = _visible_bytes()
+    return [*visible, *(code for code in range(256) if code not in visible)]
+
+
+def _visible_bytes() -> list[int]:
+    return [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 
 
 def _write(path: Path, text: str) -> None:

@@ -56,6 +56,17 @@ class Denoiser(Protocol):
         ...
 
 
+def remember(denoiser: Denoiser, cache: Any, context: Context, *, B: int) -> Any:
+    """Return the cache of a context, of its latest tokens where the model has no room for all."""
+    C = context.shape[1]
+    keep = C if denoiser.max_len is None else denoiser.max_len - B
+    if keep < 0:
+        raise ValueError(f"B={B} is longer than the model's {denoiser.max_len} positions; lower B")
+    if cache is None or keep < C:
+        return denoiser.prefill(context[:, max(0, C - keep) :])
+    return denoiser.extend(cache, context[:, cache.context.shape[1] :])
+
+
 def row_by_row(forward: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """Apply `forward` so that a row's result cannot depend on how many rows there are.
 
