@@ -1,0 +1,284 @@
+"""What each part of our training buys, at equal wall time.
+
+Every row trains one model from the same tokens for the same number of seconds (after compiling),
+with the learning rate falling by the clock, and is then measured on the same held-out blocks of 25
+with contexts of 25, 50, ... tokens: cross-entropy in nats a token at shared noise levels t, and the
+likelihood bound along the path on which all positions share one level. A row that is done is a file
+in --out and is not run again. Prints a table and, as its last line, JSON.
+
+    python benchmarks/ablation.py --data reviews.u16.xz --seconds 60
+    python benchmarks/ablation.py --data reviews-bert.u16.xz --V 30522 --init minilm \
+        --rows random-init,encoder-init
+
+--data: files of little-endian uint16, xz-compressed (.u16.xz) or not (.u16), or token stores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import tempfile
+import time
+import traceback
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from runs import Pace, count_parameters, free, make_run, write_store
+
+from ssdlm import likelihood
+from ssdlm.config import BlockConfig, Config, EncoderConfig, override
+from ssdlm.data.shards import TokenStore
+from ssdlm.objective import normals
+from ssdlm.recipes import mini, paper_large
+from ssdlm.shapes import Tensor, Tokens
+from ssdlm.train import optimise, row_seeds
+from ssdlm.train.run import Run
+
+LEVELS = (0.25, 0.325, 0.4, 0.475, 0.55, 0.7)
+WARM_UP = 6
+"""Steps before the clock starts: the first ones compile."""
+QUIET = ("validate_sequences=0", "tensorboard=false", "ema=0", "own_share=0", "ramp_share=0")
+PAPER_IO = ("has_evidence=false", "is_shifted=false", "has_tied_simplex=false")
+ONE_BLOCK = ("objective=one_block", "micro_batch=128", "share_c=128")
+UNIFORM = ("levels=uniform", "stratify=false")
+ENCODER_RATE = ("schedule=wsd", "cooldown=0.4", "warmup=100", "clip=1", "beta2=0.98", "lr=5e-4")
+"""The paper's own rate is for batches of 6,144 and days; this one is for a minute."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model: what it is, and how it differs from recipe `mini`, or from `paper_large`."""
+
+    name: str
+    what: str
+    settings: tuple[str, ...]
+    kind: str = "block"
+
+
+ROWS = {
+    row.name: row
+    for row in (
+        Row(
+            "encoder",
+            "the paper's: encoder, softmax(w_t) in, one block, uniform t",
+            ONE_BLOCK + ENCODER_RATE,
+            "encoder",
+        ),
+        Row(
+            "paper-one",
+            "two streams, paper's in and out, one block, uniform t",
+            PAPER_IO + ONE_BLOCK + UNIFORM,
+        ),
+        Row("paper-one-band", "the same, t from the band", PAPER_IO + ONE_BLOCK),
+        Row("paper-all", "paper's in and out, all blocks, band", PAPER_IO),
+        Row("evidence-one", "evidence in and out, one block, band", ONE_BLOCK),
+        Row("evidence-all", "evidence in and out, all blocks, band (ours)", ()),
+        Row("evidence-all-l2", "ours, L2 loss", ("loss=l2",)),
+        Row(
+            "paper-one-l2",
+            "paper's in and out, one block, uniform t, L2 loss",
+            PAPER_IO + ONE_BLOCK + UNIFORM + ("loss=l2",),
+        ),
+        Row("random-init", "the encoder of --init, random weights", ENCODER_RATE, "random"),
+        Row("encoder-init", "the encoder of --init, its weights", ENCODER_RATE, "init"),
+    )
+}
+MAIN = [name for name, row in ROWS.items() if row.kind in ("block", "encoder")]
+
+
+def config_of(row: Row, args: argparse.Namespace) -> Config:
+    """Return the whole config of a row."""
+    is_gpu = torch.cuda.is_available()
+    settings = [*QUIET, "batch=256", f"precision={'bf16' if is_gpu else 'fp32'}"]
+    settings += [f"compile={str(is_gpu and not args.no_compile).lower()}"]
+    if row.kind != "block":
+        settings += ["init=", *ONE_BLOCK]
+    settings += [*row.settings]
+    if args.tiny:
+        settings += ["max_len=40", "batch=4", "micro_batch=2", "share_c=2", "warmup=1"]
+    if row.kind == "block":
+        sizes = ["num_layers=2", "num_heads=2", "D=32"] if args.tiny else []
+        return override(mini(), [*settings, *sizes, f"V={args.V}", f"B={10 if args.tiny else 25}"])
+    config = override(paper_large(), settings)
+    if row.kind == "init":
+        config = override(config, [f"init={args.init}"])
+    backbone = {} if row.kind == "init" else backbone_of(row, args)
+    return Config(EncoderConfig(backbone, B=10 if args.tiny else 25), config.data, config.train)
+
+
+def backbone_of(row: Row, args: argparse.Namespace) -> dict[str, Any]:
+    """Return the encoder of `mini`'s size, or the one that --init has."""
+    if row.kind == "random":
+        return json.loads((Path(args.init) / "config.json").read_text(encoding="utf-8"))
+    D, layers = (32, 2) if args.tiny else (512, 8)
+    return {
+        "model_type": "roberta",
+        "vocab_size": args.V,
+        "hidden_size": D,
+        "num_hidden_layers": layers,
+        "num_attention_heads": layers,
+        "intermediate_size": 4 * D,
+        "max_position_embeddings": 258,
+        "type_vocab_size": 1,
+        "pad_token_id": 1,
+    }
+
+
+def load_tokens(paths: list[str], limit: int) -> np.ndarray:
+    """Return the tokens of files and stores, one after the other."""
+    parts = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            store = TokenStore.open(path)
+            parts.append(store.read(0, len(store)))
+        else:
+            raw = path.read_bytes()
+            raw = lzma.decompress(raw) if path.suffix == ".xz" else raw
+            parts.append(np.frombuffer(raw, "<u2"))
+    return np.concatenate(parts)[: limit or None]
+
+
+def train_for(run: Run, seconds: float) -> float:
+    """Train by the clock; return the seconds that it took, compiling left out."""
+    pace, config = Pace(run.accelerator.device), run.config
+    endless = replace(config, train=replace(config.train, steps=10**9))
+    run.config = endless
+    for _ in range(WARM_UP if pace.is_cuda else 1):
+        advance(run, pace)
+    pace.finish()
+    began, first = time.perf_counter(), run.step
+    while (gone := time.perf_counter() - began) < seconds:
+        if gone > 0.05 * seconds:  # by then the speed is known
+            steps = max(run.step + 1, first + round((run.step - first) * seconds / gone))
+            run.config = replace(config, train=replace(config.train, steps=steps))
+        advance(run, pace)
+    pace.finish()
+    return time.perf_counter() - began
+
+
+def advance(run: Run, pace: Pace) -> None:
+    """Take one optimiser step."""
+    optimise(run)
+    run.step += 1
+    pace.step()
+
+
+def evaluate(run: Run, rows: Tokens, *, points: int) -> dict[str, Any]:
+    """Return the loss at each level and the bound, in nats a token, over all blocks but the first.
+
+    Compiled layers would be compiled anew for this; it is short, so they run as they are.
+    """
+    denoiser, B = run.denoiser.eval(), run.config.model.B
+    rows = rows.to(denoiser.device)
+    losses, bounds = [], []
+    with torch.no_grad(), run.accelerator.autocast(), torch.compiler.set_stance("force_eager"):
+        for c in range(B, rows.shape[1] - B + 1, B):
+            draw = noise_after(c, len(rows), run)
+            ask = likelihood.one_block(denoiser, rows[:, :c], rows[:, c : c + B], draw)
+            found = [ask(torch.tensor([t]), 1000 + i).nll.mean() for i, t in enumerate(LEVELS)]
+            losses.append(torch.stack(found))
+            rule = likelihood.gauss_legendre(points)
+            bounds.append(likelihood.bound(ask, likelihood.parallel(), rule).mean())
+    mean = torch.stack(losses).double().mean(0).tolist()
+    ce = {str(t): value for t, value in zip(LEVELS, mean, strict=True)}
+    return {"ce": ce, "bound": float(torch.stack(bounds).mean())}
+
+
+def noise_after(c: int, count: int, run: Run) -> Any:
+    """Return the noise of each measurement of the blocks after c tokens, alike for all models."""
+    V, B, device = run.denoiser.V, run.config.model.B, run.accelerator.device
+
+    def draw(k: int) -> Tensor:
+        seeds = row_seeds(c, k, np.arange(count)).to(device)
+        return normals(seeds, B, V)[..., :V].float()
+
+    return draw
+
+
+def run_row(row: Row, args: argparse.Namespace, store: Path) -> dict[str, Any]:
+    """Train and measure one row."""
+    free()
+    config = config_of(row, args)
+    run = make_run(config, store)
+    began = time.perf_counter()
+    seconds = train_for(run, args.seconds)
+    compiled = time.perf_counter() - began - seconds
+    figures = evaluate(run, held_rows(store, config), points=4 if args.tiny else 16)
+    sequences = run.step * config.train.batch
+    is_all = isinstance(config.model, BlockConfig) and config.train.objective == "all_blocks"
+    return {
+        "name": row.name,
+        "what": row.what,
+        "parameters": count_parameters(run.denoiser),
+        "seconds": seconds,
+        "compile_s": compiled,
+        "steps": run.step,
+        "sequences": sequences,
+        "supervised_tokens": sequences * (config.data.max_len if is_all else config.model.B),
+        **figures,
+    }
+
+
+def held_rows(store: Path, config: Config) -> Tokens:
+    """Return the held-out sequences, the same for every row."""
+    held = TokenStore.open(store, "holdout")
+    tokens = held.read(0, len(held) // config.data.max_len * config.data.max_len)
+    return torch.from_numpy(tokens.astype(np.int64)).view(-1, config.data.max_len)
+
+
+def show(found: dict[str, Any]) -> str:
+    """Return one line of the table."""
+    if "error" in found:
+        return f"| {found['name']} | failed: {found['error']} |"
+    ce = " | ".join(f"{value:.3f}" for value in found["ce"].values())
+    tokens = found["supervised_tokens"] / 1e6
+    return f"| {found['what']} | {found['steps']} | {tokens:.1f} | {ce} | {found['bound']:.3f} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", nargs="+", required=True, help="token files or stores")
+    parser.add_argument("--V", type=int, default=8192, help="vocabulary size of the tokens")
+    parser.add_argument("--tokens", type=int, default=0, help="read no more than this; 0: all")
+    parser.add_argument("--rows", default=",".join(MAIN), help=f"of {', '.join(ROWS)}")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of training, each row")
+    parser.add_argument("--init", default="", help="folder of a masked LM, for the last two rows")
+    parser.add_argument("--out", default="runs/ablation", help="where each row leaves its JSON")
+    parser.add_argument("--sequences", type=int, default=64, help="held-out ones")
+    parser.add_argument("--no-compile", action="store_true", help="train without torch.compile")
+    parser.add_argument("--tiny", action="store_true", help="small enough for a CPU")
+    args = parser.parse_args()
+    out, results = Path(args.out), []
+    out.mkdir(parents=True, exist_ok=True)
+    tokens, length = load_tokens(args.data, args.tokens), 40 if args.tiny else 200
+    held = args.sequences * length
+    print("| row | steps | M tokens | " + " | ".join(f"ce@{t}" for t in LEVELS) + " | bound |")
+    print("|" + "---|" * (len(LEVELS) + 4), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        store = write_store(Path(folder), tokens[:-held], tokens[-held:], V=args.V)
+        for row in (ROWS[name] for name in args.rows.split(",")):
+            path = out / f"{row.name}.json"
+            if not path.exists():
+                path.write_text(json.dumps(attempt(row, args, store)), encoding="utf-8")
+            results.append(json.loads(path.read_text(encoding="utf-8")))
+            print(show(results[-1]), flush=True)
+            if "error" in results[-1]:
+                path.unlink()
+    print(json.dumps({"seconds": args.seconds, "tokens": len(tokens), "results": results}))
+
+
+def attempt(row: Row, args: argparse.Namespace, store: Path) -> dict[str, Any]:
+    """Return a row's figures, or what went wrong; the other rows go on."""
+    try:
+        return run_row(row, args, store)
+    except Exception as error:
+        traceback.print_exc()
+        return {"name": row.name, "error": f"{type(error).__name__}: {str(error)[:200]}"}
+
+
+if __name__ == "__main__":
+    main()
