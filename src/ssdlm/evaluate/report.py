@@ -14,7 +14,7 @@ from typing import Any
 
 Interval = list[float]
 
-PERCENT = ("mauve", "dist", "rep", "self_bleu")
+PERCENT = ("mauve", "dist", "rep", "self_bleu", "control")
 """Figures whose name starts so are fractions, shown in percent; the JSON keeps fractions."""
 
 

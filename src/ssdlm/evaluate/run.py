@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from ssdlm.evaluate.bootstrap import Bootstrap
+from ssdlm.evaluate.control import control_figures
 from ssdlm.evaluate.figures import (
     Figure,
     delta_figure,
@@ -85,6 +86,8 @@ def evaluate(
     metrics: Sequence[str] | None = None,
     judge: str | Judge = SMOLLM2,
     features: Sequence[str] | None = None,
+    control_guides: Sequence[str] = (),
+    control_judges: Sequence[str] = (),
     out: str | os.PathLike[str] | None = None,
     mixed_lengths: bool = False,
     num_resamples: int = 1000,
@@ -95,7 +98,8 @@ def evaluate(
 
     `metrics` defaults to all that the input allows. `features` lists sources of MAUVE's features,
     the first giving `mauve`: `judge` for the judge's hidden states, `minilm`, a folder or a Hub id.
-    By default the judge's, with MiniLM as a second opinion where it is installed.
+    By default the judge's, with MiniLM as a second opinion where it is installed. The controls are
+    `CLASSIFIER=LABEL`: the guides that steered, and classifiers that had no part in it.
     """
     pools = read_pools(generations)
     gold, left = ([], 0) if reference is None else read_gold(reference, pools)
@@ -114,6 +118,8 @@ def evaluate(
     if "ppl" in chosen:
         _add_perplexity(found, texts, judge, observe)
     _add_diversity(found, texts, chosen)
+    asked = {"guides": control_guides, "judges": control_judges}
+    found.samples.extend(control_figures(pools, texts.bootstrap, device=device or "cpu", **asked))
     if left:
         found.remarks.append(f"{left} gold prompts have no generation and were left out")
     settings = {
@@ -122,6 +128,8 @@ def evaluate(
         "metrics": list(chosen),
         "judge": judge.name if isinstance(judge, Judge) else None,
         "features": sources,
+        "control_guides": list(control_guides),
+        "control_judges": list(control_judges),
         "mixed_lengths": mixed_lengths,
         "resamples": num_resamples,
         "level": texts.bootstrap.level,

@@ -1,0 +1,61 @@
+"""How often generated texts have the label that they were steered to.
+
+samples -> [control] -> run
+
+Internal accuracy asks the guide itself, external accuracy a classifier that had no part in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ssdlm.evaluate.bootstrap import Bootstrap, Statistic
+from ssdlm.evaluate.figures import Figure, measure
+from ssdlm.evaluate.samples import Pool
+from ssdlm.guides import load_reader
+from ssdlm.guides.classifiers import Reader, label_index
+from ssdlm.guides.wishes import Wish, find_guide, split_wish
+
+NEUTRAL = "neutral"
+"""The authors leave this label out of the choice, unless it is the one wished for."""
+
+
+def control_figures(
+    pools: Sequence[Pool],
+    bootstrap: Bootstrap,
+    *,
+    guides: Sequence[str] = (),
+    judges: Sequence[str] = (),
+    device: str = "cpu",
+) -> list[Figure]:
+    """Accuracy under guides and under outside judges, each given as `CLASSIFIER=LABEL`."""
+    figures = []
+    for name, wishes in (("control_internal", guides), ("control_external", judges)):
+        for text in wishes:
+            wish = split_wish(text)
+            reader = load_reader(find_guide(wish.name), device)
+            right = accuracy_by_prompt(pools, reader, wish)
+            label = name if len(wishes) == 1 else f"{name}:{text}"
+            figures.append(measure(label, weighted_mean(right, pools), bootstrap, most=1.0))
+    return figures
+
+
+def accuracy_by_prompt(pools: Sequence[Pool], reader: Reader, wish: Wish) -> np.ndarray:
+    """How many samples of each prompt have the label, read as prompt and continuation."""
+    texts = [pool.prompt + sample.text for pool in pools for sample in pool.samples]
+    wanted = label_index(dict(enumerate(reader.labels)), wish.label)
+    log_probs = reader.log_probs(texts)
+    for index, label in enumerate(reader.labels):
+        if label.lower() == NEUTRAL and index != wanted:
+            log_probs[:, index] = -np.inf
+    is_right = (log_probs.argmax(-1) == wanted).numpy() != wish.avoid
+    ends = np.cumsum([len(pool.samples) for pool in pools])
+    return np.array([part.sum() for part in np.split(is_right, ends[:-1])])
+
+
+def weighted_mean(right: np.ndarray, pools: Sequence[Pool]) -> Statistic:
+    """The share of right samples as a function of how often each prompt counts."""
+    sizes = np.array([len(pool.samples) for pool in pools])
+    return lambda weights: float((weights * right).sum() / max((weights * sizes).sum(), 1.0))
