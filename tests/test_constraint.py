@@ -1,5 +1,6 @@
 """What is demanded of a text holds, whatever the network says and however it is decoded."""
 
+import json
 import random
 import re
 from dataclasses import dataclass, field
@@ -7,7 +8,10 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from ssdlm import SSDLM, DecodeConfig
+from ssdlm import SSDLM, DecodeConfig, classifier_guide, cli
+from ssdlm.config import BlockConfig
+from ssdlm.constraint import constrained
+from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.tokenizer import load_tokenizer
 from tests import bpe, tiny
 
@@ -174,3 +178,136 @@ def test_demands_hold_in_random_cases(tokenizers, monkeypatch, which, part):
         for made in texts:
             check(model, made, **case)
     assert written > 25
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return SSDLM(tiny.encoder(), tiny.tokenizer(), DecodeConfig(length=18, B=(6,), T=4))
+
+
+@pytest.fixture(scope="module")
+def block():
+    torch.manual_seed(0)
+    denoiser = BlockDenoiser(BlockConfig(V=64, D=32, num_layers=2, num_heads=2))
+    for weight in denoiser.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    return SSDLM(denoiser.requires_grad_(False), tiny.tokenizer(), DecodeConfig(length=18, T=4))
+
+
+def test_a_row_with_its_own_demands_does_not_depend_on_its_batch(encoder, block):
+    prompts = ["the river", "the movie", "a dog", "so it goes"]
+    each = {
+        "must": [["cat"], [], ["old dog", "mill"], ["x"]],
+        "must_not": [["e"], ["x", "X"], [], ["a"]],
+        "suffix": ["", " end.", "", " END."],
+        "pin": [{}, {3: "why"}, {0: "-"}, {}],
+    }
+    for model in (encoder, block):
+        for grid in ("uniform", "staggered"):
+            options = {"seed": 5, "grid": grid}
+            together = model.generate(prompts, **each, **options)
+            for row, prompt in enumerate(prompts):
+                mine = {name: values[row] for name, values in each.items()}
+                alone = model.generate(prompt, **mine, **options)
+                assert alone == together[row]
+                check(model, alone, length=18, **mine)
+
+
+def test_asking_for_nothing_changes_nothing(encoder):
+    plain = encoder.generate("the river")
+    assert encoder.generate("the river", must=[], must_not=(), suffix="", pin={}) == plain
+
+
+def test_a_word_goes_where_the_network_wants_it():
+    tokenizer = tiny.tokenizer()
+    wanted = "it was a dog of ours"
+    model = SSDLM(Babbler(64, wanted=[]), tokenizer, DecodeConfig())
+
+    def denoise(cache, w_t, progress):
+        return 8 * torch.nn.functional.one_hot(torch.tensor([tokenizer.encode(wanted)]), 64).float()
+
+    model.denoiser.denoise = denoise
+    options = {"length": 20, "B": 20, "T": 3}
+    assert model.generate("", must=["dog"], **options).text == wanted
+    assert model.generate("", must=["cow"], **options).text != wanted
+    assert model.generate("", must_not=["a dog", "of"], **options).text[:11] == wanted[:11]
+
+
+def test_what_is_pinned_is_clean_to_the_network(block):
+    seen = []
+    inner = block.denoiser
+
+    class Spy:
+        V, K, max_len, device = inner.V, inner.K, inner.max_len, inner.device
+        prefill, extend = inner.prefill, inner.extend
+
+        def denoise(self, cache, w_t, progress):
+            seen.append((w_t, progress))
+            return inner.denoise(cache, w_t, progress)
+
+    rows, *_ = block.plan(["ab"], length=5, suffix=" yes")
+    for has_levels in (True, False):
+        seen.clear()
+        denoiser = constrained(Spy(), [rows[0].plan], has_levels)
+        cache = denoiser.prefill(torch.tensor([block.context("ab")]))
+        logits = denoiser.denoise(cache, torch.randn(1, 9, 64), torch.tensor(0.9))
+        w_t, progress = seen[0]
+        suffix = block.tokenizer.encode(" yes")
+        assert w_t[0, 5:].argmax(-1).tolist() == logits[0, 5:].argmax(-1).tolist() == suffix
+        assert set(w_t[0, 5:].unique().tolist()) == {-inner.K, inner.K}
+        if has_levels:
+            assert progress.tolist() == [pytest.approx([0.9] * 5 + [0.0] * 4)]
+        else:
+            assert progress.dim() == 0
+
+
+def test_the_network_reads_what_stands_after_the_gap(block):
+    texts = block.generate("ab", length=6, suffix=[" yes no"], num_samples=6)
+    other = block.generate("ab", length=6, suffix=[" no yes"], num_samples=6)
+    gaps = [[text.text[:6] for text in each] for each in (texts, other)]
+    assert gaps[0] != gaps[1]
+
+
+def test_streaming_ends_where_generating_does(encoder):
+    options = {"must": ["dog"], "end_at_sentence": True, "stop_at_end": True, "seed": 2}
+    *_, last = encoder.stream("the river", **options)
+    assert last.text == encoder.generate("the river", **options).text
+
+
+def test_control_and_constraints_go_together(encoder, tmp_path):
+    guide = classifier_guide(tiny.save_classifier(tmp_path / "classifier"), "positive")
+    asked = {"must": ["dog"], "must_not": ["a", "e"], "end_at_sentence": True}
+    made = encoder.generate("the", control=guide, lam=500.0, **asked)
+    check(encoder, made, length=18, **asked)
+    assert made != encoder.generate("the", **asked)
+
+
+def test_a_row_done_early_keeps_the_text_of_its_plan(tokenizers, monkeypatch):
+    """Its network changes its mind afterwards, while another row goes on."""
+    monkeypatch.setattr("ssdlm.api.RowNoise", CheapNoise)
+    tokenizer = tokenizers[0]
+    options = {"length": 16, "B": 8, "T": 12, "early_exit": True, "must": ["ab", "ba"]}
+    for seed in range(10):
+        wanted = tokenizer.encode(" ab ba. ")
+        model = SSDLM(Babbler(64, seed, wanted, is_steady=True), tokenizer, DecodeConfig())
+        for made in model.generate(["a", "b"], seed=seed, **options):
+            check(model, made, **options)
+
+
+def test_a_model_with_more_logits_than_tokens_is_held_to_them_too():
+    model = SSDLM(Babbler(70, wanted=[68, 69, 3]), tiny.tokenizer(), DecodeConfig())
+    asked = {"must": ["dog"], "must_not": ["d", "c"], "end_at_sentence": True}
+    for made in model.generate(["a"] * 5, seed=[*range(5)], length=12, B=5, T=3, **asked):
+        check(model, made, length=12, **asked)
+
+
+def test_the_command_line_takes_constraints(encoder, tmp_path, capsys):
+    encoder.save_pretrained(tmp_path)
+    words = ["generate", "the", "--model", str(tmp_path), "--length", "9", "--json"]
+    words += ["--must", "cat", "--must-not", "e", "--must-not", "x", "--suffix", " so.", "--T", "3"]
+    assert cli.main([*words, "--end-at-sentence"]) == 0
+    text = json.loads(capsys.readouterr().out)["text"]
+    assert re.search(r"\bcat\b", text[:9])
+    assert text.endswith(" so.")
+    assert cli.main([*words, "--must", "too long"]) == 2
+    assert "raise length or drop a word" in capsys.readouterr().err

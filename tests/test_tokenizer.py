@@ -10,7 +10,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
 from ssdlm.tokenizer import Tokenizer, load_tokenizer, nested
-from tests import bpe
+from tests import bpe, tiny
 
 
 @pytest.fixture
@@ -217,3 +217,23 @@ def test_a_name_on_the_hub_without_our_files_is_left_to_transformers(tmp_path, m
         transformers.AutoTokenizer, "from_pretrained", lambda name, use_fast: theirs
     )
     assert load_tokenizer("old-kind").encode("the rivers") == [5, 6, 7]
+
+
+def test_the_bytes_of_tokens_make_up_the_text(tmp_path):
+    generator = random.Random(0)
+    made = [tiny.tokenizer(), load_tokenizer(bpe.write_gpt2(tmp_path / "gpt2"))]
+    made += [load_tokenizer(bpe.write_roberta(tmp_path / "roberta"))]
+    for tokenizer in made:
+        spellings = tokenizer.token_bytes()
+        assert len(spellings) == tokenizer.V
+        for _ in range(50):
+            ids = generator.choices(range(tokenizer.V), k=12)
+            text = b"".join(spellings[i] for i in ids).decode(errors="replace")
+            assert text == tokenizer.decode(ids)
+
+
+def test_the_bytes_of_word_pieces_hold_the_space_before_them():
+    vocab = {"[UNK]": 0, "dog": 1, "##s": 2, "a": 3, "[SEP]": 4}
+    backend = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocab, unk_token="[UNK]"))
+    backend.decoder = tokenizers.decoders.WordPiece()
+    assert Tokenizer(backend).token_bytes()[1:4] == [b" dog", b"s", b" a"]

@@ -35,8 +35,8 @@ class Wish:
     def __post_init__(self) -> None:
         for name in ("must", "must_not"):
             for word in getattr(self, name):
-                if not isinstance(word, str) or not word.strip():
-                    raise ValueError(f"{name}={word!r} is not a word; give a text with letters")
+                if not isinstance(word, str) or not word:
+                    raise ValueError(f"{name}={word!r} is not a word; write one")
         if not isinstance(self.suffix, str):
             raise ValueError(f"suffix={self.suffix!r} is not a text; give the text after the gap")
 
@@ -46,8 +46,8 @@ def wishes(
     *,
     must: str | Sequence[Any] = (),
     must_not: str | Sequence[Any] = (),
-    suffix: str | Sequence[str] = "",
-    pin: Mapping[int, str] | Sequence[Mapping[int, str]] = (),
+    suffix: str | Sequence[Any] = "",
+    pin: Mapping[Any, Any] | Sequence[Any] = (),
     end_at_sentence: bool = False,
 ) -> list[Wish]:
     """Return a wish for each prompt; every option is for all of them, or a list with one each."""
@@ -78,6 +78,8 @@ def is_words(value: Any) -> bool:
 
 def as_words(value: Any) -> tuple[str, ...]:
     """Return the words of a word or a list of them."""
+    if not isinstance(value, Sequence):
+        raise ValueError(f"{value!r} is not a word or a list of words; write one")
     return (value,) if isinstance(value, str) else tuple(value)
 
 
