@@ -149,15 +149,17 @@ def test_every_strategy_writes(model, projection, rule):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length": 0}, "length=0 is out of range; write 1 token or more"),
+        ({"length": 0}, "length=0 is out of range; write 1 to 1000000 tokens"),
         ({"B": 0}, "B=0 is out of range"),
         ({"B": [4, -1]}, "B=4,-1 is out of range"),
         ({"B": 65}, "B=65 is longer than the model's 64 positions; lower B"),
-        ({"T": 0}, "T=0 is out of range; use 1 step or more"),
+        ({"T": 0}, "T=0 is out of range; use 1 to 1000000 steps"),
         ({"top_p": 1.1}, "top_p=1.1 is out of range; use 0 (greedy) to 1"),
         ({"top_p": float("nan")}, "top_p=nan is out of range"),
         ({"projection": "even"}, "projection='even' is unknown; choose one of greedy, sampling"),
         ({"rule": "ddim"}, "rule='ddim' is unknown; choose one of renoise"),
+        ({"T": 10**12}, "T=1000000000000 is out of range"),
+        ({"length": 10**20}, "is out of range; write 1 to 1000000 tokens"),
         ({"T": 2.5}, "T=2.5 is not a whole number"),
         ({"B": 2.5}, "B=2.5 is not a whole number"),
         ({"B": [3, "4"]}, "B='4' is not a whole number"),
@@ -171,6 +173,7 @@ def test_every_strategy_writes(model, projection, rule):
         ({"steps": 5}, "there is no option 'steps'"),
         ({"num_samples": 0}, "num_samples=0 writes nothing"),
         ({"seed": [1, 2]}, "2 seeds for 1 prompts"),
+        ({"control": str, "lam": float("inf")}, "lam=inf is not a finite number"),
         ({"lam": [1.0]}, "1 values of lam for 0 guides"),
     ],
 )
@@ -193,6 +196,8 @@ def test_bad_prompts_are_refused(model):
         model.generate([])
     with pytest.raises(ValueError, match=r"reach outside 0\.\.63"):
         model.generate([[3, 64]])
+    with pytest.raises(ValueError, match="is not UTF-8"):
+        model.generate("caf\udce9")
     with pytest.raises(ValueError, match="this checkpoint has no tokenizer"):
         SSDLM(tiny.encoder()).generate("the")
 

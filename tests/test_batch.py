@@ -87,6 +87,13 @@ def test_a_bad_line_is_named_before_anything_is_written(model, tmp_path, line, w
     assert [path.name for path in tmp_path.iterdir()] == ["prompts.jsonl"]
 
 
+def test_a_bad_option_leaves_no_file_behind(model, source, tmp_path):
+    before = list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="T=0"):
+        write(model, source, tmp_path / "out.jsonl", T=0)
+    assert list(tmp_path.iterdir()) == before
+
+
 def test_an_empty_file_is_refused(model, tmp_path):
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(ValueError, match="has no prompts"):

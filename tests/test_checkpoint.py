@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from ssdlm import checkpoint
 from ssdlm.api import SSDLM
-from ssdlm.config import DecodeConfig
+from ssdlm.config import BlockConfig, DecodeConfig
 from tests import tiny
 
 RELEASED = Path(__file__).parent / "parity" / "sampling"
@@ -178,3 +179,48 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(ValueError, match="exists already"), checkpoint.new_folder(tmp_path):
         pass
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"K": float("nan")}, "K=nan"),
+        ({"K": -1.0}, "K=-1.0"),
+        ({"B": 0}, "B=0"),
+        ({"T": -1}, "T=-1"),
+        ({"denoiser": []}, "denoiser="),
+        ({"vocab_size": 10**12}, "different models"),
+        ({"hidden_size": -32}, "negative dimension"),
+        ({"hidden_size": "a"}, "hidden_size"),
+        ({"num_attention_heads": 0}, "no masked LM"),
+    ],
+    ids=str,
+)
+def test_settings_no_model_can_have_are_refused_before_memory_is_filled(saved, change, words):
+    _, folder = saved
+    settings = json.loads((folder / "config.json").read_text())
+    home = settings if change.keys() <= settings.keys() else settings["backbone"]
+    home.update(change)
+    (folder / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=words):
+        SSDLM.from_pretrained(folder, device="cpu")
+
+
+@pytest.mark.parametrize("change", [{"V": 0}, {"D": -4}, {"num_heads": 0}, {"num_layers": -1}])
+def test_a_block_denoiser_of_impossible_sizes_is_refused(change):
+    with pytest.raises(ValueError, match="no network has"):
+        checkpoint.build(BlockConfig(**{"V": 50, "D": 32, "num_heads": 2} | change))
+
+
+def test_weights_that_are_not_numbers_are_refused(saved):
+    _, folder = saved
+    tensors = checkpoint.read_tensors(folder / "model.safetensors")
+    tensors["time_embed.bias"] = tensors["time_embed.bias"] / 0
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"time_embed\.bias holds infinities or NaN"):
+        SSDLM.from_pretrained(folder, device="cpu")
+
+
+def test_a_device_without_memory_is_refused(saved):
+    with pytest.raises(ValueError, match="device='meta'"):
+        SSDLM.from_pretrained(saved[1], device="meta")

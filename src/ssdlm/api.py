@@ -232,6 +232,8 @@ class SSDLM:
                 "this checkpoint has no tokenizer; give prompts as lists of ids, or put "
                 "tokenizer.json beside its weights"
             )
+        if not prompt.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in prompt):
+            raise ValueError(f"prompt {prompt!r} is not UTF-8; save or type it as UTF-8")
         return tuple(self.tokenizer.encode(prompt) if prompt else [self.tokenizer.end_of_text])
 
     def text(self, tokens: Sequence[int]) -> str:

@@ -39,6 +39,8 @@ def generate_file(
     run = digest(lines, settings | {"num_samples": num_samples})
     if target.exists():
         return finished(target, run, len(lines) * num_samples)
+    first = lines[0]["prompt"]
+    model.plan([first], num_samples=num_samples, **options)  # bad options leave no file behind
     part = target.with_name(target.name + ".part")
     done = resume(part, run, num_samples)
     size = PROMPTS_AT_A_TIME.get(model.denoiser.device.type, MANY)

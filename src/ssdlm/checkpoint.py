@@ -81,7 +81,7 @@ def place_of(device: str) -> torch.device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         place = torch.device(device)
-        torch.empty(0, device=place)
+        torch.zeros(1, device=place).item()  # fails where there is no device, or nothing behind it
     except (RuntimeError, AssertionError) as error:
         raise ValueError(
             f"device={device!r} is not there ({str(error).splitlines()[0]}); use auto or cpu"
@@ -91,15 +91,19 @@ def place_of(device: str) -> torch.device:
 
 def load_ours(folder: Path, settings: dict[str, Any]) -> nn.Module:
     """Return the denoiser that `save_denoiser` wrote."""
-    denoiser = build(config_of(folder, settings))
-    fill(denoiser, read_tensors(folder / WEIGHTS), source=folder / WEIGHTS)
+    config, source = config_of(folder, settings), folder / WEIGHTS
+    tensors = read_tensors(source)
+    with torch.device("meta"):  # sizes that do not fit are refused before they fill the memory
+        require_shapes(build(config).state_dict(), tensors, source=source)
+    denoiser = build(config)
+    fill(denoiser, tensors, source=source)
     return denoiser
 
 
 def config_of(folder: Path, settings: dict[str, Any]) -> EncoderConfig | BlockConfig:
     """Return the denoiser's own settings from those of config.json."""
     kind = settings.get("denoiser", "")
-    if kind not in DENOISERS:
+    if not isinstance(kind, str) or kind not in DENOISERS:
         raise ValueError(f"{folder / CONFIG}: denoiser={kind!r} is not one of {list(DENOISERS)}")
     known = {k: v for k, v in settings.items() if k not in ("model_type", "architectures")}
     return from_json(DENOISERS[kind], known)
@@ -111,6 +115,10 @@ def build(config: EncoderConfig | BlockConfig) -> nn.Module:
         return EncoderDenoiser.from_config(config)
     from ssdlm.denoiser.block import BlockDenoiser
 
+    sizes = ("V", "D", "num_layers", "num_heads", "expansion")
+    if any(getattr(config, name) < 1 for name in sizes) or config.D % config.num_heads:
+        told = ", ".join(f"{name}={getattr(config, name)}" for name in sizes)
+        raise ValueError(f"no network has {told}; use 1 or more of each, D a multiple of num_heads")
     return BlockDenoiser(config)
 
 
@@ -120,15 +128,14 @@ def load_released(folder: Path, settings: dict[str, Any]) -> EncoderDenoiser:
         raise ValueError(
             f"{folder / CONFIG} names no model_type; it should be a masked LM's config"
         )
-    denoiser = EncoderDenoiser.from_masked_lm(masked_lm(settings))
     weights = WEIGHTS if (folder / WEIGHTS).exists() else "pytorch_model.bin"
-    parts: dict[str, nn.Module] = {
-        weights: denoiser.backbone,
-        RELEASED[0]: denoiser.simplex_embed,
-        RELEASED[1]: denoiser.time_embed,
-    }
-    for name, module in parts.items():
-        fill(module, read_tensors(folder / name), source=folder / name)
+    tensors = {name: read_tensors(folder / name) for name in (weights, *RELEASED)}
+    with torch.device("meta"):  # sizes that do not fit are refused before they fill the memory
+        require_shapes(masked_lm(settings).state_dict(), tensors[weights], source=folder / weights)
+    denoiser = EncoderDenoiser.from_masked_lm(masked_lm(settings))
+    modules = denoiser.backbone, denoiser.simplex_embed, denoiser.time_embed
+    for (name, values), module in zip(tensors.items(), modules, strict=True):
+        fill(module, values, source=folder / name)
     return denoiser
 
 
@@ -138,21 +145,17 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, source: Path) -> N
     A leading `module.` is dropped, entries of old versions are ignored, and a tensor that is tied
     to another may be absent.
     """
-    tensors = {key.removeprefix("module."): value for key, value in tensors.items()}
-    tensors = {key: value for key, value in tensors.items() if not is_legacy(key)}
-    own = module.state_dict()
+    tensors, own = renamed(tensors), module.state_dict()
     given = {own[key].data_ptr(): value for key, value in tensors.items() if key in own}
     missing = [key for key, value in own.items() if value.data_ptr() not in given]
     if missing:
         raise ValueError(f"{source} lacks {some(missing)}; config.json describes another model")
     if extra := [key for key in tensors if key not in own]:
         raise ValueError(f"{source} also holds {some(extra)}; config.json describes another model")
+    require_shapes(own, tensors, source=source)
     for key, value in tensors.items():
-        if value.shape != own[key].shape:
-            raise ValueError(
-                f"{source}: {key} is {tuple(value.shape)} where config.json means "
-                f"{tuple(own[key].shape)}; the two belong to different models"
-            )
+        if not bool(value.isfinite().all()):
+            raise ValueError(f"{source}: {key} holds infinities or NaN; get the file anew")
         if not torch.equal(value, given[own[key].data_ptr()]):
             raise ValueError(
                 f"{source}: {key} differs from the tensor it is tied to; "
@@ -161,6 +164,24 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, source: Path) -> N
     with torch.no_grad():
         for key, value in tensors.items():
             own[key].copy_(value)
+
+
+def renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors without a leading `module.` and without what only old versions had."""
+    plain = {key.removeprefix("module."): value for key, value in tensors.items()}
+    return {key: value for key, value in plain.items() if not is_legacy(key)}
+
+
+def require_shapes(
+    own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], *, source: Path
+) -> None:
+    """Refuse tensors of other shapes than a module's own of the same names."""
+    for key, value in renamed(tensors).items():
+        if key in own and value.shape != own[key].shape:
+            raise ValueError(
+                f"{source}: {key} is {tuple(value.shape)} where config.json means "
+                f"{tuple(own[key].shape)}; the two belong to different models"
+            )
 
 
 def is_legacy(key: str) -> bool:

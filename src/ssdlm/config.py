@@ -12,6 +12,9 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 C = TypeVar("C")
 
+MOST = 10**6
+"""Tokens in a text and steps in a block: more is a slip of the hand, and would fill the memory."""
+
 
 @dataclass(frozen=True)
 class EncoderConfig:
@@ -25,6 +28,9 @@ class EncoderConfig:
     """Block length in training."""
     T: int = 5000
     """Diffusion steps in training."""
+
+    def __post_init__(self) -> None:
+        require_simplex(self)
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,9 @@ class BlockConfig:
     """A second input channel for the previous step's belief."""
     next_token_weight: float = 1.0
     """Weight of the context stream's next-token loss beside the blocks' loss."""
+
+    def __post_init__(self) -> None:
+        require_simplex(self)
 
 
 CHOICES = {
@@ -104,9 +113,9 @@ class DecodeConfig:
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
             choose(name, getattr(self, name), choices)
-        require(self.length >= 1, "length", self.length, "write 1 token or more")
+        require(1 <= self.length <= MOST, "length", self.length, f"write 1 to {MOST} tokens")
         require(bool(self.B) and min(self.B) >= 1, "B", show(self.B), "a block has 1 token or more")
-        require(self.T >= 1, "T", self.T, "use 1 step or more")
+        require(1 <= self.T <= MOST, "T", self.T, f"use 1 to {MOST} steps")
         require(
             0 <= self.top_p <= 1, "top_p", self.top_p, "use 0 (greedy) to 1 (the whole vocabulary)"
         )
@@ -122,8 +131,10 @@ class DecodeConfig:
     def blocks(self) -> list[int]:
         """Return the lengths of the blocks that add up to `length`."""
         lengths: list[int] = []
-        while (left := self.length - sum(lengths)) > 0:
+        left = self.length
+        while left > 0:
             lengths.append(min(left, self.B[min(len(lengths), len(self.B) - 1)]))
+            left -= lengths[-1]
         return lengths
 
 
@@ -294,6 +305,13 @@ def require(holds: bool, name: str, value: Any, remedy: str) -> None:
     """Raise a ValueError that names the setting, its value and the remedy, unless it holds."""
     if not holds:
         raise ValueError(f"{name}={value} is out of range; {remedy}")
+
+
+def require_simplex(config: EncoderConfig | BlockConfig) -> None:
+    """Refuse a simplex scale, block length or number of steps that no model can have."""
+    require(0 < config.K < math.inf, "K", config.K, "the paper's is 5")
+    require(config.B >= 1, "B", config.B, "a block has 1 token or more")
+    require(config.T >= 1, "T", config.T, "use 1 step or more")
 
 
 def choose(name: str, value: Any, choices: Sequence[Any]) -> Any:

@@ -16,8 +16,8 @@ from ssdlm import simplex
 from ssdlm.config import CHOICES, choose
 from ssdlm.shapes import Block, Levels, Mask, Simplex, Tensor
 
-SMALL = 1024
-"""Up to this many tokens sorting them is the fastest."""
+SMALL = 2048
+"""Up to this many tokens sorting them costs no more than anything else."""
 FEW = 64
 """A nucleus of this many tokens or fewer is found by looking at no others."""
 

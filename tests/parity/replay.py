@@ -56,6 +56,7 @@ def replay(folder: Path) -> dict[str, float | int]:
     trace = {key: torch.from_numpy(value) for key, value in np.load(folder / "trace.npz").items()}
     denoiser = SSDLM.from_pretrained(folder).denoiser
     K, top_p, lam = float(meta["K"]), float(meta["top_p"]), float(meta["control_lambda"])
+    denoiser.K = K  # the released layout does not say; the library takes the paper's 5
     if lam > 0:
         guide = classifier_guide(
             folder / "classifier", meta["control_label"], sees="block", has_special_tokens=False

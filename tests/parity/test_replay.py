@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.parity.plain import record
 
 from ssdlm import schedule
 from ssdlm.checkpoint import load_denoiser
@@ -79,3 +80,26 @@ def test_prefixed_keys_and_a_missing_tied_decoder_are_the_same_model(tmp_path, c
     ours, theirs = (load_denoiser(path).state_dict() for path in (folder, HERE / "greedy"))
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
     assert replay(folder, capsys)[0] == 0
+
+
+SIZES = {"V": 70, "D": 16, "N": 2, "C": 1, "B": 3, "blocks": 2, "T": 6, "K": 5.0, "positions": 40}
+PLAIN = {"projection": "multi_hot", "top_p": 0.5, "control_lambda": 0.0, "control_label": 0}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"top_p": 0.0, "N": 1, "B": 1, "T": 1, "blocks": 1},
+        {"V": 1300, "D": 32, "top_p": 0.95, "prefix": "module."},
+        {"C": 12, "B": 7, "positions": 28, "has_decoder": False},
+        {"projection": "sampling", "top_p": 0.9, "N": 4, "T": 15},
+        {"projection": "sampling", "top_p": 0.99, "control_lambda": 3.0, "control_label": 2},
+        {"control_lambda": 500.0, "control_label": 1, "N": 3, "prefix": "module."},
+        {"K": 3.0, "top_p": 0.2},
+    ],
+    ids=lambda change: ",".join(f"{key}={value}" for key, value in change.items()),
+)
+def test_a_run_of_any_size_agrees_with_a_plain_reading(change, tmp_path, capsys):
+    record(tmp_path, seed=len(change), **SIZES | PLAIN | change)
+    code, result = replay(tmp_path, capsys)
+    assert code == 0, result

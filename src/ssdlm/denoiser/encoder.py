@@ -149,9 +149,10 @@ def masked_lm(settings: dict[str, Any]) -> Any:
     try:
         config = AutoConfig.for_model(**settings)
         return AutoModelForMaskedLM.from_config(config)
-    except (ValueError, TypeError, KeyError) as error:
+    except Exception as error:  # from a wrong kind of value to sizes that no memory holds
+        told = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(
-            f"model_type={kind!r} makes no masked LM ({str(error).splitlines()[0]}); "
+            f"model_type={kind!r} makes no masked LM with these settings ({told}); "
             "use a RoBERTa or BERT configuration"
         ) from error
 
