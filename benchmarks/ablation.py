@@ -272,12 +272,19 @@ def main() -> None:
 
 
 def attempt(row: Row, args: argparse.Namespace, store: Path) -> dict[str, Any]:
-    """Return a row's figures, or what went wrong; the other rows go on."""
-    try:
-        return run_row(row, args, store)
-    except Exception as error:
-        traceback.print_exc()
-        return {"name": row.name, "error": f"{type(error).__name__}: {str(error)[:200]}"}
+    """Return a row's figures, or what went wrong; the other rows go on.
+
+    Where compiling fails the row is trained without, and says so.
+    """
+    told = ""
+    for is_eager in sorted({args.no_compile, True}):
+        chosen = argparse.Namespace(**(vars(args) | {"no_compile": is_eager}))
+        try:
+            return run_row(row, chosen, store) | {"is_compiled": not is_eager}
+        except Exception as error:
+            traceback.print_exc()
+            told = f"{type(error).__name__}: {str(error)[:200]}"
+    return {"name": row.name, "error": told}
 
 
 if __name__ == "__main__":
