@@ -16,7 +16,8 @@ from ssdlm.tokenizer import load_tokenizer
 from tests import bpe, tiny
 
 K, CPU = 5.0, torch.device("cpu")
-LETTERS = "abAB"
+LETTERS = ["abAB", "abAB\u00e9"]
+"""What random words are made of, for either tokenizer."""
 SIGNS = [" ", ".", "!", "\n", "'", "-"]
 
 
@@ -95,18 +96,18 @@ def check(model: SSDLM, made, *, length, must=(), must_not=(), suffix="", pin=No
         assert tokenizer.end_of_text not in made.tokens
 
 
-def random_word(rng: random.Random) -> str:
-    word = "".join(rng.choices(LETTERS, k=rng.randint(1, 3)))
+def random_word(rng: random.Random, letters: str) -> str:
+    word = "".join(rng.choices(letters, k=rng.randint(1, 3)))
     if rng.random() < 0.15:
-        word = rng.choice([f"{word} {rng.choice(LETTERS)}", f"{word}.", f"-{word}", f"{word}'s"])
+        word = rng.choice([f"{word} {rng.choice(letters)}", f"{word}.", f"-{word}", f"{word}'s"])
     return word
 
 
-def random_text(rng: random.Random, size: int) -> str:
-    return "".join(rng.choices([*LETTERS, *SIGNS], k=size))
+def random_text(rng: random.Random, letters: str, size: int) -> str:
+    return "".join(rng.choices([*letters, *SIGNS], k=size))
 
 
-def random_case(rng: random.Random) -> dict:
+def random_case(rng: random.Random, letters: str) -> dict:
     """Constraints and decoding options of every kind."""
     length = rng.randint(1, 24)
     case = {
@@ -127,13 +128,13 @@ def random_case(rng: random.Random) -> dict:
     if case["returns"] == "logits" and rng.random() < 0.2:
         case["projection"] = "mean"
     if rng.random() < 0.5:
-        case["must"] = [random_word(rng) for _ in range(rng.randint(1, 3))]
+        case["must"] = [random_word(rng, letters) for _ in range(rng.randint(1, 3))]
     if rng.random() < 0.8:
-        case["must_not"] = [random_word(rng) for _ in range(rng.randint(1, 4))]
+        case["must_not"] = [random_word(rng, letters) for _ in range(rng.randint(1, 4))]
     if rng.random() < 0.25:
-        case["suffix"] = random_text(rng, rng.randint(1, 5)) + rng.choice(["", "."])
+        case["suffix"] = random_text(rng, letters, rng.randint(1, 5)) + rng.choice(["", "."])
     if rng.random() < 0.25:
-        case["pin"] = {rng.randrange(length): random_text(rng, rng.randint(1, 3))}
+        case["pin"] = {rng.randrange(length): random_text(rng, letters, rng.randint(1, 3))}
     return case
 
 
@@ -157,18 +158,18 @@ class CheapNoise:
 @pytest.mark.parametrize("part", range(3))
 def test_demands_hold_in_random_cases(tokenizers, monkeypatch, which, part):
     monkeypatch.setattr("ssdlm.api.RowNoise", CheapNoise)
-    tokenizer = tokenizers[which]
+    tokenizer, letters = tokenizers[which], LETTERS[which]
     written = 0
     for number in range(50):
         rng = random.Random(f"{which} {part} {number}")
-        case = random_case(rng)
+        case = random_case(rng, letters)
         tempting = " ".join([*case.get("must_not", []), *case.get("must", [])])
-        tempting += random_text(rng, 3)
+        tempting += random_text(rng, letters, 3)
         babbler = Babbler(tokenizer.V, rng.randrange(2**30), tokenizer.encode(tempting))
         babbler.is_steady = case["early_exit"]
         model = SSDLM(babbler, tokenizer, DecodeConfig())
         size = rng.choice([0, 1, 4])
-        prompts = [random_text(rng, size) for _ in range(2)]
+        prompts = [random_text(rng, letters, size) for _ in range(2)]
         try:
             texts = model.generate(prompts, seed=number, **case)
         except ValueError as error:

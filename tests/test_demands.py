@@ -27,6 +27,7 @@ def test_options_are_for_all_prompts_or_one_each():
         ({"must": ["caf\u00e9"]}, "cannot be written with this tokenizer"),
         ({"must": [""]}, "must='' is not a word"),
         ({"must_not": ["a", ""]}, "must_not='' is not a word; write one"),
+        ({"must": ["\udc80"]}, "is not UTF-8; save or type it as UTF-8"),
         ({"must": [3]}, "3 is not a word or a list of words"),
         ({"must": [["a"], ["b"]]}, "is not one for each of 1 prompts; give one each"),
         ({"suffix": ["a", "b"]}, "suffix=['a', 'b'] is not one for each of 1 prompts"),

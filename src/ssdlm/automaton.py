@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 WORD_BYTES = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz")
-"""What continues a word. A byte of another alphabet does not: better one match too many."""
+"""What continues a forbidden word. No byte of another alphabet does: better a match too many."""
 LAST_CASED = 0x1E944
 """No character beyond has another case."""
 DEAD = 0
@@ -37,15 +37,6 @@ class Matcher:
 
     words: tuple[str, ...]
 
-    def begun(self, *, is_inside: bool) -> Items:
-        """Return the words that may begin here; inside a word only those that begin with a sign."""
-        return frozenset(
-            item
-            for number, word in enumerate(self.words)
-            if not (is_inside and continues_word(word[0]))
-            for item in self.at(number, 0)
-        )
-
     def at(self, number: int, index: int) -> list[Item]:
         """Return what a word waits for at one of its characters, or after its last."""
         word = self.words[number]
@@ -56,7 +47,7 @@ class Matcher:
     def step(self, items: Items, byte: int) -> tuple[Items, bool]:
         """Return the words under way after one more byte, and whether one has been completed."""
         is_inside, has_match = byte in WORD_BYTES, False
-        after: set[Item] = set(self.begun(is_inside=is_inside))
+        after: set[Item] = set(begun(self, is_inside))
         for number, index, awaited in items:
             word = self.words[number]
             if not awaited:
@@ -71,18 +62,18 @@ class Matcher:
 
     def after(self, text: bytes) -> Items:
         """Return what a prompt leaves under way, and what may begin where it ends."""
-        items = self.begun(is_inside=False)
+        items = begun(self, False)
         longest = max((len(word.encode()) for word in self.words), default=0)
         for byte in text[-4 * longest - 1 :]:
             items, _ = self.step(items, byte)
         # A word complete in the prompt is the prompt's own; a text also stands for itself.
-        return frozenset(i for i in items if i[2]) | self.begun(is_inside=False)
+        return frozenset(i for i in items if i[2]) | begun(self, False)
 
     def find(self, text: bytes) -> str | None:
         """Return a word that occurs in the text on its own, if one does."""
         for number, word in enumerate(self.words):
             alone = Matcher(self.words[number : number + 1])
-            items = alone.begun(is_inside=False)
+            items = begun(alone, False)
             for byte in text + b" ":
                 items, has_match = alone.step(items, byte)
                 if has_match:
@@ -112,6 +103,17 @@ class Matcher:
             rows.append(row)
         accepts = [False] + [all(awaited for _, _, awaited in items) for items in queue]
         return np.array(rows, dtype=np.int32), np.array(accepts)
+
+
+@lru_cache(maxsize=64)
+def begun(matcher: Matcher, is_inside: bool) -> Items:
+    """Return the words that may begin here; inside a word only those that begin with a sign."""
+    return frozenset(
+        item
+        for number, word in enumerate(matcher.words)
+        if not (is_inside and continues_word(word[0]))
+        for item in matcher.at(number, 0)
+    )
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ class Automaton:
     restart: np.ndarray
     """Each state with the ends of sentences forgotten (S,)."""
     breaks: np.ndarray
-    """Which tokens begin with something that continues no word (V,)."""
+    """Which tokens surely continue no word: they begin with a sign or space of ASCII (V,)."""
     end_of_text: int | None
     """The token at which a text is cut, if it is."""
     start: int
@@ -208,7 +210,7 @@ def automaton(
         following[:, end_of_text] = np.where(accepts, over, DEAD)
         following = np.vstack([following, np.full_like(following[:1], over)])
         accepts, restart = np.append(accepts, True), np.append(restart, over)
-    breaks = np.array([bool(s) and s[0] not in WORD_BYTES for s in spellings])
+    breaks = np.array([bool(s) and s[0] < 0x80 and s[0] not in WORD_BYTES for s in spellings])
     start = 3 if is_sentence else 1
     return Automaton(following, accepts, restart, breaks, end_of_text, start, sentences)
 

@@ -39,6 +39,9 @@ class Wish:
                     raise ValueError(f"{name}={word!r} is not a word; write one")
         if not isinstance(self.suffix, str):
             raise ValueError(f"suffix={self.suffix!r} is not a text; give the text after the gap")
+        for text in (*self.must, *self.must_not, self.suffix, *(text for _, text in self.pin)):
+            if any("\ud800" <= char <= "\udfff" for char in text):
+                raise ValueError(f"{text!r} is not UTF-8; save or type it as UTF-8")
 
 
 def wishes(

@@ -15,7 +15,7 @@ import numpy as np
 from ssdlm.automaton import Automaton
 
 FREE, BREAK = -1, -2
-"""Slots without a token: any will do, or one that begins with no letter."""
+"""Slots without a token: any will do, or one that continues no word."""
 
 
 class Word(NamedTuple):
