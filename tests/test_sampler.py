@@ -260,3 +260,20 @@ def test_a_decided_position_stays_and_later_ones_see_its_token():
     for w_t, progress in seen:
         assert torch.equal(w_t[progress == 0], decided[progress == 0])
     assert (seen[-1][1] == 0).sum() >= 4
+
+
+@pytest.mark.parametrize("t", [1, 4, 9])
+def test_each_step_rule_is_its_equation(t):
+    levels, K = Uniform(10)(3), 5.0
+    a, before = levels.alpha_bar[t].item(), levels.alpha_bar[t - 1].item()
+    w_t, w_hat, z = torch.randn(3, 2, 3, 7, generator=torch.Generator().manual_seed(t))
+    fresh = before**0.5 * w_hat + (1 - before) ** 0.5 * K * z  # Eq. 18
+    inferred = (1 - before) ** 0.5 * (w_t - a**0.5 * w_hat) / (1 - a) ** 0.5
+    factor = ((a / before) * (1 - before) / (1 - a)) ** 0.5  # Eq. 21 has it, Eq. 22 has not
+    wanted = {
+        Renoise(): fresh,
+        Ddpm(): before**0.5 * w_hat + factor * inferred,
+        Ddpm(simplified=True): before**0.5 * w_hat + inferred,
+    }
+    for rule, expected in wanted.items():
+        assert torch.allclose(rule(w_t, w_hat, grid=levels, t=t, K=K, z=z), expected, atol=1e-5)
