@@ -215,6 +215,7 @@ def run_row(row: Row, args: argparse.Namespace, store: Path) -> dict[str, Any]:
         "what": row.what,
         "parameters": count_parameters(run.denoiser),
         "seconds": seconds,
+        "is_compiled": config.train.compile,
         "compile_s": compiled,
         "steps": run.step,
         "sequences": sequences,
@@ -280,7 +281,7 @@ def attempt(row: Row, args: argparse.Namespace, store: Path) -> dict[str, Any]:
     for is_eager in sorted({args.no_compile, True}):
         chosen = argparse.Namespace(**(vars(args) | {"no_compile": is_eager}))
         try:
-            return run_row(row, chosen, store) | {"is_compiled": not is_eager}
+            return run_row(row, chosen, store)
         except Exception as error:
             traceback.print_exc()
             told = f"{type(error).__name__}: {str(error)[:200]}"

@@ -34,11 +34,14 @@ ABOUT = {
     "sentiment": """Data: the tweets of SemEval-2017 task 4A (Rosenthal et al., 2017) of the years
 2013 to 2016, each text once, links and names of users replaced; tested on those of 2017. Tweets
 are subject to Twitter's terms, and none is stored here. Word embeddings begin as the main
-components of the built-in model's.""",
+components of a first model of ours (movie reviews, articles and books). Made by
+`python benchmarks/guides.py sentiment --data DATA --tokenizer DIR --words DIR --out DIR`.""",
     "tense": """Data: windows of 8 to 40 words of English Wikipedia (CC BY-SA 3.0), Project
-Gutenberg (public domain in the US) and movie reviews (Maas et al., 2011; research use), equally
-many of each source and label. A window is `past` if it has at least two forms of be, have and do
-in the past tense and none in the present, `present` if the reverse. Tested on other documents.""",
+Gutenberg (public domain in the US) and movie reviews (Maas et al., 2011; research use), at most
+2,500 of each source and label. A window is `past` if it has at least two forms of be, have and do
+in the past tense and none in the present, `present` if the reverse. Tested on other documents.
+Word embeddings begin as those of `sentiment` do. Made by
+`python benchmarks/guides.py tense --data DATA --tokenizer DIR --words DIR --out DIR`.""",
     "judge": """Data: sentences of SST-2 (Socher et al., 2013) and Yelp, both for research use, on
 all-MiniLM-L6-v2 (Apache-2.0). For measuring, not for steering.""",
 }  # fmt: skip
@@ -61,9 +64,10 @@ def tweets(path: Path) -> Iterator[Row]:
 def cleaned(text: str) -> str:
     """Return a tweet with its escapes undone, its links and names of users replaced."""
     text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda found: chr(int(found[1], 16)), text.strip())
-    text = html.unescape(text.strip('"').replace('""', '"').replace('\\"', '"'))
-    text = re.sub(r"https?://\S+", "http", re.sub(r"@\w+", "@user", text))
-    return " ".join(text.encode("utf-8", "ignore").decode().split())
+    text = text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
+    text = html.unescape(text.replace('""', '"').replace('\\"', '"').replace("\\'", "'"))
+    text = re.sub(r"@\w+", "@user", re.sub(r"https?://\S+", "http", text))
+    return re.sub(r"\s+", " ", text).encode("utf-8", "ignore").decode()
 
 
 def tense(data: Path, *, each: int = 2500) -> tuple[list[Row], list[Row]]:
@@ -131,8 +135,8 @@ def write(path: Path, rows: list[Row]) -> Path:
 
 
 SETTINGS = {
-    "sentiment": GuideConfig(epochs=3),
-    "tense": GuideConfig(D=64, epochs=3),
+    "sentiment": GuideConfig(D=96, epochs=3, batch_size=128, lr=1e-3, dropout=0.2, lam=500.0),
+    "tense": GuideConfig(D=64, epochs=3, lam=200.0),
     "judge": GuideConfig(epochs=1, batch_size=32, lr=1e-4, max_tokens=48, blur=0.0, smoothing=0.0),
 }
 
