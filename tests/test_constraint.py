@@ -53,7 +53,7 @@ class Babbler:
         for place in range(w_t.shape[1] if self.wanted else 0):
             logits[:, place, self.wanted[(self.seed // 3 + place) % len(self.wanted)]] += 9
             if self.is_steady:
-                logits[0, place, self.wanted[(self.calls // 5 + place) % len(self.wanted)]] += 90
+                logits[0, place, self.wanted[(self.calls // 4 + place) % len(self.wanted)]] += 90
         self.calls += 1
         return logits
 
