@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from ssdlm.checkpoint import new_folder, read_json, write_json
+from ssdlm.checkpoint import WEIGHTS, new_folder, read_json, write_json
 from ssdlm.data.labelled import Labelled, read_labelled, without_repeats
 from ssdlm.guides.classifiers import Reader, without_bars
 from ssdlm.guidetraining.building import begin_with_words, build
@@ -129,6 +129,7 @@ def save(reader: Reader, folder: Path, text: str) -> None:
     """Write the classifier, its tokenizer and its card as transformers and the Hub have them."""
     with without_bars():
         reader.classifier.half().save_pretrained(folder)
+    (folder / WEIGHTS).chmod(0o644)  # safetensors writes for the owner alone
     reader.tokenizer.save(folder)
     there = reader.tokenizer.token_strings()
     roles = {role: next((n for n in names if n in there), None) for role, names in ROLES.items()}
