@@ -22,6 +22,7 @@ from pathlib import Path
 
 import torch
 
+from ssdlm.guides import load_reader
 from ssdlm.guidetraining import GuideConfig, train_guide
 
 Row = dict[str, str]
@@ -174,6 +175,16 @@ def main() -> None:
         is_shown=True,
     )
     print(report)
+    for source in sorted({row["source"] for row in rows[1] if "source" in row}):
+        print(f"  {source}: {100 * accuracy(given.out, rows[1], source):.1f} %")
+
+
+def accuracy(folder: Path, rows: list[Row], source: str) -> float:
+    """Return the share of right labels on one source's texts."""
+    reader, some = load_reader(folder), [row for row in rows if row["source"] == source]
+    guesses = reader.log_probs([row["text"] for row in some]).argmax(-1).tolist()
+    pairs = zip(some, guesses, strict=True)
+    return sum(row["label"] == reader.labels[guess] for row, guess in pairs) / len(some)
 
 
 if __name__ == "__main__":
