@@ -66,7 +66,7 @@ def damaged(tmp_path, source=RELEASED):
     return Path(shutil.copytree(source, tmp_path / "damaged"))
 
 
-def refuses(folder, *words):
+def check_refused(folder, *words):
     with pytest.raises(ValueError) as caught:
         checkpoint.load_denoiser(folder)
     message = str(caught.value)
@@ -80,23 +80,23 @@ def test_a_truncated_weight_file_is_refused(tmp_path, name):
     folder = damaged(tmp_path)
     data = (folder / name).read_bytes()
     (folder / name).write_bytes(data[: len(data) // 2])
-    refuses(folder, name, "truncated or corrupt")
+    check_refused(folder, name, "truncated or corrupt")
 
 
 def test_a_missing_file_is_named(tmp_path):
     folder = damaged(tmp_path)
     (folder / "pytorch_model.bin").unlink()
-    refuses(folder, "pytorch_model.bin is missing")
+    check_refused(folder, "pytorch_model.bin is missing")
     (folder / "config.json").unlink()
-    refuses(folder, "config.json is missing")
+    check_refused(folder, "config.json is missing")
 
 
 def test_garbage_is_refused(tmp_path):
     folder = damaged(tmp_path)
     (folder / "timestep_layer.pt").write_bytes(b"not a checkpoint")
-    refuses(folder, "timestep_layer.pt", "get it anew")
+    check_refused(folder, "timestep_layer.pt", "get it anew")
     (folder / "config.json").write_text("{")
-    refuses(folder, "config.json is not JSON")
+    check_refused(folder, "config.json is not JSON")
 
 
 def test_a_pickle_that_wants_to_run_code_is_refused_and_does_not_run(tmp_path):
@@ -107,9 +107,9 @@ def test_a_pickle_that_wants_to_run_code_is_refused_and_does_not_run(tmp_path):
             return Path.touch, (marker,)
 
     torch.save({"weight": Evil()}, folder / "timestep_layer.pt")
-    refuses(folder, "timestep_layer.pt", "wants to run code")
+    check_refused(folder, "timestep_layer.pt", "wants to run code")
     (folder / "timestep_layer.pt").write_bytes(pickle.dumps(Evil()))
-    refuses(folder, "timestep_layer.pt")
+    check_refused(folder, "timestep_layer.pt")
     assert not marker.exists()
 
 
@@ -117,13 +117,13 @@ def test_a_config_that_describes_another_model_is_refused(tmp_path):
     folder = damaged(tmp_path)
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | {"num_hidden_layers": 3}))
-    refuses(folder, "lacks", "config.json describes another model")
+    check_refused(folder, "lacks", "config.json describes another model")
     (folder / "config.json").write_text(json.dumps(settings | {"num_hidden_layers": 1}))
-    refuses(folder, "also holds", "config.json describes another model")
+    check_refused(folder, "also holds", "config.json describes another model")
     (folder / "config.json").write_text(json.dumps(settings | {"vocab_size": 90}))
-    refuses(folder, "(96,", "(90,")
+    check_refused(folder, "(96,", "(90,")
     (folder / "config.json").write_text(json.dumps(settings | {"model_type": "no-such-model"}))
-    refuses(folder, "'no-such-model'")
+    check_refused(folder, "'no-such-model'")
 
 
 def test_untied_weights_under_a_tied_config_are_refused(tmp_path):
@@ -131,13 +131,13 @@ def test_untied_weights_under_a_tied_config_are_refused(tmp_path):
     weights = checkpoint.read_tensors(folder / "pytorch_model.bin")
     key = next(key for key in weights if key.endswith("lm_head.decoder.weight"))
     torch.save(weights | {key: weights[key] + 1}, folder / "pytorch_model.bin")
-    refuses(folder, "tie_word_embeddings")
+    check_refused(folder, "tie_word_embeddings")
 
 
 def test_a_masked_lm_alone_is_not_an_ssd_lm(tmp_path):
     folder = damaged(tmp_path)
     (folder / "embed_sum_layer.pt").unlink()
-    refuses(folder, "embed_sum_layer.pt", "train from it with init=")
+    check_refused(folder, "embed_sum_layer.pt", "train from it with init=")
 
 
 def test_our_own_files_are_checked_too(saved):
@@ -145,12 +145,12 @@ def test_our_own_files_are_checked_too(saved):
     weights = folder / "model.safetensors"
     data = weights.read_bytes()
     weights.write_bytes(data[:-100])
-    refuses(folder, "model.safetensors", "truncated or corrupt")
+    check_refused(folder, "model.safetensors", "truncated or corrupt")
     weights.unlink()
-    refuses(folder, "model.safetensors is missing")
+    check_refused(folder, "model.safetensors is missing")
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | {"denoiser": "other"}))
-    refuses(folder, "denoiser='other'")
+    check_refused(folder, "denoiser='other'")
 
 
 def test_a_name_that_is_nothing_is_refused():

@@ -191,3 +191,10 @@ def test_weights_stored_by_halves_are_read_in_full(folder, tmp_path):
     model = AutoModelForSequenceClassification.from_pretrained(folder)
     model.half().save_pretrained(tmp_path / "half")
     assert classifier_guide(tmp_path / "half", 0).classifier.dtype == torch.float32
+
+
+def test_a_tokenizer_that_cannot_be_read_is_an_error(tmp_path):
+    folder = tiny.save_classifier(tmp_path / "c")
+    (folder / "tokenizer.json").write_text("{")
+    with pytest.raises(ValueError, match=r"tokenizer\.json"):
+        classifier_guide(folder, 0)

@@ -123,10 +123,15 @@ def has_independent_labels(classifier: Any) -> bool:
 
 
 def vocabulary_of(name_or_path: str | Path) -> tuple[tuple[str, ...], int | None]:
-    """Return a classifier's token strings and end-of-text token; nothing if it has no tokenizer."""
+    """Return a classifier's token strings and end-of-text token; nothing if it has no tokenizer.
+
+    A tokenizer that is there and cannot be read is an error: without it nothing would be matched.
+    """
     try:
         tokenizer = load_tokenizer(str(name_or_path))
     except (ValueError, OSError):
+        if (Path(name_or_path) / "tokenizer.json").exists():
+            raise
         return (), None
     return tuple(tokenizer.token_strings()), tokenizer.end_of_text
 
