@@ -12,7 +12,8 @@ import torch
 
 from ssdlm import distributed
 from ssdlm.config import Config
-from ssdlm.data.shards import FORMAT, INDEX, TokenStore, file_digest, token_dtype, write_json
+from ssdlm.data.shards import FORMAT, INDEX, TokenStore, token_dtype
+from ssdlm.files import sha256, write_json
 from ssdlm.noise import mix
 from ssdlm.train.run import Run, assemble, resolve
 from ssdlm.train.weights import first_denoiser
@@ -26,7 +27,7 @@ def write_store(folder: Path, train: np.ndarray, holdout: np.ndarray, *, V: int)
         path = folder / f"{name}-00000.bin"
         tokens.astype(token_dtype(V)).tofile(path)
         counts = {"documents": 1, "tokens": len(tokens), "bytes": len(tokens)}
-        shard = {"name": path.name, "sha256": file_digest(path)} | counts
+        shard = {"name": path.name, "sha256": sha256(path)} | counts
         splits[name] = counts | {"shards": [shard]}
     digest = splits["train"]["shards"][0]["sha256"]
     index = {"format": FORMAT, "digest": digest, "V": V, "end_of_text": V - 1, "splits": splits}

@@ -28,6 +28,7 @@ ROWS = [
         "distributed",
         "progress",
         "quantise",
+        "files",
         "automaton",
     ],
     ["noising", "projection", "denoiser", "grid", "stopping", "updates", "plan"],
@@ -43,9 +44,9 @@ ROW_OF = {unit: row for row, units in enumerate(ROWS) for unit in units}
 
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "registry"}
 HEAVY = {"transformers", "accelerate", "datasets", "rich", "mauve", "fastapi"}
-IMPURE = {"tokenizer", "denoiser.encoder", "distributed", "progress"}
+IMPURE = {"files", "tokenizer", "denoiser.encoder", "distributed", "progress"}
 ALGORITHM_MAY_IMPORT = {"torch", "numpy", *sys.stdlib_module_names}
-SPEAKS = {"tokenizer", "denoiser.encoder", "distributed", "progress"}
+SPEAKS = {"files", "tokenizer", "denoiser.encoder", "distributed", "progress"}
 
 Sources = dict[str, str]
 

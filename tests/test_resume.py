@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ssdlm import trainstate
+from ssdlm import files, trainstate
 from ssdlm.train import configure, train
 from tests.processes import SMALL, make_store, spawn
 
@@ -124,14 +124,14 @@ def test_every_damage_to_a_checkpoint_is_noticed(tmp_path, damage):
 
 
 def test_a_full_disk_keeps_the_checkpoint_before_and_goes_on(store, tmp_path, monkeypatch):
-    out, save_file = tmp_path / "run", trainstate.write_json
+    out, save_file = tmp_path / "run", files.write_json
 
     def write(path, value):
         if path.name == "state.json" and value["step"] == 8:
             raise OSError(28, "No space left on device")
         save_file(path, value)
 
-    monkeypatch.setattr(trainstate, "write_json", write)
+    monkeypatch.setattr("ssdlm.train.run.write_json", write)
     with pytest.warns(UserWarning, match="no space left for checkpoint 8"):
         report = train(configure("tiny", SETTINGS), data=[store], out=out)
     assert report.step == 12

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from ssdlm.config import (
     to_json,
 )
 from ssdlm.denoiser.encoder import EncoderDenoiser, masked_lm
+from ssdlm.files import write, write_json
 from ssdlm.quantise import dequantise
 
 CONFIG, WEIGHTS, DECODING = "config.json", "model.safetensors", "generation_config.json"
@@ -263,23 +264,6 @@ def load_decoding(folder: Path) -> DecodeConfig | None:
 def save_decoding(decoding: DecodeConfig, folder: Path) -> None:
     """Write generation_config.json."""
     write_json(folder / DECODING, to_json(decoding))
-
-
-def write_json(path: Path, values: Any) -> None:
-    """Write an object as JSON in one move."""
-    text = json.dumps(values, indent=2) + "\n"
-    write(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-
-
-def write(path: Path, writer: Callable[[Path], Any]) -> None:
-    """Call `writer` with a temporary name beside `path`, then rename: all of a file or nothing."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        writer(temporary)
-        temporary.chmod(0o644)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ Nothing is pickled: tensors are safetensors, the rest is JSON.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -24,6 +23,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from ssdlm import distributed
+from ssdlm.files import sha256, write_json
 from ssdlm.shapes import Tensor
 
 MANIFEST = "manifest.json"
@@ -120,22 +120,6 @@ def find_damage(folder: Path) -> str:
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"{MANIFEST} is not readable"
     return ""
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(1 << 22):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a value so that a reader sees the old file or the whole new one."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
 
 
 def unique_tensors(module: nn.Module) -> dict[str, Tensor]:

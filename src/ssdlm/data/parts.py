@@ -18,7 +18,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ssdlm.data.formats import Tally
-from ssdlm.data.shards import FORMAT, INDEX, JOURNAL, SPLITS, file_digest, write_json
+from ssdlm.data.shards import FORMAT, INDEX, JOURNAL, SPLITS
+from ssdlm.files import sha256, write_json
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class Part:
                 continue
             path = temporary.with_suffix("")
             entry = {"name": path.name, **asdict(self._counts[split])}
-            self.entries[split] = entry | {"sha256": file_digest(temporary)}
+            self.entries[split] = entry | {"sha256": sha256(temporary)}
             os.replace(temporary, path)
         self._files = {}
 

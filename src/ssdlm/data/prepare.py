@@ -26,9 +26,9 @@ from ssdlm.data.shards import (
     SPLITS,
     read_index,
     token_dtype,
-    write_json,
 )
 from ssdlm.data.sources import Source, find_sources
+from ssdlm.files import write_json
 from ssdlm.progress import bar
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 

@@ -7,7 +7,6 @@ followed by one end-of-text token. A document never spans two shards.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from ssdlm.files import sha256
 
 FORMAT = 1
 INDEX = "index.json"
@@ -26,26 +27,6 @@ SPLITS = ("train", "holdout")
 def token_dtype(V: int) -> np.dtype[Any]:
     """The smallest unsigned type that holds ids 0 .. V - 1, little-endian on every machine."""
     return np.dtype("<u2" if V <= 65536 else "<u4")
-
-
-def file_digest(path: Path) -> str:
-    """The SHA-256 of a file's bytes, read a mebibyte at a time."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a value so that a reader sees the old file or the whole new one, never a part."""
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def read_index(store_dir: str | os.PathLike[str]) -> dict[str, Any]:
@@ -139,7 +120,7 @@ class TokenStore:
     def verify(self) -> None:
         """Compare every shard with its digest; ValueError names the first that differs."""
         for shard in self.shards:
-            if file_digest(shard.path) != shard.sha256:
+            if sha256(shard.path) != shard.sha256:
                 raise ValueError(f"{shard.path} is damaged: delete {self.dir} and prepare again")
 
     def _map(self, number: int) -> np.ndarray:

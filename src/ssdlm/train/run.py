@@ -23,6 +23,7 @@ from ssdlm import checkpoint, distributed, trainstate
 from ssdlm.config import BlockConfig, Config, DecodeConfig, differences, from_json, to_json
 from ssdlm.data.shards import TokenStore
 from ssdlm.data.windows import Windows, held_out
+from ssdlm.files import write_json
 from ssdlm.noise import mix
 from ssdlm.objective import AllBlocks, Levels, OneBlock
 from ssdlm.optim import Ema, MuonAdamW
@@ -88,7 +89,7 @@ def start(config: Config, folders: list[Path], out: Path, *, fresh: bool) -> Run
         export(newest, out)  # it may have been killed between the two
     elif accelerator.is_main_process:
         clear(out)
-        trainstate.write_json(out / RUN, {"asked": asked, "config": to_json(config)})
+        write_json(out / RUN, {"asked": asked, "config": to_json(config)})
     accelerator.wait_for_everyone()
     return run
 
@@ -245,15 +246,15 @@ def save(run: Run) -> Path | None:
 def describe(run: Run, folder: Path) -> None:
     """Write what a checkpoint has beside tensors."""
     config, scaler = run.config, run.accelerator.scaler
-    trainstate.write_json(folder / SETTINGS, to_json(config))
+    write_json(folder / SETTINGS, to_json(config))
     state = {
         "step": run.step,
         "groups": [{"steps": group.get("steps", 0)} for group in run.optimizer.param_groups],
         "ema_steps": run.ema.steps if run.ema is not None else 0,
         "scaler": scaler.state_dict() if scaler is not None else {},
     }
-    trainstate.write_json(folder / STATE, state)
-    trainstate.write_json(folder / PROFILE, run.profile)
+    write_json(folder / STATE, state)
+    write_json(folder / PROFILE, run.profile)
     decoding = DecodeConfig(B=(config.model.B,), T=config.train.decode_T)
     checkpoint.save_decoding(decoding, folder)
     for source in (run.stores[0].dir / name for name in TOKENIZER):
