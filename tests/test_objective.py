@@ -98,6 +98,31 @@ def test_the_loss_of_all_blocks_does_not_depend_on_how_the_batch_is_cut():
     assert torch.allclose(found[0], found[1], atol=1e-5)
 
 
+def test_a_twin_learns_the_next_token_and_noises_nothing(monkeypatch):
+    sizes = {
+        "V": tiny.V,
+        "D": 16,
+        "num_layers": 2,
+        "num_heads": 2,
+        "B": B,
+        "has_tied_simplex": False,
+    }
+    both = BlockDenoiser(BlockConfig(**sizes))
+    for weight in both.parameters():
+        torch.nn.init.normal_(weight, std=0.1, generator=torch.manual_seed(1))
+    whole = AllBlocks(both, SETTINGS["band"])(examples())
+    alone = BlockDenoiser(BlockConfig(**sizes, block_weight=0.0))
+    alone.load_state_dict(both.state_dict())
+    for name in ("noised", "streams", "soft_words"):
+        monkeypatch.delattr(BlockDenoiser, name)
+    losses = AllBlocks(alone, SETTINGS["band"])(examples())
+    torch.testing.assert_close(losses.next_token, whole.next_token)
+    torch.testing.assert_close(losses.total, whole.next_token)
+    losses.total.backward()
+    idle = {name for name, weight in alone.named_parameters() if weight.grad is None}
+    assert idle == {"start", "simplex_embed", "time_embed"}
+
+
 def test_fused_normals_match_the_plain_ones():
     seeds = torch.tensor([5, 2**40 + 3])
     column, position = torch.arange(4).view(1, 1, -1), torch.arange(3).view(1, -1, 1)

@@ -233,6 +233,19 @@ def test_init_reads_raw_or_averaged_weights_also_in_bf16(store, trained, tmp_pat
     assert denoiser.words.dtype == torch.float32
 
 
+def test_a_twin_is_trained_validated_and_resumed(store, tmp_path):
+    settings = [*SMALL, "block_weight=0.0", "ema=0.9", "optimizer=muon"]
+    whole = train(configure("tiny", settings), data=[store], out=tmp_path / "whole")
+    last = log_of(whole.out)[-1]
+    assert last["loss"] == last["next_token"] and last["block"] == 0
+    figures = last["validation"]
+    assert figures["next_token"] > 0 and figures["profile"] == [] and "bound" not in figures
+    shutil.copytree(whole.out, tmp_path / "part")
+    shutil.rmtree(tmp_path / "part" / "checkpoints" / "step-12")
+    report = train(configure("tiny", settings), data=[store], out=tmp_path / "part")
+    assert 0 < report.resumed < 12 and losses(report.out) == losses(whole.out)
+
+
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # a CPU without bf16 says so
 def test_the_optimiser_and_schedule_variants_run(store, tmp_path):
     settings = [*SMALL, "optimizer=muon", "schedule=wsd", "steps=4", "precision=bf16", "clip=0"]

@@ -67,6 +67,8 @@ class BlockConfig:
     """A second input channel for the previous step's belief."""
     next_token_weight: float = 1.0
     """Weight of the context stream's next-token loss beside the blocks' loss."""
+    block_weight: float = 1.0
+    """Weight of the blocks' loss; at 0 blocks are not even noised: an autoregressive twin."""
 
     def __post_init__(self) -> None:
         require_simplex(self)

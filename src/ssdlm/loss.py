@@ -112,6 +112,7 @@ def all_blocks_loss(
     z: Tensor,
     blocks: Tensor,
     next_token_weight: float,
+    block_weight: float = 1.0,
     loss: Literal["cross_entropy", "l2"] = "cross_entropy",
 ) -> Losses:
     """Noise every token at its own level (N, L) and denoise all blocks in one pass.
@@ -120,5 +121,5 @@ def all_blocks_loss(
     normal noise, bf16 will do; `blocks` (L,) numbers each position's block from the left.
     """
     nll = denoiser(tokens, progress, z=z, blocks=blocks, loss=loss)
-    total = nll.block + next_token_weight * nll.next_token
+    total = block_weight * nll.block + next_token_weight * nll.next_token
     return Losses(total, nll.block, nll.next_token, nll.per_token)

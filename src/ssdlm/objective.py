@@ -100,10 +100,16 @@ class AllBlocks(nn.Module):
         super().__init__()
         self.denoiser, self.draws = denoiser, draws
         self.loss: Loss = loss
+        if denoiser.config.block_weight == 0:
+            denoiser.freeze_blocks()
 
     def forward(self, examples: Examples) -> Parts:
         """Return the losses of some examples, noised as their seeds say."""
         config, examples = self.denoiser.config, examples.to(self.denoiser.device)
+        if config.block_weight == 0:
+            next_token = self.denoiser.context_loss(examples.tokens)
+            total = config.next_token_weight * next_token
+            return Parts(total, torch.zeros_like(total).detach(), next_token.detach())
         length = examples.tokens.shape[1]
         blocks = levels.block_index(length, B=config.B, offset=examples.step_seed % config.B)
         losses = all_blocks_loss(
@@ -113,6 +119,7 @@ class AllBlocks(nn.Module):
             z=normals(examples.seeds, length, self.denoiser.V),
             blocks=blocks,
             next_token_weight=config.next_token_weight,
+            block_weight=config.block_weight,
             loss=self.loss,
         )
         return Parts(losses.total, losses.block.detach(), losses.next_token.detach())

@@ -57,7 +57,7 @@ def draw_profile(axes: Any, records: list[dict[str, Any]]) -> None:
     """Draw the last validation's loss over noise levels; say so where there was none."""
     profiles = [r["validation"]["profile"] for r in records if "validation" in r]
     axes.set(xlabel="t/T", ylabel="nats a token", title="profile on the hold-out", xlim=(0, 1))
-    if profiles:
+    if profiles and profiles[-1]:
         axes.plot(*zip(*profiles[-1], strict=True), "o-", markersize=3)
     else:
         axes.text(0.5, 0.5, "no validation yet", ha="center", transform=axes.transAxes)

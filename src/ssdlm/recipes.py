@@ -94,6 +94,12 @@ def mini() -> Config:
     )
 
 
+def twin() -> Config:
+    """The autoregressive twin of `mini`: the context stream alone, and no block is noised."""
+    own = mini()
+    return replace(own, model=replace(own.model, block_weight=0.0))
+
+
 def tiny() -> Config:
     """A toy that trains on two CPU cores in under a minute, even with a vocabulary of 50,257."""
     return Config(
@@ -119,7 +125,7 @@ def tiny() -> Config:
 
 
 RECIPES: dict[str, Callable[[], Config]] = {
-    recipe.__name__: recipe for recipe in (paper_large, paper_rocstories, mini, tiny)
+    recipe.__name__: recipe for recipe in (paper_large, paper_rocstories, mini, twin, tiny)
 }
 
 

@@ -30,8 +30,9 @@ def measure(denoiser: Any, rows: Tokens, seeds: Seeds, *, points: int) -> Tensor
     size = max(1, CHUNK // (rows.shape[1] * denoiser.V))
     for start in range(0, len(rows), size):
         part = slice(start, start + size)
-        for measured, tokens in measures(denoiser, rows[part], seeds[part]):
-            total += sum_up(measured, tokens.numel(), points)
+        if denoises_blocks(denoiser):
+            for measured, tokens in measures(denoiser, rows[part], seeds[part]):
+                total += sum_up(measured, tokens.numel(), points)
         if has_context_stream(denoiser):
             exact = likelihood.next_token_nll(denoiser, rows[part])
             total[2:4] += torch.stack((torch.ones_like(exact), exact)).double().sum((1, 2))
@@ -83,6 +84,11 @@ def has_context_stream(denoiser: Any) -> bool:
     return hasattr(denoiser, "all_logits")
 
 
+def denoises_blocks(denoiser: Any) -> bool:
+    """Say whether a denoiser is trained to denoise; an autoregressive twin is not."""
+    return getattr(denoiser.config, "block_weight", 1.0) > 0
+
+
 def level_progress(points: int) -> list[float]:
     """Return the progress of each level, in the order of the sums: the path's end comes first."""
     times = (torch.ones((), dtype=torch.float64), *likelihood.gauss_legendre(points).points)
@@ -94,13 +100,13 @@ def report(sums: Tensor, *, bytes_per_token: float) -> dict[str, Any]:
     tokens, bound, next_tokens, next_nll, *nll = sums.tolist()
     progress = level_progress(len(nll) - 1)
     to_bits = 1 / (math.log(2) * bytes_per_token)
-    figures: dict[str, Any] = {
-        "tokens": int(tokens),
-        "bound": bound / tokens,
-        "bound_bits_per_byte": bound / tokens * to_bits,
-    }
+    figures: dict[str, Any] = {"tokens": int(tokens)}
+    if tokens:
+        figures["bound"] = bound / tokens
+        figures["bound_bits_per_byte"] = bound / tokens * to_bits
     if next_tokens:
         figures["next_token"] = next_nll / next_tokens
         figures["next_token_bits_per_byte"] = next_nll / next_tokens * to_bits
-    profile = sorted(zip(progress, (total / tokens for total in nll), strict=True))
+    losses = [total / tokens for total in nll] if tokens else []
+    profile = sorted(zip(progress, losses, strict=bool(tokens)))
     return figures | {"profile": [list(point) for point in profile]}

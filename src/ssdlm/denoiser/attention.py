@@ -48,6 +48,8 @@ def attend_both(
     length = query.shape[2] - num_noisy
     q, k, v = (x[:, :, :length] for x in (query, key, value))
     clean = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    if num_noisy == 0:
+        return clean
     noisy = attend(query[:, :, length:], key, value, bias)
     return torch.cat((clean, noisy), 2)
 

@@ -25,13 +25,14 @@ from ssdlm.denoiser.attention import causal_mask, noisy_bias, rotation
 from ssdlm.denoiser.layer import Layer, norm
 from ssdlm.kernels.cross_entropy import block_cross_entropy, clean_cross_entropy
 from ssdlm.kernels.noisy_logits import Noisy, noisy_logits
-from ssdlm.kernels.padding import pad_prior, pad_table
+from ssdlm.kernels.padding import pad_prior, pad_table, padded
 from ssdlm.kernels.soft_embedding import chunks, soft_embedding
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 
 MAX_SNR = 30.0
 """Evidence stops growing here: the token is certain, and exp stays finite."""
 NUM_TIME_FEATURES = 16
+NOISY_WEIGHTS = ("start", "own_embed", "simplex_embed", "time_embed", "self_embed")
 
 
 class Nll(NamedTuple):
@@ -212,13 +213,29 @@ class BlockDenoiser(nn.Module):
         belief = None if earlier is None else self.belief(tokens, earlier, noisy, blocks)
         clean, noised = self.streams(tokens, progress, noisy, blocks, belief)
         block, per_token = self.block_loss(noised.flatten(0, 1), noisy, loss)
+        next_token = self.next_token_loss(clean, tokens, z.shape[-1])
+        return Nll(block, next_token, per_token.view_as(progress))
+
+    def next_token_loss(self, clean: Tensor, tokens: Block, width: int) -> Tensor:
+        """Return the mean loss of the context stream's output (N, L, D); `width` pads V."""
         targets = tokens[:, 1:].flatten()
         hidden, even = clean[:, :-1].flatten(0, 1), self.even(len(targets))
-        head, prior = self.output_table(), self.prior
-        next_token, _ = clean_cross_entropy(
-            hidden, pad_table(head, z.shape[-1]), pad_prior(prior, z.shape[-1]), even, targets
-        )
-        return Nll(block, next_token, per_token.view_as(progress))
+        head, prior = pad_table(self.output_table(), width), pad_prior(self.prior, width)
+        return clean_cross_entropy(hidden, head, prior, even, targets)[0]
+
+    def context_loss(self, tokens: Block) -> Tensor:
+        """Return the next-token loss alone, from the context stream alone."""
+        x, length = self.embed(tokens), tokens.shape[1]
+        turn = self.turn(torch.arange(length, device=self.device))
+        for layer in self.layers:
+            x = layer(x, turn, None, 0)
+        return self.next_token_loss(norm(x), tokens, padded(self.V) if x.is_cuda else self.V)
+
+    def freeze_blocks(self) -> None:
+        """Leave alone the weights that only noisy positions have: they would get no gradient."""
+        for name, weight in self.named_parameters():
+            if name in NOISY_WEIGHTS:
+                weight.requires_grad_(False)
 
     def one_block(
         self,

@@ -31,7 +31,8 @@ class Layer(nn.Module):
         """Return [clean | noisy] after this layer; `bias` says what noisy positions see."""
         weights = (self.qkv, self.out, self.up, self.down)
         # A single block's contexts differ in length; all blocks are always as many.
-        run = compiled_pass(dynamic=bias is None) if self.is_compiled else layer_pass
+        is_dynamic = bias is None and num_noisy > 0
+        run = compiled_pass(dynamic=is_dynamic) if self.is_compiled else layer_pass
         return run(both, turn, bias, *weights, self.num_heads, num_noisy)
 
     def project(self, x: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
