@@ -10,13 +10,16 @@ from ssdlm.config import BlockConfig
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.levels import block_index
 from ssdlm.objective import (
+    LEVEL,
     NOISE,
     AllBlocks,
     Examples,
     Levels,
     OneBlock,
+    draw,
     four_normals,
     normals,
+    one_uniform,
 )
 from tests import tiny
 
@@ -123,12 +126,29 @@ def test_a_twin_learns_the_next_token_and_noises_nothing(monkeypatch):
     assert idle == {"start", "simplex_embed", "time_embed"}
 
 
+def test_steps_cut_blocks_of_all_lengths_asked_for():
+    denoiser = BlockDenoiser(BlockConfig(V=tiny.V, D=16, num_layers=1, num_heads=2, B=B))
+    objective = AllBlocks(denoiser, SETTINGS["mixed"], block_lengths=(2, 2, 5))
+    longest = [int(objective.blocks(40, noise.mix(7, k)).bincount().max()) for k in range(300)]
+    assert set(longest) == {2, 5}
+    assert 0.55 < longest.count(2) / 300 < 0.78
+    fixed = AllBlocks(denoiser, SETTINGS["mixed"])
+    assert int(fixed.blocks(40, 3).bincount().max()) == B
+
+
+def test_fused_uniforms_match_the_plain_ones():
+    seeds, position = torch.tensor([5, 2**40 + 3]), torch.arange(6)
+    stream = torch.tensor([LEVEL * noise.NUM_STREAMS + noise.UNIFORM])
+    found = one_uniform(seeds.unsqueeze(1), position, torch.zeros_like(stream), stream)
+    assert torch.equal(found, draw(seeds, LEVEL, 6))
+
+
 def test_fused_normals_match_the_plain_ones():
     seeds = torch.tensor([5, 2**40 + 3])
     column, position = torch.arange(4).view(1, 1, -1), torch.arange(3).view(1, -1, 1)
-    four = four_normals(seeds, column, position, torch.tensor(0))
+    four = four_normals(seeds, column, position, torch.tensor(0)).view(torch.bfloat16)
     plain = noise.normal(seeds, block=NOISE, step=0, B=3, V=14)
-    assert torch.equal(torch.stack(four, -1).flatten(-2)[..., :14], plain.bfloat16())
+    assert torch.equal(four[..., :14], plain.bfloat16())
 
 
 @pytest.mark.gpu

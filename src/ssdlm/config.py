@@ -173,6 +173,8 @@ class TrainConfig:
     """Supervise every block of a sequence in one pass, or one block after a random context."""
     share_c: int = 1
     """one_block: how many consecutive sequences share a context length (the authors: 24)."""
+    block_lengths: tuple[int, ...] = ()
+    """all_blocks: each step cuts its sequences into blocks of one of these; empty: model.B."""
     loss: Literal["cross_entropy", "l2"] = "cross_entropy"
     """Of a noised token: -log p(token), or the squared distance of p from the token's one-hot."""
     reduction: Literal["sum", "mean"] = "mean"
@@ -283,6 +285,10 @@ class TrainConfig:
         for name in ("ema", "beta1", "beta2", "cooldown", "lr_end", "own_share", "ramp_share"):
             value = getattr(self, name)
             require(0 <= value <= 1, f"train.{name}", value, "use 0 to 1")
+        lengths = self.block_lengths
+        require(
+            min(lengths, default=1) >= 1, "train.block_lengths", show(lengths), "each 1 or more"
+        )
         require(self.ema < 1, "train.ema", self.ema, "use less than 1")
         require(self.eps > 0, "train.eps", self.eps, "use more than 0")
 

@@ -96,10 +96,18 @@ class Levels:
 class AllBlocks(nn.Module):
     """Every block of every sequence at once: a BlockDenoiser's objective."""
 
-    def __init__(self, denoiser: Any, draws: Levels, *, loss: Loss = "cross_entropy"):
+    def __init__(
+        self,
+        denoiser: Any,
+        draws: Levels,
+        *,
+        loss: Loss = "cross_entropy",
+        block_lengths: tuple[int, ...] = (),
+    ):
         super().__init__()
         self.denoiser, self.draws = denoiser, draws
         self.loss: Loss = loss
+        self.block_lengths = block_lengths or (denoiser.config.B,)
         if denoiser.config.block_weight == 0:
             denoiser.freeze_blocks()
 
@@ -111,7 +119,7 @@ class AllBlocks(nn.Module):
             total = config.next_token_weight * next_token
             return Parts(total, torch.zeros_like(total).detach(), next_token.detach())
         length = examples.tokens.shape[1]
-        blocks = levels.block_index(length, B=config.B, offset=examples.step_seed % config.B)
+        blocks = self.blocks(length, examples.step_seed)
         losses = all_blocks_loss(
             self.denoiser,
             examples.tokens,
@@ -123,6 +131,11 @@ class AllBlocks(nn.Module):
             loss=self.loss,
         )
         return Parts(losses.total, losses.block.detach(), losses.next_token.detach())
+
+    def blocks(self, length: int, step_seed: int) -> Tensor:
+        """Return each position's block in one step; lengths and cuts change from step to step."""
+        B = self.block_lengths[noise.mix(step_seed, SHAPE) % len(self.block_lengths)]
+        return levels.block_index(length, B=B, offset=step_seed % B)
 
 
 class OneBlock(nn.Module):
@@ -182,7 +195,19 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
 
 def draw(seeds: Seeds, use: int, count: int) -> Tensor:
     """Return uniforms (N, count) for one use of the rows' seeds."""
-    return noise.uniform(seeds, block=use, step=0, B=count)
+    if not seeds.is_cuda:
+        return noise.uniform(seeds, block=use, step=0, B=count)
+    position = torch.arange(count, device=seeds.device)
+    stream = torch.full_like(position[:1], use * noise.NUM_STREAMS + noise.UNIFORM)
+    return one_uniform(seeds.unsqueeze(1), position, torch.zeros_like(stream), stream)
+
+
+@fused
+def one_uniform(seeds: Tensor, position: Tensor, zero: Tensor, stream: Tensor) -> Tensor:
+    """Return `noise.uniform` (N, count) from counters that come from outside, as for normals."""
+    key = seeds & noise.WORD, (seeds >> 32) & noise.WORD
+    word, *_ = noise.philox((zero, position, zero, stream), key)
+    return noise.to_unit(word)
 
 
 def normals(seeds: Seeds, count: int, V: int) -> Tensor:
@@ -195,20 +220,18 @@ def normals(seeds: Seeds, count: int, V: int) -> Tensor:
     # Counters come from outside: inductor counts in 32 bits and cannot multiply those by 2^31.
     column = torch.arange(padded(V) // 4, device=seeds.device).view(1, 1, -1)
     position = torch.arange(count, device=seeds.device).view(1, -1, 1)
-    four = four_normals(seeds, column, position, torch.zeros_like(seeds[0]))
-    return torch.stack(four, -1).flatten(-2)
+    return four_normals(seeds, column, position, torch.zeros_like(seeds[0])).view(torch.bfloat16)
 
 
 @fused
-def four_normals(
-    seeds: Seeds, column: Tensor, position: Tensor, zero: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the normals of each counter's four words in bf16: `noise.normal` before interleaving.
+def four_normals(seeds: Seeds, column: Tensor, position: Tensor, zero: Tensor) -> Tensor:
+    """Return the normals of each counter's four words, as bf16 side by side in one int64.
 
-    All four leave one kernel, so that Philox runs once for them. `zero` is the step and the block.
+    So they leave one kernel in the order of `noise.normal`, and Philox runs once for all four.
+    `zero` is the step and the block.
     """
     key = (seeds & noise.WORD).view(-1, 1, 1), ((seeds >> 32) & noise.WORD).view(-1, 1, 1)
     a, b, c, d = noise.philox((column, position, zero, zero), key)
-    (p, q), (r, s) = noise.box_muller(a, b), noise.box_muller(c, d)
-    half = torch.bfloat16
-    return p.to(half), q.to(half), r.to(half), s.to(half)
+    four = (*noise.box_muller(a, b), *noise.box_muller(c, d))
+    bits = [x.to(torch.bfloat16).view(torch.int16).long() & 0xFFFF for x in four]
+    return bits[0] | (bits[1] << 16) | (bits[2] << 32) | (bits[3] << 48)

@@ -4,6 +4,7 @@ Muon replaces a matrix's momentum by the nearest orthogonal matrix, so that ever
 alike (Jordan et al. 2024).  [optim] -> train
 """
 
+# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -102,17 +103,17 @@ class MuonAdamW(torch.optim.Optimizer):
         for weight in weights:
             by_shape.setdefault(weight.shape, []).append(weight)
         for shape, members in by_shape.items():
-            moves = orthogonalized(torch.stack([self.nesterov(w, group) for w in members]))
+            moves = orthogonalized(torch.stack(self.nesterov(members, group)))
             scale = group["lr"] * max(1.0, shape[-2] / shape[-1]) ** 0.5
-            for weight, move in zip(members, moves, strict=True):
-                weight.mul_(1 - group["lr"] * group["weight_decay"])
-                weight.add_(move, alpha=-scale)
+            torch._foreach_mul_(members, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_add_(members, list(moves.to(members[0].dtype)), alpha=-scale)
 
-    def nesterov(self, weight: Tensor, group: dict[str, Any]) -> Tensor:
-        """Return a gradient that looks one step ahead of its running mean, which it updates."""
-        grad = gradient(weight)
-        momentum = self.slot(weight, "momentum").lerp_(grad, 1 - group["momentum"])
-        return grad.lerp(momentum, group["momentum"])
+    def nesterov(self, weights: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
+        """Return gradients that look one step ahead of their running means, which it updates."""
+        grads = [gradient(weight) for weight in weights]
+        means = [self.slot(weight, "momentum") for weight in weights]
+        torch._foreach_lerp_(means, grads, 1 - group["momentum"])
+        return list(torch._foreach_lerp(grads, means, group["momentum"]))
 
     def step_adamw(self, weights: list[Tensor], group: dict[str, Any]) -> None:
         """Move weights by Adam with decoupled decay (Loshchilov & Hutter)."""
@@ -162,8 +163,12 @@ class Ema:
         """Move the mean towards the module's weights; early on it forgets faster."""
         self.steps += 1
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
+        alike: dict[type, list[tuple[Tensor, Tensor]]] = {}
         for name, value in module.state_dict().items():
-            self.mean[name].lerp_(value, 1 - decay)
+            alike.setdefault(type(value), []).append((self.mean[name], value))
+        for pairs in alike.values():  # sharded weights and whole buffers do not go together
+            means, values = (list(side) for side in zip(*pairs, strict=True))
+            torch._foreach_lerp_(means, values, 1 - decay)
 
     @torch.no_grad()
     def copy_to(self, module: nn.Module) -> None:

@@ -72,7 +72,8 @@ def mini() -> Config:
         data=DataConfig(max_len=200),
         train=TrainConfig(
             steps=20_000,
-            batch=512,
+            batch=256,
+            block_lengths=(25, 25, 10, 5),
             own_share=0.1,
             ramp_share=0.6,
             optimizer="muon",

@@ -33,6 +33,15 @@ def test_reading_crosses_shards(store_dir):
             assert np.array_equal(store.read(start, end - start), whole[start:end])
 
 
+@pytest.mark.parametrize("length", [1, 30, 150])
+def test_many_rows_are_what_one_read_each_gives(store_dir, length):
+    store = TokenStore.open(store_dir)
+    starts = np.arange(0, len(store) - length + 1, 13)[::-1].copy()
+    rows = store.rows(starts, length)
+    assert np.array_equal(rows, np.stack([store.read(int(start), length) for start in starts]))
+    assert store.rows(starts[:0], length).shape == (0, length)
+
+
 def test_what_is_read_is_a_copy(store_dir):
     store = TokenStore.open(store_dir)
     tokens = store.read(0, 10)

@@ -21,6 +21,9 @@ class Numbers:
         assert 0 <= start <= start + length <= self.length
         return np.arange(start, start + length, dtype=np.uint16)
 
+    def rows(self, starts: np.ndarray, length: int) -> np.ndarray:
+        return np.array([self.read(int(s), length) for s in starts]).reshape(-1, length)
+
 
 def same_key(n: int, key: int) -> np.ndarray:
     return np.full(n, key, dtype=np.uint64)

@@ -9,6 +9,7 @@ long as the data is ever held in memory.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -29,6 +30,8 @@ class Stream(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, start: int, length: int) -> np.ndarray: ...
+
+    def rows(self, starts: np.ndarray, length: int) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,7 @@ class Windows:
         rows = np.empty((len(examples), self.max_len), dtype=np.int64)
         for s, stream in enumerate(self.streams):
             mine = np.flatnonzero(which == s)
-            for row, start in zip(mine, self.starts(s, order[mine]), strict=True):
-                rows[row] = stream.read(int(start), self.max_len)
+            rows[mine] = stream.rows(self.starts(s, order[mine]), self.max_len)
         return torch.from_numpy(rows)
 
     def route(self, examples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -82,13 +84,7 @@ class Windows:
 
         Each stream has its share of the period's slots, and a permutation deals them out.
         """
-        shares = self.shares()
-        slots = permute(np.arange(PERIOD), PERIOD, keys(self.seed, 0, np.full(PERIOD, period)))
-        which = np.repeat(np.arange(len(shares)), shares)[slots]
-        order = np.empty_like(which)
-        for s, share in enumerate(shares):
-            order[which == s] = period * share + np.arange(share)
-        return which, order
+        return dealt(self.seed, tuple(self.shares().tolist()), period)
 
     def shares(self) -> np.ndarray:
         """Return how many examples of a period each stream gives, at least one."""
@@ -114,6 +110,17 @@ class Windows:
         window = permute(window, self.num_windows(s), keys(self.seed, 1 + 2 * s, epoch))
         offset = keys(self.seed, 2 + 2 * s, epoch) % np.uint64(self.slack(s) + 1)
         return window * self.max_len + offset.astype(np.int64)
+
+
+@functools.lru_cache(maxsize=8)
+def dealt(seed: int, shares: tuple[int, ...], period: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return `Windows.deal` of some shares; batches of one period ask for the same."""
+    slots = permute(np.arange(PERIOD), PERIOD, keys(seed, 0, np.full(PERIOD, period)))
+    which = np.repeat(np.arange(len(shares)), shares)[slots]
+    order = np.empty_like(which)
+    for s, share in enumerate(shares):
+        order[which == s] = period * share + np.arange(share)
+    return which, order
 
 
 def held_out(streams: Sequence[Stream], max_len: int, count: int) -> Tokens:

@@ -195,10 +195,11 @@ def objective_of(config: Config, denoiser: Any) -> nn.Module:
     if train.compile and isinstance(config.model, BlockConfig):
         denoiser.compile_layers()
     elif train.compile:
-        denoiser.backbone.base_model.compile(dynamic=True)  # contexts differ in length
+        for layer in layers:  # one by one they share what is compiled; contexts differ in length
+            layer.compile(dynamic=True)
     draws = Levels.of(train, config.model.T)
     if train.objective == "all_blocks":
-        return AllBlocks(denoiser, draws, loss=train.loss)
+        return AllBlocks(denoiser, draws, loss=train.loss, block_lengths=train.block_lengths)
     settings = {"share_c": train.share_c, "reduction": train.reduction, "loss": train.loss}
     return OneBlock(denoiser, draws, **settings)
 
