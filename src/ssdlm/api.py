@@ -116,6 +116,10 @@ class SSDLM:
         decoding = checkpoint.load_decoding(folder) or DecodeConfig(B=(denoiser.config.B,))
         return cls(denoiser, tokenizer, decoding)
 
+    @property
+    def device(self) -> torch.device:
+        return self.denoiser.device
+
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json, model.safetensors, tokenizer.json and generation_config.json."""
         folder = Path(folder)

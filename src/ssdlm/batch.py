@@ -10,30 +10,49 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from ssdlm.api import SSDLM
-from ssdlm.progress import bar
+import torch
+
+from ssdlm.api import Generation
+from ssdlm.progress import Show, bar, ignore
 
 PROMPTS_AT_A_TIME = {"cpu": 4}
 """How many prompts are written between two saves; elsewhere more go together."""
 MANY = 256
 
 
+@runtime_checkable
+class Writer(Protocol):
+    """What continues prompts: an SSDLM, or an autoregressive model beside it."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def plan(self, prompts: Any, **options: Any) -> Any:
+        """Refuse bad options."""
+
+    def generate(self, prompts: Any, **options: Any) -> Any:
+        """Return a `Generation` for each sample of each prompt, prompt by prompt."""
+
+
 def generate_file(
-    model: SSDLM,
+    model: Writer,
     source: Path,
     target: Path,
     *,
     num_samples: int = 1,
     settings: dict[str, Any],
+    batch_size: int = 32,
     is_shown: bool = False,
+    observe: Show = ignore,
     **options: Any,
 ) -> int:
     """Continue every prompt of `source` into `target` and return how many texts it holds.
 
     `settings` is what, with the prompts, decides the texts: a file written under others is not
-    continued. Fields of an input line other than its prompt are carried over.
+    continued. Fields of an input line other than its prompt are carried over. `observe` is told how
+    many prompts are done.
     """
     lines = read_prompts(source)
     run = digest(lines, settings | {"num_samples": num_samples})
@@ -43,7 +62,7 @@ def generate_file(
     model.plan([first], num_samples=num_samples, **options)  # bad options leave no file behind
     part = target.with_name(target.name + ".part")
     done = resume(part, run, num_samples)
-    size = PROMPTS_AT_A_TIME.get(model.denoiser.device.type, MANY)
+    size = PROMPTS_AT_A_TIME.get(model.device.type, MANY)
     with (
         part.open("a", encoding="utf-8") as file,
         bar("generate", len(lines), done=done, is_shown=is_shown) as show,
@@ -51,13 +70,16 @@ def generate_file(
         for start in range(done, len(lines), size):
             chunk = lines[start : start + size]
             prompts = [line["prompt"] for line in chunk]
-            written = model.generate(prompts, num_samples=num_samples, **options)
+            written: list[Generation] = model.generate(
+                prompts, num_samples=num_samples, batch_size=batch_size, **options
+            )
             for index, text in enumerate(written):
                 values = chunk[index // num_samples] | asdict(text) | {"run": run}
                 file.write(json.dumps(values) + "\n")
             file.flush()
             os.fsync(file.fileno())
             show(start + len(chunk), "prompts")
+            observe(start + len(chunk), "prompts")
     os.replace(part, target)
     return len(lines) * num_samples
 

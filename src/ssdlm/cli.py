@@ -55,6 +55,8 @@ def parser() -> Parser:
         add_train_guide,
         add_plot,
         add_evaluate,
+        add_prompts,
+        add_reproduce,
     ):
         add(commands)
     return top
@@ -211,6 +213,60 @@ def add_evaluate(commands: Any) -> None:
         "--mixed-lengths", action="store_true", help="allow texts of different lengths"
     )
     command.add_argument("--out", required=True, metavar="REPORT.json", help="where to write")
+
+
+def add_prompts(commands: Any) -> None:
+    command = commands.add_parser("prompts", help="make prompts, with gold where it is known")
+    command.set_defaults(run=run_prompts)
+    command.add_argument(
+        "sources",
+        nargs="+",
+        metavar="SOURCE",
+        help="folders that prepare wrote (their hold-outs), or .jsonl with prompt, context_string",
+    )
+    command.add_argument("--count", type=int, default=1000, help="prompts in all (default 1000)")
+    command.add_argument("--prompt-length", type=int, default=50, help="tokens (default 50)")
+    command.add_argument("--length", type=int, default=50, help="tokens of gold (default 50)")
+    command.add_argument("--out", required=True, metavar="PROMPTS.jsonl", help="new file")
+
+
+def add_reproduce(commands: Any) -> None:
+    command = commands.add_parser("reproduce", help="run an experiment of the paper")
+    command.set_defaults(run=run_reproduce)
+    command.add_argument("table", help="table1, table2, table3 or figures")
+    command.add_argument("--scale", default="mini", help="mini (default) or paper")
+    command.add_argument("--out", required=True, help="folder; what is done in it is kept")
+    command.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="ROLE=MODEL",
+        help="folder or Hub id of ours, twin, paper or another; may be repeated",
+    )
+    command.add_argument(
+        "--prompts",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="prompts of a length (50=FILE, owt-50=FILE) or for all (FILE); may be repeated",
+    )
+    command.add_argument(
+        "--stage", default="both", help="generate (needs the models), evaluate, or both (default)"
+    )
+    command.add_argument(
+        "--only", action="append", default=[], metavar="PATTERN", help="cells by name: 50/ours/*"
+    )
+    command.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    command.add_argument("--dtype", default="float32", help="float32 or bfloat16")
+    command.add_argument("--batch-size", type=int, default=32, help="rows at a time (default 32)")
+    command.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change the scale: T=200 seeds=1,2; may be repeated",
+    )
 
 
 def lengths(text: str) -> tuple[int, ...]:
@@ -410,3 +466,37 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
         **options,
     )
     show(report)
+
+
+def run_prompts(arguments: argparse.Namespace) -> None:
+    """Write a file of prompts."""
+    from ssdlm.reproduce.prompts import make_prompts
+
+    report = make_prompts(
+        arguments.sources,
+        out=arguments.out,
+        count=arguments.count,
+        prompt_length=arguments.prompt_length,
+        length=arguments.length,
+    )
+    print(report)
+
+
+def run_reproduce(arguments: argparse.Namespace) -> None:
+    """Run an experiment, or one stage of it."""
+    from ssdlm.reproduce.run import reproduce
+
+    written = reproduce(
+        arguments.table,
+        out=arguments.out,
+        scale=arguments.scale,
+        stage=arguments.stage,
+        models=arguments.model,
+        prompts=arguments.prompts,
+        overrides=arguments.set,
+        only=tuple(arguments.only),
+        device=arguments.device,
+        dtype=arguments.dtype,
+        batch_size=arguments.batch_size,
+    )
+    print(f"wrote {', '.join(map(str, written))}" if written else f"made {arguments.out}/cells")

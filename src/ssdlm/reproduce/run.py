@@ -1,0 +1,91 @@
+"""An experiment from end to end: a table by name, its cells made and measured, its page written.
+
+scale, order -> cells -> making -> measuring -> page
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fnmatch import fnmatch
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ssdlm.reproduce.cell import Cell
+from ssdlm.reproduce.making import make
+from ssdlm.reproduce.order import Order, find, named
+from ssdlm.reproduce.scale import scale_of
+
+TABLES = ("table1", "table2", "table3", "figures")
+STAGES = ("generate", "evaluate", "both")
+
+
+def reproduce(
+    name: str,
+    *,
+    out: str | Path,
+    scale: str = "mini",
+    stage: str = "both",
+    models: Sequence[str] = (),
+    prompts: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    **options: Any,
+) -> list[Path]:
+    """Run an experiment, or what is left of it; return the files of its page, none before them.
+
+    `models` are ROLE=FOLDER, `prompts` are NAME=FILE, `overrides` are FIELD=VALUE of the scale.
+    """
+    if stage not in STAGES:
+        raise ValueError(f"stage={stage!r} is unknown; choose one of {', '.join(STAGES)}")
+    table = table_of(name)
+    size = scale_of(scale, overrides)
+    order = Order(
+        table=name,
+        scale=size,
+        out=Path(out),
+        models=named(size.models, "model") | named(models, "model"),
+        prompts=named(prompts, "prompts"),
+        **options,
+    )
+    cells = checked(table.cells(order))
+    wanted = [cell for cell in cells if is_wanted(cell, order.only)]
+    if stage != "evaluate":
+        make(order, wanted)
+    if stage == "generate":
+        return []
+    from ssdlm.reproduce.measuring import measure
+    from ssdlm.reproduce.page import save
+
+    measure(order, wanted)
+    page = table.page(order, find(order, cells))
+    return save(page, name, order.out)
+
+
+def table_of(name: str) -> Any:
+    """Return the module of a table."""
+    if name not in TABLES:
+        raise ValueError(f"there is no table {name!r}; there are {', '.join(TABLES)}")
+    return import_module(f"ssdlm.reproduce.{name}")
+
+
+def checked(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells, each once; two of one name must be one."""
+    known: dict[str, Cell] = {}
+    for cell in cells:
+        if known.setdefault(cell.name, cell) != cell:
+            raise ValueError(f"two different cells are named {cell.name}; name them apart")
+    return [fitted(cell) for cell in known.values()]
+
+
+def fitted(cell: Cell) -> Cell:
+    """Return a cell that uses no more prompts than its file has."""
+    from ssdlm.batch import read_prompts
+
+    count = len(read_prompts(Path(cell.prompts)))
+    return replace(cell, num_prompts=min(cell.num_prompts, count))
+
+
+def is_wanted(cell: Cell, only: Sequence[str]) -> bool:
+    """Tell whether a cell is one of those asked for."""
+    return not only or any(fnmatch(cell.name, pattern) for pattern in only)

@@ -1,0 +1,156 @@
+"""How large an experiment is: the paper's size, one GPU's, or a test's.  [scale] -> order -> tables
+
+`ssdlm reproduce table1 --scale mini --set KEY=VALUE ...` starts from one of these and changes what
+is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import get_type_hints
+
+from ssdlm.config import nearest, parse
+
+PAPER_TOP_P = (0.0, 0.1, 0.2, 0.5, 0.7, 0.9, 0.95, 0.99)
+SEEDS = (2022, 2023, 2024, 2025, 2026)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Counts, lengths and grids of all experiments, and the models that judge them."""
+
+    name: str
+    judge: str
+    """Causal LM for perplexity."""
+    features: tuple[str, ...]
+    """Models for MAUVE's features; the first one's is the score."""
+    models: tuple[str, ...] = ()
+    """ROLE=NAME for what is not given by --model."""
+    B: int = 25
+    """Block length of the paper's sampler."""
+
+    # Tables of unconstrained generation, and the figures.
+    lengths: tuple[int, ...] = (25, 50, 100)
+    """Tokens to write; the prompt is as long."""
+    num_prompts: int = 1000
+    num_samples: int = 5
+    """Texts a prompt."""
+    projections: tuple[str, ...] = ("sampling", "multi_hot")
+    top_p: tuple[float, ...] = PAPER_TOP_P
+    T: tuple[int, ...] = (1000, 2500)
+    samplers: tuple[str, ...] = ("top_p=0.9", "top_p=0.95", "typical_p=0.2", "typical_p=0.95")
+    """How the autoregressive models draw."""
+    seeds: tuple[int, ...] = SEEDS
+    """Runs of each autoregressive sampler; their spread is reported."""
+    seed: int = 0
+    """Of the diffusion models."""
+    calls: tuple[int, ...] = (4, 8, 16, 32, 64, 200, 1000)
+    """Calls a block, for the figure of quality against cost."""
+    blocks: tuple[int, ...] = (5, 10, 25)
+    """Block lengths, for the same figure."""
+
+    # The comparison with Diffusion-LM.
+    stories: int = 2700
+    """Held-out sequences of 50 + 50 tokens."""
+    story_T: int = 2500
+    story_top_p: float = 0.5
+
+    # Controlled generation.
+    control_lengths: tuple[int, ...] = (12, 20, 50)
+    control_samples: int = 20
+    """Texts a prompt and label."""
+    control_T: tuple[int, ...] = (1000, 2500, 5000)
+    control_top_p: tuple[float, ...] = (0.2, 0.5, 0.9)
+    lams: tuple[float, ...] = (0.0, 100.0, 500.0, 2000.0)
+    guide: str = "sentiment"
+    labels: tuple[str, ...] = ("positive", "negative")
+    control_judges: tuple[str, ...] = ()
+    """Classifiers that had no part in it, each a folder or a Hub id."""
+    control_ppl: str = ""
+    """Judge of controlled texts, where it is another one."""
+
+
+def paper() -> Scale:
+    """The paper's own size, with the models of the Hub that it names."""
+    return Scale(
+        name="paper",
+        judge="EleutherAI/gpt-neo-1.3B",
+        features=("gpt2-large",),
+        models=(
+            "paper=xhan77/ssdlm",
+            "gpt2-medium=gpt2-medium",
+            "gpt2-large=gpt2-large",
+            "gpt2-xl=gpt2-xl",
+        ),
+        guide="cardiffnlp/twitter-roberta-base-sentiment",
+        control_judges=("textattack/bert-base-uncased-yelp-polarity",),
+        control_ppl="gpt2-xl",
+    )
+
+
+def mini() -> Scale:
+    """One GPU and models of 34M parameters; the judge is SmolLM2, which `make judge` brings."""
+    return replace(
+        paper(),
+        name="mini",
+        judge="smollm2",
+        features=("judge", "minilm"),
+        models=(),
+        projections=("sampling", "multi_hot"),
+        top_p=(0.0, 0.5, 0.9, 0.95, 0.99),
+        T=(64, 200),
+        stories=1000,
+        story_T=200,
+        control_T=(200,),
+        guide="sentiment",
+        control_judges=(),
+        control_ppl="",
+    )
+
+
+def toy() -> Scale:
+    """A few texts of a few tokens by random models: what tests run."""
+    return replace(
+        mini(),
+        name="toy",
+        judge="",
+        features=("judge",),
+        B=3,
+        lengths=(3, 6),
+        num_prompts=4,
+        num_samples=2,
+        projections=("sampling", "multi_hot"),
+        top_p=(0.0, 0.9),
+        T=(2,),
+        samplers=("top_p=0.9", "typical_p=0.95"),
+        seeds=(1, 2),
+        calls=(2, 3),
+        blocks=(2, 3),
+        stories=3,
+        story_T=2,
+        control_lengths=(4,),
+        control_samples=2,
+        control_T=(2,),
+        control_top_p=(0.9,),
+        lams=(0.0, 10.0),
+    )
+
+
+SCALES: dict[str, Callable[[], Scale]] = {scale.__name__: scale for scale in (mini, paper, toy)}
+
+
+def scale_of(name: str, overrides: Sequence[str] = ()) -> Scale:
+    """Return a scale by name with `field=value` applied in order."""
+    if name not in SCALES:
+        raise ValueError(f"there is no scale {name!r}; the scales are {', '.join(SCALES)}")
+    scale, hints = SCALES[name](), get_type_hints(Scale)
+    for assignment in overrides:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise ValueError(f"{assignment!r} has no value; write KEY=VALUE")
+        if key not in hints or key == "name":
+            names = [item.name for item in fields(Scale) if item.name != "name"]
+            raise ValueError(f"a scale has no field {key!r}; {nearest(key, names)}")
+        scale = replace(scale, **{key: parse(hints[key], text, key)})
+    return scale
