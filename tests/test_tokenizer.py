@@ -237,3 +237,14 @@ def test_the_bytes_of_word_pieces_hold_the_space_before_them():
     backend = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocab, unk_token="[UNK]"))
     backend.decoder = tokenizers.decoders.WordPiece()
     assert Tokenizer(backend).token_bytes()[1:4] == [b" dog", b"s", b" a"]
+
+
+def test_a_continuation_holds_the_space_that_joins_it_to_its_context(gpt2, tmp_path):
+    bert = load_tokenizer(write_bert(tmp_path / "bert"))
+    ids = bert.encode("the rivers had")
+    assert bert.decode_after(ids[:1], ids[1:]) == " rivers had"
+    assert bert.decode_after(ids[:2], ids[2:]) == "s had"
+    assert bert.decode_after([], ids) == bert.decode(ids)
+    ids = gpt2.encode("a caf\N{LATIN SMALL LETTER E WITH ACUTE} there")
+    for cut in range(len(ids)):
+        assert gpt2.decode_after(ids[:cut], ids[cut:]) == gpt2.decode(ids[cut:])

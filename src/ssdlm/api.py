@@ -164,8 +164,8 @@ class SSDLM:
         settled: list[int] = []
         for step in self.steps(rows[:1], decoding, denoiser):
             tokens = settled + step.tokens[0].tolist()
-            text = self.text(self.cut(rows[0], tokens, decoding))
-            yield Draft(text, self.text(settled), step.block, step.t, step)
+            text = self.text(self.cut(rows[0], tokens, decoding), rows[0].context)
+            yield Draft(text, self.text(settled, rows[0].context), step.block, step.t, step)
             settled = tokens if step.is_last else settled
 
     def plan(
@@ -240,11 +240,11 @@ class SSDLM:
             raise ValueError(f"prompt {prompt!r} is not UTF-8; save or type it as UTF-8")
         return tuple(self.tokenizer.encode(prompt) if prompt else [self.tokenizer.end_of_text])
 
-    def text(self, tokens: Sequence[int]) -> str:
-        """Return the text of token ids; the ids themselves where there is no tokenizer."""
+    def text(self, tokens: Sequence[int], context: Sequence[int] = ()) -> str:
+        """Return what token ids add to a context; the ids themselves without a tokenizer."""
         if self.tokenizer is None:
             return " ".join(map(str, tokens))
-        return self.tokenizer.decode(tokens)
+        return self.tokenizer.decode_after(context, tokens)
 
     def spellings(self) -> list[str]:
         """Return the text of each token on its own; nothing where there is no tokenizer."""
@@ -320,7 +320,8 @@ class SSDLM:
     def finish(self, row: Row, tokens: list[int], decoding: DecodeConfig, calls: int) -> Generation:
         """Return a row's text, cut where that is asked for."""
         tokens = self.cut(row, tokens, decoding)
-        return Generation(row.prompt, self.text(tokens), tokens, row.seed, row.sample, calls)
+        text = self.text(tokens, row.context)
+        return Generation(row.prompt, text, tokens, row.seed, row.sample, calls)
 
     def cut(self, row: Row, tokens: list[int], decoding: DecodeConfig) -> list[int]:
         """Return the tokens before the end-of-text token; of a whole text, its whole sentences."""

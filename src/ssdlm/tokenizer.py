@@ -51,6 +51,14 @@ class Tokenizer:
         """The text of the ids, spaces exactly as the tokens hold them."""
         return self._backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
 
+    def decode_after(self, context: Sequence[int], ids: Sequence[int]) -> str:
+        """What the ids add to the text of a context: where spaces stand between tokens, that too.
+
+        A context may end inside a character; then the ids are read on their own.
+        """
+        before, whole = self.decode(context), self.decode([*context, *ids])
+        return whole.removeprefix(before) if whole.startswith(before) else self.decode(ids)
+
     def token_strings(self) -> list[str]:
         """Every token as the vocabulary spells it (byte-level where it is), in the order of ids."""
         strings = [""] * self.V
