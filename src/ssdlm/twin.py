@@ -137,16 +137,14 @@ class AutoregressiveLM:
         length: int = 50,
         seed: int = 0,
         num_samples: int = 1,
-        **options: float,
+        **options: Any,
     ) -> dict[str, Any]:
         """Return what `transformers` is asked for; all bad input is refused here."""
         for name in options:
             if name not in SAMPLERS:
                 raise ValueError(f"there is no option {name!r}; there are {', '.join(SAMPLERS)}")
         if not prompts or min(length, num_samples) < 1 or seed < 0:
-            raise ValueError(
-                "give prompts, a length and num_samples of 1 or more, a seed from 0 on"
-            )
+            raise ValueError("give prompts, a length and num_samples from 1 on, a seed from 0 on")
         # As in the authors' baselines: no text ends before its length.
         asked = {"max_new_tokens": length, "min_new_tokens": length, "do_sample": bool(options)}
         end = self.tokenizer.end_of_text
@@ -160,7 +158,7 @@ class AutoregressiveLM:
         seed: int = 0,
         num_samples: int = 1,
         batch_size: int = 32,
-        **options: float,
+        **options: Any,
     ) -> list[Generation]:
         """Continue prompts; `num_samples` continuations of each, prompt by prompt."""
         prompts = [prompts] if isinstance(prompts, str) else list(prompts)
