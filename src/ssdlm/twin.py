@@ -172,8 +172,8 @@ class AutoregressiveLM:
         for indices in equal_lengths([ids for _, ids, _ in rows], batch_size):
             tokens = self.draw([rows[index][1:] for index in indices], seed, asked)
             for index, new in zip(indices, tokens, strict=True):
-                prompt, _, sample = rows[index]
-                text = self.tokenizer.decode(new)
+                prompt, ids, sample = rows[index]
+                text = self.tokenizer.decode_after(ids, new)
                 written[index] = Generation(prompt, text, new, seed, sample, calls=length)
         return [written[index] for index in range(len(rows))]
 

@@ -54,9 +54,10 @@ def draw(drawing: Draw, path: Path) -> Path:
     return path
 
 
-def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table; the first column is words, the others are numbers."""
-    lines = [heading, ["---", *["---:"] * (len(heading) - 1)], *rows]
+def table(heading: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
+    """Return a Markdown table; the first columns, `words` of them, are text, the others numbers."""
+    rule = ["---"] * words + ["---:"] * (len(heading) - words)
+    lines = [heading, rule, *rows]
     return "\n".join("| " + " | ".join(map(escaped, line)) + " |" for line in lines)
 
 
@@ -67,7 +68,7 @@ def escaped(text: str) -> str:
 
 def code(text: str) -> str:
     """Return a text as it is, on one line, where Markdown means nothing."""
-    shown = text.replace("\n", "\\n").replace("|", "\\|")
+    shown = text.replace("\n", "\\n")
     return f"`` {shown} ``" if "`" in shown else f"`{shown}`"
 
 

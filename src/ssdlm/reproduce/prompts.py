@@ -124,7 +124,7 @@ def draw(*what: object) -> bytes:
 def split(tokenizer: Tokenizer, ids: list[int], prompt_length: int) -> Line | None:
     """Return a window as prompt and gold; None where text and tokens would not agree."""
     before, after = ids[:prompt_length], ids[prompt_length:]
-    prompt, gold = tokenizer.decode(before), tokenizer.decode(after)
+    prompt, gold = tokenizer.decode(before), tokenizer.decode_after(before, after)
     agrees = tokenizer.encode(prompt) == before and prompt + gold == tokenizer.decode(ids)
     if not agrees or UNREADABLE in prompt + gold or not prompt.strip() or not gold.strip():
         return None

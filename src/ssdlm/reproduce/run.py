@@ -52,6 +52,7 @@ def reproduce(
     wanted = [cell for cell in cells if is_wanted(cell, order.only)]
     if stage != "evaluate":
         make(order, wanted)
+        record(table, order)
     if stage == "generate":
         return []
     from ssdlm.reproduce.measuring import measure
@@ -67,6 +68,12 @@ def table_of(name: str) -> Any:
     if name not in TABLES:
         raise ValueError(f"there is no table {name!r}; there are {', '.join(TABLES)}")
     return import_module(f"ssdlm.reproduce.{name}")
+
+
+def record(table: Any, order: Order) -> None:
+    """Let a table write what is no cell's, while the models are at hand."""
+    if hasattr(table, "record"):
+        table.record(order)
 
 
 def checked(cells: Sequence[Cell]) -> list[Cell]:

@@ -49,6 +49,8 @@ class Scale:
     """Calls a block, for the figure of quality against cost."""
     blocks: tuple[int, ...] = (5, 10, 25)
     """Block lengths, for the same figure."""
+    figure_samples: int = 1
+    """Texts a prompt, for the same figure."""
 
     # The comparison with Diffusion-LM.
     stories: int = 2700
