@@ -1,0 +1,213 @@
+"""Experiments from end to end, at toy size."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ssdlm import cli
+from ssdlm.reproduce import making, measuring, run, table1
+from ssdlm.reproduce.cell import Cell, Diffusion, Given, Gold
+from ssdlm.reproduce.order import Order, find, named
+from ssdlm.reproduce.scale import scale_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*clustering")
+
+
+@pytest.fixture(scope="module")
+def done(toy, tmp_path_factory) -> Path:
+    """Table 1 and the figures, in two stages, the second where the models are not."""
+    out = tmp_path_factory.mktemp("out")
+    arguments = [*toy.arguments(6), f"--prompts=owt-6={toy.prompts[6]}", "--out", str(out)]
+    for table in ("table1", "figures"):
+        assert cli.main(["reproduce", table, *arguments, "--stage", "generate"]) == 0
+    assert not list(out.rglob("report.json"))
+    hidden = Path(toy.ours).rename(f"{toy.ours}-hidden")
+    try:
+        for table in ("table1", "figures"):
+            assert cli.main(["reproduce", table, *arguments, "--stage", "evaluate"]) == 0
+    finally:
+        hidden.rename(toy.ours)
+    return out
+
+
+def test_table1_has_a_row_for_every_setting_and_a_figure_from_every_report(done):
+    values = json.loads((done / "table1.json").read_text())
+    rows = {row["label"]: row for row in values["tables"]["6"]}
+    assert list(rows) == [
+        "Gold continuation",
+        "twin, top_p 0.9",
+        "twin, typical_p 0.95",
+        "the paper's recipe, greedy p0 T2",
+        "the paper's recipe, sampling p0.9 T2",
+        "the paper's recipe, multi_hot p0.9 T2",
+        "ours, greedy p0 T2",
+        "ours, sampling p0.9 T2",
+        "ours, multi_hot p0.9 T2",
+        "ours, own",
+    ]
+    report = json.loads((done / "cells/6/ours/own/report.json").read_text())
+    for metric, value in rows["ours, own"]["values"].items():
+        assert value == report["metrics"][metric] is not None
+    assert rows["Gold continuation"]["values"]["mauve"] == 1.0
+    assert report["counts"] == {"prompts": 4, "samples": 8, "gold": 4}
+
+
+def test_a_samplers_row_is_the_mean_and_spread_of_its_seeds(done):
+    values = json.loads((done / "table1.json").read_text())["tables"]["6"][1]
+    seeds = [
+        json.loads((done / f"cells/6/twin/top_p-0.9/seed-{seed}/report.json").read_text())
+        for seed in (1, 2)
+    ]
+    one, two = (report["metrics"]["ppl_micro"] for report in seeds)
+    assert values["values"]["ppl_micro"] == pytest.approx((one + two) / 2)
+    assert values["spread"]["ppl_micro"] == pytest.approx(abs(one - two) / 2**0.5)
+
+
+def test_prompts_without_gold_stand_apart(done):
+    page = (done / "table1.md").read_text()
+    apart = page.partition("## Length 6, OpenWebText prompts, no gold")[2]
+    assert "ours, own | - |" in apart and "Gold continuation" not in apart
+    report = json.loads((done / "cells/owt-6/ours/own/report.json").read_text())
+    assert report["settings"]["reference"] is None and "mauve" not in report["metrics"]
+
+
+def test_the_figures_have_their_plots_trajectories_and_examples(done):
+    names = {path.name for path in done.glob("*.png")}
+    assert names == {"projection-ours.png", "projection-paper.png", "calls.png"}
+    values = json.loads((done / "figures.json").read_text())
+    assert [(point["B"], point["calls"]) for point in values["calls"]] == [
+        (2, 2),
+        (2, 3),
+        (3, 2),
+        (3, 3),
+    ]
+    assert {point["projection"] for point in values["projection-ours"]} == {
+        "greedy",
+        "sampling",
+        "multi_hot",
+    }
+    page = (done / "figures.md").read_text()
+    assert page.count("### Trajectory of") == 3 and "## Examples" in page
+    paths = json.loads((done / "trajectory.json").read_text())
+    assert [row["t"] for row in paths["ours, the paper's sampler"]["rows"]] == [2, 1]
+
+
+def test_what_is_done_is_not_done_again(done, toy, monkeypatch):
+    def refuse(*args, **options):
+        raise AssertionError("this was done already")
+
+    monkeypatch.setattr(making, "generate_file", refuse)
+    monkeypatch.setattr(measuring, "evaluate", refuse)
+    before = {path: path.stat().st_mtime_ns for path in done.rglob("generations.jsonl")}
+    arguments = [*toy.arguments(6), "--out", str(done)]
+    assert cli.main(["reproduce", "table1", *arguments]) == 0
+    own = done / "cells/6/ours/own/generations.jsonl"
+    assert own.stat().st_mtime_ns == before[own]
+
+
+def test_texts_of_another_model_are_not_taken_for_this_ones(done, toy, tmp_path, capsys):
+    out = tmp_path / "out"
+    cell = "cells/6/ours/own"
+    shutil.copytree(done / cell, out / cell)
+    arguments = ["--out", str(out), "--only", "6/ours/own", "--stage", "generate"]
+    models = [word.replace(f"ours={toy.ours}", f"ours={toy.paper}") for word in toy.arguments(6)]
+    assert cli.main(["reproduce", "table1", *models, *arguments]) == 2
+    assert "was not written from these prompts with these settings" in capsys.readouterr().err
+
+
+def test_a_report_of_other_texts_is_made_anew(done, toy, tmp_path):
+    shutil.copytree(done / "cells/6/ours/own", tmp_path / "cells/6/ours/own")
+    place = tmp_path / "cells/6/ours/own"
+    lines = (place / "generations.jsonl").read_text().splitlines()
+    changed = [json.loads(line) | {"text": "aaaaaa", "tokens": [0] * 6} for line in lines]
+    (place / "generations.jsonl").write_text("\n".join(map(json.dumps, changed)) + "\n")
+    old = json.loads((place / "report.json").read_text())["metrics"]["dist-1"]
+    arguments = [*toy.arguments(6), "--out", str(tmp_path), "--stage", "evaluate"]
+    assert cli.main(["reproduce", "table1", *arguments, "--only", "6/ours/own"]) == 0
+    assert json.loads((place / "report.json").read_text())["metrics"]["dist-1"] < old
+
+
+def test_what_is_missing_is_told_and_not_made_up(done, toy, tmp_path):
+    words = [word for word in toy.arguments(6) if "paper=" not in word and "twin=" not in word]
+    words = [word.replace("lengths=6", "lengths=3,6") for word in words]
+    shutil.copytree(done / "cells/6/ours/own", tmp_path / "cells/6/ours/own")
+    arguments = ["--out", str(tmp_path), "--stage", "evaluate"]
+    assert cli.main(["reproduce", "table1", *words, *arguments]) == 0
+    page = (tmp_path / "table1.md").read_text()
+    assert "no model was given as `twin`" in page and "no model was given as `paper`" in page
+    assert "no prompts were given for length 3" in page
+    assert "4 cells are not measured yet: 6/gold" in page
+    assert "twin," not in page and "ours, own" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["table9"], "there is no table 'table9'; there are table1, table2, table3, figures"),
+        (["table1", "--scale", "huge"], "there is no scale 'huge'"),
+        (["table1"], "there are no prompts; give --prompts 50=FILE"),
+        (["table1", "--stage", "never"], "stage='never' is unknown"),
+        (["table1", "--prompts", "50=none.jsonl"], "none.jsonl"),
+        (["table1", "--prompts", "=x"], "is not NAME=VALUE"),
+        (["table1", "--model", "ours=a", "--model", "ours=b"], "model ours is given twice"),
+    ],
+)
+def test_bad_requests_are_refused_in_a_line(words, message, tmp_path, capsys):
+    assert cli.main(["reproduce", *words, "--out", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_bare_value_is_for_all_names():
+    assert named(["a.jsonl", "50=b.jsonl"], "prompts") == {"all": "a.jsonl", "50": "b.jsonl"}
+
+
+def order(toy, out: Path) -> Order:
+    scale = scale_of("toy", [f"judge={toy.judge}"])
+    return Order("table1", scale, out, prompts={"6": toy.prompts[6]}, is_shown=False)
+
+
+def test_a_file_given_by_others_is_measured_as_it_is(toy, tmp_path):
+    lines = [json.loads(line) for line in Path(toy.prompts[6]).read_text().splitlines()]
+    theirs = tmp_path / "theirs.jsonl"
+    texts = [{"prompt": line["prompt"], "text": "abc abc"} for line in lines]
+    theirs.write_text("\n".join(map(json.dumps, texts)) + "\n")
+    asked = order(toy, tmp_path / "out")
+    cell = Cell("given", Given(str(theirs)), toy.prompts[6], 4, measures={"metrics": ("dist",)})
+    making.make(asked, [cell])
+    measuring.measure(asked, [cell])
+    found = find(asked, [cell])
+    assert found.value("given", "dist-1") == 0.5 and found.value("other", "dist-1") is None
+    assert found.missing() == []
+
+
+def test_gold_needs_gold(toy, tmp_path):
+    bare = tmp_path / "bare.jsonl"
+    bare.write_text('{"prompt": "a"}\n')
+    with pytest.raises(ValueError, match="prompt 1 of 1 has no gold continuation"):
+        making.make(order(toy, tmp_path), [Cell("gold", Gold(), str(bare), 1)])
+
+
+def test_names_of_cells_are_paths_and_one_each(toy):
+    with pytest.raises(ValueError, match="no path of letters"):
+        Cell("../x", Gold(), toy.prompts[6], 1)
+    cell = Cell("x", Diffusion("m"), toy.prompts[6], 1000)
+    assert run.checked([cell, cell]) == [replace(cell, num_prompts=4)]
+    with pytest.raises(ValueError, match="two different cells are named x"):
+        run.checked([cell, replace(cell, num_samples=2)])
+
+
+def test_training_costs_are_read_from_the_runs_log(tmp_path):
+    records = [{"tokens": 100, "tokens_per_s": 50.0}, {"tokens": 300, "tokens_per_s": 100.0}]
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
+    assert making.training(str(tmp_path)) == {"tokens": 300, "seconds": 4.0}
+    assert making.training("gpt2") == {}
+
+
+def test_the_papers_grid_has_greedy_once(toy, tmp_path):
+    names = [name for name, _ in table1.grid(order(toy, tmp_path), 6)]
+    assert names == ["greedy-p0-T2", "sampling-p0.9-T2", "multi_hot-p0.9-T2"]
