@@ -58,9 +58,9 @@ class Case:
 CASES = {
     case.name: case
     for case in (
-        Case("mini", "recipe mini", 8192, 512, 8, 8, 512, 512),
+        Case("mini", "recipe mini", 8192, 512, 8, 8, 256, 256),
         Case("paper", "RoBERTa-large size, recipe of the paper", 50265, 1024, 24, 16, 512, 256),
-        Case("blocks", "RoBERTa-large size, all blocks", 50265, 1024, 24, 16, 192, 192),
+        Case("blocks", "RoBERTa-large size, all blocks", 50265, 1024, 24, 16, 384, 192),
     )
 }
 

@@ -71,15 +71,16 @@ class Levels:
 
     def draw(self, examples: Examples, blocks: Tensor) -> Tensor:
         """Return the progress t/T of every position (N, L); `blocks` is on the CPU."""
-        count = int(blocks[-1]) + 1
+        count, length = int(blocks[-1]) + 1, len(blocks)
         blocks = send(blocks, examples.seeds.device)
         u = self.uniforms(examples, count)
         if self.levels == "uniform":
             return (draw_steps(u, T=self.T) / self.T)[:, blocks]
         if self.own_share == self.ramp_share == 0:
             return levels.shared(u, blocks)
-        shape, width = (draw(examples.seeds, use, count) for use in (SHAPE, WIDTH))
-        own = draw(examples.seeds, OWN, len(blocks))
+        # However many blocks, one number a position: a single shape, compiled once.
+        shape, width, own = (draw(examples.seeds, use, length) for use in (SHAPE, WIDTH, OWN))
+        shape, width = shape[:, :count], width[:, :count]
         shares = {"own_share": self.own_share, "ramp_share": self.ramp_share}
         return levels.mixed(torch.stack((shape, u, width)), own, blocks, **shares)
 

@@ -200,6 +200,8 @@ def objective_of(config: Config, denoiser: Any) -> nn.Module:
     draws = Levels.of(train, config.model.T)
     if train.objective == "all_blocks":
         return AllBlocks(denoiser, draws, loss=train.loss, block_lengths=train.block_lengths)
+    # For every length of context cuDNN would plan its attention anew, a tenth of a second each.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     settings = {"share_c": train.share_c, "reduction": train.reduction, "loss": train.loss}
     return OneBlock(denoiser, draws, **settings)
 
