@@ -45,6 +45,7 @@ def measure_cell(order: Order, cell: Cell, judge: Any, observe: Any) -> None:
         judge=judge_of(order, cell, judge),
         device=device_of(order),
         out=place.report,
+        num_resamples=order.scale.resamples,
         observe=observe,
         **cell.measures,
     )
@@ -58,6 +59,7 @@ def inputs(order: Order, cell: Cell, place: Place) -> dict[str, Any]:
         "generations": sha256(place.generations),
         "reference": sha256(Path(cell.prompts)) if has_reference else None,
         "judge": cell.judge or order.scale.judge,
+        "resamples": order.scale.resamples,
         "measures": {k: list(v) if isinstance(v, tuple) else v for k, v in cell.measures.items()},
     }
 

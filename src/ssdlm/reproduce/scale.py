@@ -27,6 +27,8 @@ class Scale:
     """Models for MAUVE's features; the first one's is the score."""
     models: tuple[str, ...] = ()
     """ROLE=NAME for what is not given by --model."""
+    resamples: int = 1000
+    """Draws of prompts behind each interval."""
     B: int = 25
     """Block length of the paper's sampler."""
 
@@ -118,6 +120,7 @@ def toy() -> Scale:
         name="toy",
         judge="",
         features=("judge",),
+        resamples=20,
         B=3,
         lengths=(3, 6),
         num_prompts=4,
