@@ -7,7 +7,8 @@ A table is a module of this package, found by its name, with two functions:
     cells(order: Order) -> list[Cell]          what is to be generated and measured
     page(order: Order, found: Findings) -> Page    the table, from the cells' reports alone
 
-and, where it has more to write while models are at hand, `record(order: Order) -> None`.
+and, where there is more to write while models are at hand, `prepare(order: Order) -> None` for
+what the cells need and `record(order: Order) -> None` for what they do not hold.
 
 A `Cell` is one setting: who writes (`Diffusion`, `Autoregressive`, `Given`, `Gold`), after which
 prompts, with which options of `SSDLM.generate`, and with which of `evaluate` it is measured. It

@@ -116,9 +116,10 @@ def generate(
     known = read(place.made) or {}
     if place.generations.exists() and known | asked == known:
         return
+    writer = studio.open(author)
+    is_resumed = place.generations.with_name(f"{place.generations.name}.part").exists()
     began = time.monotonic()
     with first_prompts(cell, place.folder) as source:
-        writer = studio.open(author)
         count = generate_file(
             writer,
             source,
@@ -134,7 +135,7 @@ def generate(
         asked
         | {
             "texts": count,
-            "seconds": time.monotonic() - began,
+            "seconds": None if is_resumed else time.monotonic() - began,
             "device": device_name(writer),
             "training": training(author.model),
             "python": platform.python_version(),

@@ -48,6 +48,8 @@ def reproduce(
         prompts=named(prompts, "prompts"),
         **options,
     )
+    if stage != "evaluate" and hasattr(table, "prepare"):
+        table.prepare(order)
     cells = checked(table.cells(order))
     wanted = [cell for cell in cells if is_wanted(cell, order.only)]
     if stage != "evaluate":

@@ -15,6 +15,30 @@ from ssdlm.config import nearest, parse
 PAPER_TOP_P = (0.0, 0.1, 0.2, 0.5, 0.7, 0.9, 0.95, 0.99)
 SEEDS = (2022, 2023, 2024, 2025, 2026)
 
+MINI_STORIES = (
+    "steps=1500",
+    "lr=3e-4",
+    "warmup=150",
+    "micro_batch=128",
+    "share_c=128",
+    "shift=true",
+    "precision=bf16",
+    "log_every=50",
+    "validate_every=250",
+    "save_every=0",
+    "save_seconds=60",
+)
+"""One GPU and few stories: other cuts every epoch, fewer steps, a context length for more rows."""
+TOY_STORIES = (
+    "steps=2",
+    "batch=2",
+    "micro_batch=2",
+    "share_c=2",
+    "precision=fp32",
+    "validate_sequences=0",
+    "tensorboard=false",
+)
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -56,9 +80,19 @@ class Scale:
 
     # The comparison with Diffusion-LM.
     stories: int = 2700
-    """Held-out sequences of 50 + 50 tokens."""
-    story_T: int = 2500
-    story_top_p: float = 0.5
+    """Held-out sequences: prompt and continuation."""
+    story_length: int = 50
+    """Tokens of the one, and of the other."""
+    story_holdout: float = 0.05
+    """Share of the stories that is kept from training."""
+    story_init: str = "bert-base-uncased"
+    """Masked LM that training starts from; its tokenizer is everyone's."""
+    story_train: tuple[str, ...] = ()
+    """What is changed of the recipe paper_rocstories."""
+    story_T: tuple[int, ...] = (2500,)
+    story_top_p: tuple[float, ...] = (0.5,)
+    story_features: tuple[str, ...] = ("bert-base-uncased",)
+    """As `features`: the stories are in lower case."""
 
     # Controlled generation.
     control_lengths: tuple[int, ...] = (12, 20, 50)
@@ -105,7 +139,12 @@ def mini() -> Scale:
         top_p=(0.0, 0.5, 0.9, 0.95, 0.99),
         T=(64, 200),
         stories=1000,
-        story_T=200,
+        story_holdout=0.2,
+        story_init="minilm",
+        story_train=MINI_STORIES,
+        story_T=(200,),
+        story_top_p=(0.5, 0.9),
+        story_features=("minilm", "judge"),
         control_T=(200,),
         guide="sentiment",
         control_judges=(),
@@ -133,7 +172,12 @@ def toy() -> Scale:
         calls=(2, 3),
         blocks=(2, 3),
         stories=3,
-        story_T=2,
+        story_length=6,
+        story_init="",
+        story_train=TOY_STORIES,
+        story_T=(2,),
+        story_top_p=(0.5,),
+        story_features=("judge",),
         control_lengths=(4,),
         control_samples=2,
         control_T=(2,),

@@ -235,7 +235,7 @@ def cost(found: Findings, names: Sequence[str]) -> tuple[str, str, str]:
     """Return tokens seen and seconds of training, and seconds of writing; blank if unknown."""
     made = [found[name].made for name in names]
     trained = made[0].get("training") or {}
-    seconds = [one["seconds"] for one in made if "seconds" in one]
+    seconds = [one["seconds"] for one in made if one.get("seconds") is not None]
     return (
         f"{trained['tokens'] / 1e6:.0f}M" if trained else "",
         f"{trained['seconds']:.0f}" if trained else "",
@@ -285,7 +285,16 @@ def notes(order: Order, found: Findings) -> list[str]:
     for length in order.scale.lengths:
         if order.prompt_file(str(length)) is None:
             said.append(f"no prompts were given for length {length}")
+    if len(tokenizers(found)) > 1:
+        said.append("the models have different tokenizers: a length is in each one's own tokens")
     if missing := found.missing():
         said.append(f"{len(missing)} cells are not measured yet: {', '.join(missing[:8])}")
     said.append("+- is the standard deviation over seeds; Dist of gold pools one text a prompt")
     return said
+
+
+def tokenizers(found: Findings) -> set[str]:
+    """Return the digests of the tokenizers that wrote, as far as they are known."""
+    models = [finding.made.get("settings", {}).get("model") for finding in found.values()]
+    known = [model for model in models if isinstance(model, dict)]
+    return {model["tokenizer.json"] for model in known if "tokenizer.json" in model}
