@@ -32,3 +32,22 @@ def test_a_wide_window_moves_all_positions_and_a_narrow_one_few():
 
     assert most_at_once(100.0) == 25
     assert most_at_once(2.0) <= 3
+
+
+@pytest.mark.parametrize("width", [0.2, 1.0, 3.0, 60.0])
+@pytest.mark.parametrize("B", [1, 2, 25])
+def test_outside_a_steps_window_nothing_moves_and_all_is_clean_or_noise(B, width):
+    progress, windows = Staggered(70, width)(B).progress, Staggered(70, width)(B).windows(B)
+    assert len(windows) == 71
+    for t in range(1, 71):
+        outside = torch.ones(B, dtype=torch.bool)
+        outside[windows[t]] = False
+        assert torch.equal(progress[t, outside], progress[t - 1, outside])
+        assert ((progress[t, outside] == 0) | (progress[t, outside] == 1)).all()
+        assert 1 <= windows[t].stop - windows[t].start <= width + 2
+
+
+def test_positions_that_share_a_level_move_together():
+    assert Uniform(5)(7).windows(7) == [slice(0, 7)] * 6
+    grid = Uniform(5)(7)
+    assert grid.part(slice(2, 3)) is grid

@@ -24,7 +24,7 @@ class Exact:
         self.bias = bias
 
     def prefill(self, context):
-        return BlockCache(context, torch.zeros(len(context)))
+        return BlockCache(context, torch.zeros(len(context)), torch.zeros(1))
 
     def denoise(self, cache, w_t, progress):
         a = schedule.cosine(progress).unsqueeze(-1)

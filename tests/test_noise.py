@@ -46,6 +46,12 @@ def test_a_rows_noise_is_its_own_whatever_the_batch_the_block_and_the_vocabulary
     assert torch.equal(z[1:2, :4, :33], alone)
 
 
+def test_noise_from_a_position_on_is_the_noise_there():
+    seeds, where = torch.tensor([5, 7]), {"block": 1, "step": 3, "V": 50}
+    whole = noise.normal(seeds, B=9, **where)
+    assert torch.equal(noise.normal(seeds, B=2, first=6, **where), whole[:, 6:8])
+
+
 def test_uniforms_lie_strictly_between_zero_and_one():
     u = noise.uniform(torch.arange(100), block=0, step=0, B=100)
     assert u.shape == (100, 100)

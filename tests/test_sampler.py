@@ -262,6 +262,43 @@ def test_a_decided_position_stays_and_later_ones_see_its_token():
     assert (seen[-1][1] == 0).sum() >= 4
 
 
+@pytest.mark.parametrize("rule", [Renoise(0.0), Renoise(0.7), Ddpm()], ids=repr)
+@pytest.mark.parametrize("plan", [Staggered(17, 1.0), Staggered(9, 4.0), Uniform(4)], ids=repr)
+@pytest.mark.parametrize("returns", ["logits", "w_0"])
+def test_looking_at_windows_matches_looking_at_whole_blocks(plan, rule, returns):
+    denoiser = tiny.block()
+
+    class Whole(Oracle):
+        """The same denoiser, which cannot be asked for a window."""
+
+        def denoise(self, cache, w_t, progress):
+            return denoiser.denoise(cache, w_t, progress)
+
+    whole = Whole(torch.zeros(1, dtype=torch.long))
+    strategy = Strategy(plan, sampling(K, 0.9), rule, returns=returns)
+    cache = denoiser.prefill(torch.tensor([[3, 4], [5, 6]]))
+    steps, twins = (
+        list(denoise_block(one, cache, strategy, B=6, noise=noise_for(2), block=1))
+        for one in (denoiser, whole)
+    )
+    assert any(step.logits.shape[1] < 6 for step in steps) == isinstance(plan, Staggered)
+    for step, twin in zip(steps, twins, strict=True):
+        assert torch.allclose(step.logits, twin.logits[:, step.at], atol=1e-4)
+        assert torch.equal(step.tokens[:, : step.at.stop], twin.tokens[:, : step.at.stop])
+    assert torch.equal(steps[-1].tokens, twins[-1].tokens)
+    assert torch.allclose(steps[-1].w_t, twins[-1].w_t, atol=1e-4)
+
+
+def test_a_step_leaves_the_state_of_the_step_before_as_it_was():
+    denoiser = tiny.block()
+    strategy = Strategy(Staggered(9, 1.0), sampling(K, 0.9))
+    steps = denoise_block(
+        denoiser, denoiser.prefill(torch.tensor([[3]])), strategy, B=6, noise=noise_for(1)
+    )
+    seen = [(step.w_t, step.w_t.clone(), step.tokens, step.tokens.clone()) for step in steps]
+    assert all(torch.equal(a, b) and torch.equal(c, d) for a, b, c, d in seen)
+
+
 @pytest.mark.parametrize("t", [1, 4, 9])
 def test_each_step_rule_is_its_equation(t):
     levels, K = Uniform(10)(3), 5.0

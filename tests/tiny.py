@@ -8,6 +8,8 @@ from typing import Any
 import tokenizers
 import torch
 
+from ssdlm.config import BlockConfig
+from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.encoder import EncoderDenoiser, masked_lm
 from ssdlm.tokenizer import Tokenizer
 
@@ -30,6 +32,16 @@ def encoder(kind: str = "roberta", *, V: int = V, max_len: int = 64, seed: int =
     positions = max_len + 2 if kind == "roberta" else max_len
     settings = {"model_type": kind, "vocab_size": V, "max_position_embeddings": positions} | SIZES
     denoiser = EncoderDenoiser.from_masked_lm(masked_lm(settings), B=6, T=50)
+    return denoiser.eval().requires_grad_(False)
+
+
+def block(*, V: int = V, seed: int = 0, **settings: Any) -> BlockDenoiser:
+    """Return a BlockDenoiser with random weights, none of them silent."""
+    generator = torch.Generator().manual_seed(seed)
+    denoiser = BlockDenoiser(BlockConfig(V=V, D=32, num_layers=2, num_heads=2, B=6, **settings))
+    for weight in denoiser.parameters():
+        weight.data.copy_(0.3 * torch.randn(weight.shape, generator=generator))
+    denoiser.set_unigram(torch.randint(100, (V,), generator=generator))
     return denoiser.eval().requires_grad_(False)
 
 

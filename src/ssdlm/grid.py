@@ -27,6 +27,28 @@ class Grid:
         """Return the grid on a device."""
         return Grid(self.progress.to(device), self.alpha_bar.to(device), self.snr.to(device))
 
+    def part(self, at: slice) -> Grid:
+        """Return the grid of some positions; levels that all share stay as they are."""
+        if self.progress.dim() == 1:
+            return self
+        return Grid(self.progress[:, at], self.alpha_bar[:, at], self.snr[:, at])
+
+    def windows(self, B: int) -> list[slice]:
+        """Return for t = 0..T what a step from t to t - 1 is about, the least run of positions.
+
+        Outside it every position is clean, or noise alone, and stays so.
+        """
+        if self.progress.dim() == 1:
+            return [slice(0, B)] * (self.T + 1)
+        still = torch.cat((self.progress[:1], self.progress[:-1])) == self.progress
+        is_idle = still & ((self.progress == 0) | (self.progress == 1))
+        return [run_of((~idle).nonzero().flatten().tolist()) for idle in is_idle]
+
+
+def run_of(places: list[int]) -> slice:
+    """Return the least run that holds these places; where there are none, the first alone."""
+    return slice(places[0], places[-1] + 1) if places else slice(0, 1)
+
 
 def at(progress: Tensor) -> Grid:
     """Return the grid through these points, which rise from 0."""

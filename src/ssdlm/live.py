@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ssdlm.api import Draft
+    from ssdlm.sampler import Step
 
 FRAMES_PER_SECOND = 12
-SHADES = ((0.9, "bold"), (0.5, "default"), (0.0, "dim"))
+SHADES = ((0.9, "bold"), (0.3, "default"), (0.0, "dim"))
 """Style of a token by its probability, from the surest down."""
+DECIDED, NOISE = "default", "bright_black"
 
 
 def watch(prompt: str, drafts: Iterable[Draft], decode: list[str]) -> str:
@@ -35,9 +37,15 @@ def picture(prompt: str, draft: Draft, decode: list[str]) -> Text:
 
     frame = Text(prompt, style="cyan")
     frame.append(draft.settled, style="default")
-    probs = draft.step.logits[0].float().softmax(-1)
-    for token, trust in zip(draft.step.tokens[0].tolist(), probs.amax(-1).tolist(), strict=True):
-        style = next(style for least, style in SHADES if trust >= least)
+    for token, style in zip(draft.step.tokens[0].tolist(), styles(draft.step), strict=True):
         frame.append(decode[token] if token < len(decode) else f" {token}", style=style)
     frame.append(f"\n[block {draft.block + 1}, {draft.t} steps left]", style="dim italic")
     return frame
+
+
+def styles(step: Step) -> list[str]:
+    """Return a style for each token of a block: decided, more or less sure, or still noise."""
+    trusts = step.logits[0].float().softmax(-1).amax(-1).tolist()
+    shades = [next(style for least, style in SHADES if trust >= least) for trust in trusts]
+    num_noise = step.tokens.shape[1] - step.at.stop
+    return [DECIDED] * step.at.start + shades + [NOISE] * num_noise

@@ -39,8 +39,8 @@ class RowNoise:
 
     seeds: Seeds
 
-    def normal(self, *, block: int, step: int, B: int, V: int) -> Simplex:
-        return normal(self.seeds, block=block, step=step, B=B, V=V)
+    def normal(self, *, block: int, step: int, B: int, V: int, first: int = 0) -> Simplex:
+        return normal(self.seeds, block=block, step=step, B=B, V=V, first=first)
 
     def uniform(self, *, block: int, step: int, B: int) -> Levels:
         return uniform(self.seeds, block=block, step=step, B=B)
@@ -63,11 +63,12 @@ def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, ...]) -> tuple[Tensor
     return c0, c1, c2, c3
 
 
-def normal(seeds: Seeds, *, block: int, step: int, B: int, V: int) -> Simplex:
-    """Return standard normals (N, B, V) for one step of one block, where the seeds are."""
-    words = words_at(seeds, block=block, step=step, B=B, count=-(-V // 4), stream=NORMAL)
-    first, second = box_muller(words[0], words[1]), box_muller(words[2], words[3])
-    return torch.stack((*first, *second), -1).flatten(-2)[..., :V]
+def normal(seeds: Seeds, *, block: int, step: int, B: int, V: int, first: int = 0) -> Simplex:
+    """Return standard normals (N, B, V) for one step of one block, from position `first` on."""
+    count = -(-V // 4)
+    words = words_at(seeds, block=block, step=step, B=B, count=count, stream=NORMAL, first=first)
+    one, other = box_muller(words[0], words[1]), box_muller(words[2], words[3])
+    return torch.stack((*one, *other), -1).flatten(-2)[..., :V]
 
 
 def uniform(seeds: Seeds, *, block: int, step: int, B: int) -> Levels:
@@ -77,13 +78,13 @@ def uniform(seeds: Seeds, *, block: int, step: int, B: int) -> Levels:
 
 
 def words_at(
-    seeds: Seeds, *, block: int, step: int, B: int, count: int, stream: int
+    seeds: Seeds, *, block: int, step: int, B: int, count: int, stream: int, first: int = 0
 ) -> tuple[Tensor, ...]:
-    """Return the four words of counters 0..count-1 at every position, each (N, B, count)."""
+    """Return the four words of counters 0..count-1 at B positions, each (N, B, count)."""
     at = {"device": seeds.device, "dtype": torch.int64}
     key = (seeds & WORD).view(-1, 1, 1), ((seeds >> 32) & WORD).view(-1, 1, 1)
     column = torch.arange(count, **at).view(1, 1, -1)
-    position = torch.arange(B, **at).view(1, -1, 1)
+    position = torch.arange(first, first + B, **at).view(1, -1, 1)
     where = torch.tensor(step, **at), torch.tensor(block * NUM_STREAMS + stream, **at)
     return philox((column, position, *where), key)
 

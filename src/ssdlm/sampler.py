@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 
-from ssdlm.denoiser import Denoiser, remember
+from ssdlm.denoiser import Denoiser, WindowDenoiser, remember
 from ssdlm.grid import Grid
 from ssdlm.projection import Projection
 from ssdlm.shapes import Block, Context, Levels, Simplex, Tensor
@@ -30,14 +30,16 @@ class Step:
     """Which block, from 0."""
     t: int
     """The level reached: T-1 after the first call of the network, 0 after the last."""
-    logits: Simplex
-    """What the network said, after any control."""
-    w_hat: Simplex
+    at: slice
+    """The positions that the step was about; all others are decided already, or still noise."""
+    logits: Tensor
+    """What the network said of them (N, b, V), after any control."""
+    w_hat: Tensor
     """Its projection."""
     w_t: Simplex
     """The state at level t."""
     tokens: Block
-    """The block if it ended here; settled rows no longer change."""
+    """The block if it ended here; settled rows no longer change, and noise reads as noise."""
     is_last: bool
     """Whether the block ends here."""
 
@@ -46,7 +48,7 @@ class Step:
 class Noise(Protocol):
     """Unit normals and uniforms for any step of any block; `noise.RowNoise` is one."""
 
-    def normal(self, *, block: int, step: int, B: int, V: int) -> Simplex: ...
+    def normal(self, *, block: int, step: int, B: int, V: int, first: int = 0) -> Simplex: ...
 
     def uniform(self, *, block: int, step: int, B: int) -> Levels: ...
 
@@ -141,27 +143,65 @@ def denoise_block(
     denoiser: Denoiser, cache: Any, strategy: Strategy, *, B: int, noise: Noise, block: int = 0
 ) -> Iterator[Step]:
     """Decode one block: a Step per t = T..1; the last one holds the answer."""
-    grid, stop = strategy.plan(B).to(denoiser.device), strategy.stop
-    K, V, T = denoiser.K, denoiser.V, grid.T
+    plan, stop = strategy.plan(B), strategy.stop
+    windows, whole = windows_for(denoiser, strategy, plan, B=B), plan.to(denoiser.device)
+    K, V, T = denoiser.K, denoiser.V, plan.T
     w_t = K * noise.normal(block=block, step=0, B=B, V=V)
     result, recent = to_ids(w_t), deque[Block](maxlen=stop.patience)
     is_done = torch.zeros(len(w_t), dtype=torch.bool, device=w_t.device)
     for t in range(T, 0, -1):
-        step = T - t + 1
+        step, at = T - t + 1, windows[t]
+        grid, before = whole.part(at), w_t[:, at]
         with torch.no_grad():
-            logits = denoiser.denoise(cache, w_t, levels(grid.progress[t], w_t))
-        w_hat = strategy.project(logits, noise.uniform(block=block, step=step, B=B))
-        z = noise.normal(block=block, step=step, B=B, V=V)
-        moved = strategy.rule(w_t, w_hat, grid=grid, t=t, K=K, z=z)
+            logits = look(denoiser, cache, w_t, levels(whole.progress[t], w_t), result, at)
+        w_hat = strategy.project(logits, noise.uniform(block=block, step=step, B=B)[:, at])
+        z = normals(noise, at, block=block, step=step, B=B, V=V)
+        moved = strategy.rule(before, w_hat, grid=grid, t=t, K=K, z=z)
         tokens = to_ids(logits if strategy.returns == "logits" else w_hat)
-        result = torch.where(is_done.unsqueeze(-1) | (grid.progress[t] == 0), result, tokens)
-        w_t = settle(w_t, moved, result, grid=grid, t=t, K=K)
-        recent.append(result)
+        is_kept = is_done.unsqueeze(-1) | (grid.progress[t] == 0)
+        tokens = torch.where(is_kept, result[:, at], tokens)
+        w_t = put(w_t, at, settle(before, moved, tokens, grid=grid, t=t, K=K))
+        result = put(result, at, tokens)
+        recent.append(tokens)
         is_done = is_done | stop(recent, logits)
         is_last = t == 1 or bool(is_done.all())
-        yield Step(block, t - 1, logits, w_hat, w_t, result, is_last)
+        yield Step(block, t - 1, at, logits, w_hat, w_t, result, is_last)
         if is_last:
             return
+
+
+def windows_for(denoiser: Denoiser, strategy: Strategy, grid: Grid, *, B: int) -> list[slice]:
+    """Return the positions that each step looks at: all, unless nobody needs to see the others.
+
+    Control, constraints and leaving early read the whole block's logits.
+    """
+    if isinstance(denoiser, WindowDenoiser) and isinstance(strategy.stop, never):
+        return grid.windows(B)
+    return [slice(0, B)] * (grid.T + 1)
+
+
+def look(
+    denoiser: Denoiser, cache: Any, w_t: Simplex, progress: Tensor, tokens: Block, at: slice
+) -> Tensor:
+    """Return the logits of some positions of a block, without the work for the others if it can."""
+    if at == slice(0, w_t.shape[1]):
+        return denoiser.denoise(cache, w_t, progress)
+    assert isinstance(denoiser, WindowDenoiser), "only such a denoiser is asked for a window"
+    return denoiser.denoise_window(cache, w_t, progress, tokens, at)
+
+
+def normals(noise: Noise, at: slice, *, block: int, step: int, B: int, V: int) -> Tensor:
+    """Return the noise of some positions of a block."""
+    if at == slice(0, B):
+        return noise.normal(block=block, step=step, B=B, V=V)
+    return noise.normal(block=block, step=step, B=at.stop - at.start, V=V, first=at.start)
+
+
+def put(whole: Tensor, at: slice, part: Tensor) -> Tensor:
+    """Return a block's tensor with some positions replaced; the old one stays as it was."""
+    if part.shape[1] == whole.shape[1]:
+        return part
+    return torch.cat((whole[:, : at.start], part, whole[:, at.stop :]), 1)
 
 
 def levels(progress: Tensor, w_t: Simplex) -> Tensor:

@@ -95,6 +95,17 @@ def test_decoding_with_a_cache_equals_decoding_without(denoiser):
     )
 
 
+@pytest.mark.parametrize("at", [slice(0, 1), slice(2, 4), slice(4, 5)])
+def test_a_window_matches_the_whole_block(denoiser, at):
+    denoiser, (tokens, _, z) = denoiser.double(), example(L=9)  # rounding is not what is tested
+    levels = torch.tensor([0.0] * at.start + [0.3, 1.0][: at.stop - at.start] + [1.0] * 5)[:5]
+    levels, block = levels.expand(2, 5), tokens[:, 4:]
+    cache, w_t = denoiser.prefill(tokens[:, :4]), noised(denoiser, block, levels, z[:, 4:])
+    whole = denoiser.denoise(cache, w_t, levels)
+    window = denoiser.denoise_window(cache, w_t, levels, block, at)
+    torch.testing.assert_close(window, whole[:, at], atol=1e-5, rtol=1e-5)
+
+
 def test_later_blocks_do_not_leak_into_earlier_ones(denoiser):
     tokens, progress, z = example()
     blocks = block_index(13, B=5)
@@ -175,7 +186,9 @@ def test_next_to_a_clean_left_side_the_block_starts_as_the_context_stream_does(p
     context, noise_level = torch.randint(40, (2, 6)), torch.ones(2, 1)
     w_t = noised(plain, tokens, noise_level, z)
     simplex_in = (plain.prior + plain.gain(noise_level).unsqueeze(-1) * w_t).softmax(-1)
-    entering = plain.enter(simplex_in @ plain.tables(), plain.last_word(context), noise_level)
+    entering = plain.enter(
+        simplex_in @ plain.tables(), plain.last_word(context), noise_level, plain.blank()
+    )
     torch.testing.assert_close(entering, plain.embed(context[:, -1:]), atol=1e-4, rtol=1e-4)
 
 

@@ -56,6 +56,20 @@ class Denoiser(Protocol):
         ...
 
 
+@runtime_checkable
+class WindowDenoiser(Denoiser, Protocol):
+    """A denoiser that can be asked for a few positions, while nothing is open about the others."""
+
+    def denoise_window(
+        self, cache: Any, w_t: Simplex, progress: Tensor, tokens: Block, at: slice
+    ) -> Tensor:
+        """Return `denoise(...)[:, at]`, (N, b, V), for levels (N, B) one a position.
+
+        Every position outside `at` is clean, and then `tokens` has its token, or noise alone.
+        """
+        ...
+
+
 def remember(denoiser: Denoiser, cache: Any, context: Context, *, B: int) -> Any:
     """Return the cache of a context, of its latest tokens where the model has no room for all."""
     C = context.shape[1]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -56,6 +57,8 @@ class BlockCache:
 
     context: Context
     keys_values: Tensor
+    blank: Tensor
+    """What a position without evidence reads."""
 
 
 class BlockDenoiser(nn.Module):
@@ -127,14 +130,14 @@ class BlockDenoiser(nn.Module):
         nothing = torch.zeros(
             len(context), config.num_layers, *heads, device=self.device, dtype=self.dtype
         )
-        return self.extend(BlockCache(context[:, :0], nothing), context)
+        return self.extend(BlockCache(context[:, :0], nothing, self.blank()), context)
 
     def extend(self, cache: BlockCache, block: Block) -> BlockCache:
         if block.shape[1] == 0:
             return cache
         new = row_by_row(lambda *row: self.read(*row)[1], block, cache.keys_values)
         keys_values = torch.cat((cache.keys_values, new), 4)
-        return BlockCache(torch.cat((cache.context, block), 1), keys_values)
+        return BlockCache(torch.cat((cache.context, block), 1), keys_values, cache.blank)
 
     def next_logits(self, cache: BlockCache, block: Block) -> Simplex:
         """Return the context stream's logits for the token after each token of a block."""
@@ -159,22 +162,65 @@ class BlockDenoiser(nn.Module):
         progress = progress.to(self.device).reshape(*progress.shape, *[1] * (2 - progress.dim()))
         progress = progress.expand(w_t.shape[:2])
         said = self.prior.expand_as(w_t) if previous is None else previous
-        last = self.last_word(cache.context)
-        return row_by_row(self.denoise_rows, w_t, progress, said, last, cache.keys_values)
+        last, blank = self.last_word(cache.context), cache.blank
+        rows = partial(self.denoise_rows, blank=blank)
+        return row_by_row(rows, w_t, progress, said, last, cache.keys_values)
 
     def denoise_rows(
-        self, w_t: Simplex, progress: Tensor, said: Simplex, last: Tensor, past: Tensor
+        self,
+        w_t: Simplex,
+        progress: Tensor,
+        said: Simplex,
+        last: Tensor,
+        past: Tensor,
+        *,
+        blank: Tensor,
     ) -> Simplex:
         """Return the block's logits, given the word before it and the context's keys and values."""
         read = self.gain(progress).unsqueeze(-1) * w_t.float()
         soft = (self.prior + read).softmax(-1).to(self.dtype) @ self.tables()
-        x = self.enter(soft, torch.cat((last, soft[:, :-1, : self.config.D]), 1), progress)
+        x = self.enter(soft, torch.cat((last, soft[:, :-1, : self.config.D]), 1), progress, blank)
         if self.config.has_self_conditioning:
             belief = (said + read).softmax(-1).to(self.dtype) @ self.words.to(self.dtype)
             x = x + self.believed(belief, soft)
         hidden, _ = self.run(x, self.places(past.shape[4], w_t.shape[1]), None, past)
         logits = self.to_logits(hidden)
         return logits + read if self.config.has_evidence else logits
+
+    def denoise_window(
+        self, cache: BlockCache, w_t: Simplex, progress: Tensor, tokens: Block, at: slice
+    ) -> Tensor:
+        """Return `denoise(...)[:, at]`; of other positions only words and levels are looked at.
+
+        What is clean reads as its own word, what is noise alone as `blank`: nothing as wide as the
+        vocabulary is computed for either. The paper's form reads noise too, and so looks at all.
+        """
+        if not self.config.has_evidence:
+            return self.denoise(cache, w_t, progress)[:, at]
+        last, blank = self.last_word(cache.context), cache.blank
+        rows = partial(self.window_rows, blank=blank, at=at)
+        return row_by_row(rows, w_t[:, at], progress, tokens, last, cache.keys_values)
+
+    def window_rows(
+        self,
+        w: Tensor,
+        progress: Tensor,
+        tokens: Block,
+        last: Tensor,
+        past: Tensor,
+        *,
+        blank: Tensor,
+        at: slice,
+    ) -> Tensor:
+        """Return the window's logits, given its own state and the tokens around it."""
+        read = self.gain(progress[:, at]).unsqueeze(-1) * w.float()
+        near = (self.prior + read).softmax(-1).to(self.dtype) @ self.tables()
+        clean = F.embedding(tokens, self.tables())
+        soft = torch.where((progress == 0).unsqueeze(-1), clean, blank)
+        soft = torch.cat((soft[:, : at.start], near, soft[:, at.stop :]), 1)
+        x = self.enter(soft, torch.cat((last, soft[:, :-1, : self.config.D]), 1), progress, blank)
+        hidden, _ = self.run(x, self.places(past.shape[4], x.shape[1]), None, past, at)
+        return self.to_logits(hidden) + read
 
     def gain(self, progress: Tensor) -> Tensor:
         """Return what w_t is multiplied by: 2 sqrt(a) / (K (1 - a)), which makes it evidence, or 1.
@@ -255,7 +301,7 @@ class BlockDenoiser(nn.Module):
         noisy = self.noised(block, levels, z)
         soft = self.soft_words(noisy).unflatten(0, block.shape)
         left = torch.cat((self.last_word(context), soft[:, :-1, : self.config.D]), 1)
-        both = torch.cat((self.embed(context), self.enter(soft, left, levels)), 1)
+        both = torch.cat((self.embed(context), self.enter(soft, left, levels, self.blank())), 1)
         places = torch.arange(num_past, device=self.device)
         turn = self.turn(torch.cat((places, self.places(num_past, num_new))))
         for layer in self.layers:
@@ -315,7 +361,7 @@ class BlockDenoiser(nn.Module):
         words = self.embed(tokens)
         soft = self.soft_words(noisy).unflatten(0, tokens.shape)
         left = self.left_of(words, soft, blocks) if self.config.is_shifted else words
-        x = self.enter(soft, left, progress)
+        x = self.enter(soft, left, progress, self.blank())
         if self.config.has_self_conditioning and belief is not None:
             x = x + self.believed(belief, soft)
         places = torch.arange(length, device=self.device)
@@ -336,23 +382,33 @@ class BlockDenoiser(nn.Module):
         return torch.where(is_first.unsqueeze(-1), clean, noised)
 
     def run(
-        self, x: Tensor, places: Tensor, mask: Tensor | None, past: Tensor
+        self,
+        x: Tensor,
+        places: Tensor,
+        mask: Tensor | None,
+        past: Tensor,
+        at: slice = slice(None),
     ) -> tuple[Tensor, Tensor]:
-        """Run positions that also see `past`; return their output, and their keys and values."""
+        """Run positions that also see `past`; return the output `at` some, and all keys, values."""
         turn, new = self.turn(places), []
         for layer, seen in zip(self.stack, past.unbind(1), strict=True):
             query, *key_value = layer.project(x, turn)
+            if layer is self.layers[-1]:  # of the rest, nobody reads the output
+                query, x = query[:, :, at], x[:, at]
             new.append(torch.stack(key_value, 1))
             key, value = torch.cat((seen, new[-1]), 3).unbind(1)
             x = layer.update(x, query, key, value, mask)
         return norm(x), torch.stack(new, 1)
 
-    def enter(self, soft: Tensor, left: Tensor, progress: Tensor) -> Tensor:
+    def blank(self) -> Tensor:
+        """Return what a position without evidence reads: the mean word under the prior."""
+        return self.prior.softmax(-1).to(self.dtype) @ self.tables()
+
+    def enter(self, soft: Tensor, left: Tensor, progress: Tensor, blank: Tensor) -> Tensor:
         """Return what a noisy position starts from: its neighbour, its own evidence, its level.
 
         Evidence and level enter as what they add to knowing nothing, which adds nothing.
         """
-        blank = self.prior.softmax(-1).to(soft.dtype) @ self.tables()
         own = soft[..., -self.config.D :] - blank[-self.config.D :]
         if self.config.has_tied_simplex:
             own = F.linear(own, self.own_embed.to(own.dtype))
