@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ssdlm.config import (
     DENOISERS,
@@ -94,11 +95,22 @@ def load_ours(folder: Path, settings: dict[str, Any]) -> nn.Module:
     """Return the denoiser that `save_denoiser` wrote."""
     config, source = config_of(folder, settings), folder / WEIGHTS
     tensors = read_tensors(source)
-    with torch.device("meta"):  # sizes that do not fit are refused before they fill the memory
-        require_shapes(build(config).state_dict(), tensors, source=source)
-    denoiser = build(config)
+    with torch.device("meta"), unfilled():  # what does not fit is refused before it fills memory
+        denoiser = build(config)
+    require_shapes(denoiser.state_dict(), tensors, source=source)
+    if isinstance(config, EncoderConfig):  # it has tied weights, and buffers that no file holds
+        denoiser = build(config)
     fill(denoiser, tensors, source=source)
     return denoiser
+
+
+class unfilled(TorchFunctionMode):
+    """Networks are built as shapes: no random weight is drawn, or scaled."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.mul:
+            return args[0]
+        return (torch.empty if func is torch.randn else func)(*args, **(kwargs or {}))
 
 
 def config_of(folder: Path, settings: dict[str, Any]) -> EncoderConfig | BlockConfig:
@@ -141,15 +153,15 @@ def load_released(folder: Path, settings: dict[str, Any]) -> EncoderDenoiser:
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, source: Path) -> None:
-    """Copy tensors into a module; every name and shape must fit.
+    """Copy tensors into a module, which may be on no device yet; every name and shape must fit.
 
     A leading `module.` is dropped, entries of old versions are ignored, and a tensor that is tied
     to another may be absent.
     """
     tensors, own = renamed(tensors), module.state_dict()
-    given = {own[key].data_ptr(): value for key, value in tensors.items() if key in own}
-    missing = [key for key, value in own.items() if value.data_ptr() not in given]
-    if missing:
+    where = {key: key if value.is_meta else value.data_ptr() for key, value in own.items()}
+    given = {where[key]: value for key, value in tensors.items() if key in own}
+    if missing := [key for key in own if where[key] not in given]:
         raise ValueError(f"{source} lacks {some(missing)}; config.json describes another model")
     if extra := [key for key in tensors if key not in own]:
         raise ValueError(f"{source} also holds {some(extra)}; config.json describes another model")
@@ -157,14 +169,16 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, source: Path) -> N
     for key, value in tensors.items():
         if not bool(value.isfinite().all()):
             raise ValueError(f"{source}: {key} holds infinities or NaN; get the file anew")
-        if not torch.equal(value, given[own[key].data_ptr()]):
+        twin = given[where[key]]
+        if twin is not value and not torch.equal(value, twin):
             raise ValueError(
                 f"{source}: {key} differs from the tensor it is tied to; "
                 "set tie_word_embeddings to false in config.json"
             )
-    with torch.no_grad():
-        for key, value in tensors.items():
-            own[key].copy_(value)
+    for key, value in tensors.items():
+        if own[key].is_meta:
+            tensors[key] = value.to(own[key].dtype, copy=True)  # a file's own memory may change
+    module.load_state_dict(tensors, strict=False, assign=any(x.is_meta for x in own.values()))
 
 
 def renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

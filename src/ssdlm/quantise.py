@@ -30,7 +30,7 @@ def quantise(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def dequantise(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return what `quantise` was given, up to half a step; other tensors as they are."""
     return {
-        name: tensor.float() * tensors[name + SCALE].float().unsqueeze(-1)
+        name: tensor.float().mul_(tensors[name + SCALE].float().unsqueeze(-1))
         if name + SCALE in tensors
         else tensor
         for name, tensor in tensors.items()
