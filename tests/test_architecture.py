@@ -36,7 +36,7 @@ ROWS = [
     ["sampler", "likelihood", "objective"],
     ["checkpoint", "guides", "demands", "data", "runlog", "trainstate", "validation"],
     ["train", "api", "engine", "guidetraining"],
-    ["evaluate", "serve", "bench", "plot", "live", "batch", "twin"],
+    ["evaluate", "serve", "bench", "plot", "live", "batch", "twin", "harness"],
     ["reproduce"],
     ["cli"],
     ["", "__main__"],
