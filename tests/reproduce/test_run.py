@@ -12,7 +12,7 @@ import pytest
 from ssdlm import cli
 from ssdlm.reproduce import making, measuring, run, table1
 from ssdlm.reproduce.cell import Cell, Diffusion, Given, Gold
-from ssdlm.reproduce.order import Order, find, named
+from ssdlm.reproduce.order import Finding, Findings, Order, find, named
 from ssdlm.reproduce.scale import scale_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*clustering")
@@ -110,6 +110,16 @@ def test_what_is_done_is_not_done_again(done, toy, monkeypatch):
     assert own.stat().st_mtime_ns == before[own]
 
 
+def test_a_page_is_written_from_reports_alone(done, toy, tmp_path):
+    shutil.copytree(done / "cells/6", tmp_path / "cells/6")
+    for path in tmp_path.rglob("generations.jsonl"):
+        path.unlink()
+    arguments = [*toy.arguments(6), "--out", str(tmp_path), "--stage", "page"]
+    assert cli.main(["reproduce", "table1", *arguments, "--set", "judge=elsewhere"]) == 0
+    old, new = (json.loads((out / "table1.json").read_text()) for out in (done, tmp_path))
+    assert new["tables"]["6"] == old["tables"]["6"]
+
+
 def test_texts_of_another_model_are_not_taken_for_this_ones(done, toy, tmp_path, capsys):
     out = tmp_path / "out"
     cell = "cells/6/ours/own"
@@ -204,10 +214,22 @@ def test_names_of_cells_are_paths_and_one_each(toy):
 def test_training_costs_are_read_from_the_runs_log(tmp_path):
     records = [{"tokens": 100, "tokens_per_s": 50.0}, {"tokens": 300, "tokens_per_s": 100.0}]
     (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
-    assert making.training(str(tmp_path)) == {"tokens": 300, "seconds": 4.0}
+    (tmp_path / "run.json").write_text('{"asked": {"data": ["x"]}}')
+    assert making.training(str(tmp_path)) == {"tokens": 300, "seconds": 4.0, "data": ["x"]}
     assert making.training("gpt2") == {}
 
 
 def test_the_papers_grid_has_greedy_once(toy, tmp_path):
     names = [name for name, _ in table1.grid(order(toy, tmp_path), 6)]
     assert names == ["greedy-p0-T2", "sampling-p0.9-T2", "multi_hot-p0.9-T2"]
+
+
+def test_models_of_other_data_or_tokenizers_are_told_apart(toy, tmp_path):
+    asked = order(toy, tmp_path)
+    cell = Cell("6/ours/own", Diffusion("m"), toy.prompts[6], 1)
+    one = {"settings": {"model": {"tokenizer.json": "a"}}, "training": {"data": ["x"]}}
+    two = {"settings": {"model": "gpt2"}, "training": {"data": ["y"]}}
+    files = [Finding(cell, None, made, tmp_path / "none") for made in (one, two)]
+    said = table1.notes(asked, Findings({str(n): finding for n, finding in enumerate(files)}))
+    assert "the models were not all trained on the same data" in said
+    assert not any("tokenizers" in note for note in said)

@@ -202,7 +202,7 @@ def about(author: Given) -> dict[str, Any]:
 
 
 def training(model: str) -> dict[str, Any]:
-    """Return what a training run left beside its weights: tokens seen, and the seconds of it."""
+    """Return what a training run left beside its weights: tokens seen, seconds, data's digests."""
     log = Path(model) / "log.jsonl"
     if not log.exists():
         return {}
@@ -211,4 +211,5 @@ def training(model: str) -> dict[str, Any]:
     for record in records:
         seconds += (record["tokens"] - before) / record["tokens_per_s"]
         before = record["tokens"]
-    return {"tokens": before, "seconds": seconds}
+    asked = (read(Path(model) / "run.json") or {}).get("asked", {})
+    return {"tokens": before, "seconds": seconds, "data": asked.get("data", [])}

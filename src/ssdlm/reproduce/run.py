@@ -18,7 +18,7 @@ from ssdlm.reproduce.order import Order, find, named
 from ssdlm.reproduce.scale import scale_of
 
 TABLES = ("table1", "table2", "table3", "figures")
-STAGES = ("generate", "evaluate", "both")
+STAGES = ("generate", "evaluate", "page", "both")
 
 
 def reproduce(
@@ -48,19 +48,21 @@ def reproduce(
         prompts=named(prompts, "prompts"),
         **options,
     )
-    if stage != "evaluate" and hasattr(table, "prepare"):
+    if stage in ("generate", "both") and hasattr(table, "prepare"):
         table.prepare(order)
     cells = checked(table.cells(order))
     wanted = [cell for cell in cells if is_wanted(cell, order.only)]
-    if stage != "evaluate":
+    if stage in ("generate", "both"):
         make(order, wanted)
         record(table, order)
     if stage == "generate":
         return []
-    from ssdlm.reproduce.measuring import measure
+    if stage != "page":
+        from ssdlm.reproduce.measuring import measure
+
+        measure(order, wanted)
     from ssdlm.reproduce.page import save
 
-    measure(order, wanted)
     page = table.page(order, find(order, cells))
     return save(page, name, order.out)
 

@@ -285,16 +285,23 @@ def notes(order: Order, found: Findings) -> list[str]:
     for length in order.scale.lengths:
         if order.prompt_file(str(length)) is None:
             said.append(f"no prompts were given for length {length}")
-    if len(tokenizers(found)) > 1:
+    if len(of_models(found, "settings", "model", "tokenizer.json")) > 1:
         said.append("the models have different tokenizers: a length is in each one's own tokens")
+    if len(of_models(found, "training", "data")) > 1:
+        said.append("the models were not all trained on the same data")
     if missing := found.missing():
         said.append(f"{len(missing)} cells are not measured yet: {', '.join(missing[:8])}")
     said.append("+- is the standard deviation over seeds; Dist of gold pools one text a prompt")
     return said
 
 
-def tokenizers(found: Findings) -> set[str]:
-    """Return the digests of the tokenizers that wrote, as far as they are known."""
-    models = [finding.made.get("settings", {}).get("model") for finding in found.values()]
-    known = [model for model in models if isinstance(model, dict)]
-    return {model["tokenizer.json"] for model in known if "tokenizer.json" in model}
+def of_models(found: Findings, *path: str) -> set[str]:
+    """Return the different values of a fact about the models that wrote, where it is known."""
+    known = set()
+    for finding in found.values():
+        fact: Any = finding.made
+        for key in path:
+            fact = fact.get(key) if isinstance(fact, dict) else None
+        if fact:
+            known.add(str(fact))
+    return known
