@@ -29,6 +29,7 @@ ROWS = [
         "progress",
         "quantise",
         "files",
+        "shelf",
         "automaton",
     ],
     ["noising", "projection", "denoiser", "grid", "stopping", "updates", "plan"],
@@ -45,9 +46,9 @@ ROW_OF = {unit: row for row, units in enumerate(ROWS) for unit in units}
 
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "registry"}
 HEAVY = {"transformers", "accelerate", "datasets", "rich", "mauve", "fastapi"}
-IMPURE = {"files", "tokenizer", "denoiser.encoder", "distributed", "progress"}
+IMPURE = {"files", "shelf", "tokenizer", "denoiser.encoder", "distributed", "progress"}
 ALGORITHM_MAY_IMPORT = {"torch", "numpy", *sys.stdlib_module_names}
-SPEAKS = {"files", "tokenizer", "denoiser.encoder", "distributed", "progress"}
+SPEAKS = {"files", "shelf", "tokenizer", "denoiser.encoder", "distributed", "progress"}
 
 Sources = dict[str, str]
 

@@ -139,6 +139,27 @@ def test_bad_labels_list_what_there_is(capsys, folder, classifier):
     assert "0: negative, 1: neutral, 2: positive" in err
 
 
+def test_convert_makes_the_folder_that_is_shipped(capsys, tmp_path):
+    source = SSDLM(tiny.block(), tiny.tokenizer(), DecodeConfig(length=6, B=(3,), T=9))
+    source.save_pretrained(tmp_path / "run")
+    settings = ("--T", 4, "--grid", "staggered", "--width", 1, "--returns", "w_0")
+    code, *_ = run(
+        capsys, "convert", tmp_path / "run", tmp_path / "small", "--quantise", "int8", *settings
+    )
+    assert code == 0
+    before, after = (tmp_path / name / "model.safetensors" for name in ("run", "small"))
+    assert after.stat().st_size < 0.4 * before.stat().st_size
+    small = SSDLM.from_pretrained(tmp_path / "small", device="cpu")
+    assert (small.decoding.T, small.decoding.grid, small.decoding.width) == (4, "staggered", 1.0)
+    assert (small.decoding.length, small.decoding.B) == (6, (3,))
+    assert len(small.generate("the river").tokens) == 6
+    weight, rounded = source.denoiser.words, small.denoiser.words
+    assert (weight - rounded).abs().max() <= weight.abs().amax() / 127
+    assert "quantise='int4' is unknown" in says_no(
+        capsys, "convert", tmp_path / "run", tmp_path / "other", "--quantise", "int4"
+    )
+
+
 def test_missing_models_are_named(capsys, tmp_path):
     assert "no-model" in says_no(capsys, "generate", "a", "--model", tmp_path / "no-model")
 

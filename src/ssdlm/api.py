@@ -11,7 +11,7 @@ from typing import Any, Literal, overload
 import torch
 
 from ssdlm import checkpoint, stopping
-from ssdlm.config import DecodeConfig
+from ssdlm.config import DecodeConfig, choose
 from ssdlm.constraint import constrained
 from ssdlm.control import LogProb, guided, weighted
 from ssdlm.demands import Planner
@@ -47,7 +47,7 @@ class Generation:
     sample: int
     """Which of the prompt's samples, from 0."""
     calls: int
-    """Passes of the network for a block; the most that any block took."""
+    """Passes of the network for a block, reading its context included; the most of any block."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class SSDLM:
     def from_pretrained(
         cls, name_or_path: str | Path, *, device: str = "auto", dtype: str = "float32"
     ) -> SSDLM:
-        """Open a folder or a Hub id, in our layout or the authors'."""
+        """Open `builtin:mini`, a folder or a Hub id, in our layout or the authors'."""
         folder = checkpoint.find(name_or_path)
         denoiser = checkpoint.load_denoiser(folder, device=device, dtype=dtype)
         has_tokenizer = any((folder / name).exists() for name in ("tokenizer.json", "vocab.json"))
@@ -120,11 +120,16 @@ class SSDLM:
     def device(self) -> torch.device:
         return self.denoiser.device
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write config.json, model.safetensors, tokenizer.json and generation_config.json."""
+    def save_pretrained(self, folder: str | Path, *, quantise: str = "none") -> None:
+        """Write config.json, model.safetensors, tokenizer.json and generation_config.json.
+
+        With quantise="int8" the weights take a quarter of the space, and lose a little.
+        """
+        save = {"none": checkpoint.save_denoiser, "int8": checkpoint.save_as_int8}
+        choose("quantise", quantise, tuple(save))
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        checkpoint.save_denoiser(self.denoiser, folder)
+        save[quantise](self.denoiser, folder)
         checkpoint.save_decoding(self.decoding, folder)
         if self.tokenizer is not None:
             self.tokenizer.save(folder)
@@ -156,7 +161,12 @@ class SSDLM:
             batch = [rows[index] for index in indices]
             tokens, calls = drain(self.steps(batch, decoding, denoiser))
             for index, row, ids in zip(indices, batch, tokens.tolist(), strict=True):
-                yield index, self.finish(row, ids, decoding, max(calls))
+                yield index, self.finish(row, ids, decoding, max(calls) + self.num_context_passes)
+
+    @property
+    def num_context_passes(self) -> int:
+        """Passes of the network that reading the context takes, for each block."""
+        return int(isinstance(self.denoiser, BlockDenoiser))
 
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[Draft]:
         """Yield every step of one continuation, so that one can watch it settle."""
@@ -378,7 +388,7 @@ def batches(rows: Sequence[Row], size: int, decoding: DecodeConfig) -> Iterator[
 
 
 def drain(steps: Iterator[Step]) -> tuple[Tensor, list[int]]:
-    """Return the tokens of all blocks, and how many calls each block took."""
+    """Return the tokens of all blocks, and how many steps each block took."""
     blocks: list[Tensor] = []
     calls: list[int] = []
     for step in steps:

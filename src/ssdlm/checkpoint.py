@@ -30,7 +30,8 @@ from ssdlm.config import (
 )
 from ssdlm.denoiser.encoder import EncoderDenoiser, masked_lm
 from ssdlm.files import write, write_json
-from ssdlm.quantise import dequantise
+from ssdlm.quantise import dequantise, quantise
+from ssdlm.shelf import PREFIX, builtin_folder
 
 CONFIG, WEIGHTS, DECODING = "config.json", "model.safetensors", "generation_config.json"
 RELEASED = ("embed_sum_layer.pt", "timestep_layer.pt")
@@ -41,7 +42,9 @@ LEGACY = ("position_ids", "pooler.", "seq_relationship.")
 
 
 def find(name_or_path: str | Path) -> Path:
-    """Return the folder of a checkpoint: a path as it is, a Hub id downloaded."""
+    """Return the folder of a checkpoint: built in, a path as it is, or a Hub id downloaded."""
+    if str(name_or_path).startswith(PREFIX):
+        return builtin_folder(str(name_or_path))
     path = Path(name_or_path)
     if path.is_dir():
         return path
@@ -260,6 +263,11 @@ def save_denoiser(denoiser: Any, folder: Path, tensors: dict[str, Tensor] | None
     chosen = unique_tensors(denoiser) if tensors is None else tensors
     write(folder / WEIGHTS, lambda path: save_file(chosen, path, {"format": "pt"}))
     write_json(folder / CONFIG, settings | to_json(denoiser.config))
+
+
+def save_as_int8(denoiser: Any, folder: Path) -> None:
+    """Write the same with every matrix as int8 and fp16 scales, in a quarter of the space."""
+    save_denoiser(denoiser, folder, quantise(unique_tensors(denoiser)))
 
 
 def unique_tensors(module: nn.Module) -> dict[str, Tensor]:

@@ -12,9 +12,10 @@ from typing import Any, NoReturn
 
 from ssdlm import __version__
 
+MODEL = "builtin:mini"
 DECODING = ("length", "B", "T", "grid", "width", "projection", "top_p", "rule", "rho", "returns")
-DECODING += ("must", "must_not", "suffix")
-"""Options of `generate` that a model's own settings stand in for."""
+"""Options that a model's own settings stand in for."""
+CONSTRAINTS = ("must", "must_not", "suffix")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,6 +49,7 @@ def parser() -> Parser:
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (
         add_generate,
+        add_models,
         add_convert,
         add_tokenizer,
         add_prepare,
@@ -68,17 +70,10 @@ def add_generate(commands: Any) -> None:
     command.add_argument("prompts", nargs="*", metavar="PROMPT", help="texts to continue")
     command.add_argument("--input", metavar="PROMPTS.jsonl", help='a {"prompt": ...} on each line')
     command.add_argument("--output", metavar="OUT.jsonl", help="with --input: where the texts go")
-    command.add_argument("--model", required=True, help="folder or Hub id of a checkpoint")
-    command.add_argument("--length", type=int, help="tokens to write")
-    command.add_argument("--B", type=lengths, help="block length, or several: 5,10,25")
-    command.add_argument("--T", type=int, help="diffusion steps a block")
-    command.add_argument("--grid", help="uniform, or staggered: a window from left to right")
-    command.add_argument("--width", type=float, help="staggered: positions in the window")
-    command.add_argument("--projection", help="greedy, sampling, multi_hot or mean")
-    command.add_argument("--top-p", type=float, help="mass of the nucleus, 0 (greedy) to 1")
-    command.add_argument("--rule", help="renoise (the paper), adaptive, ddpm or ddpm_simplified")
-    command.add_argument("--rho", type=float, help="renoise: share of the evidence kept, 0 to 1")
-    command.add_argument("--returns", help="logits (the authors' code) or w_0 (the paper)")
+    command.add_argument(
+        "--model", default=MODEL, help=f"folder or Hub id of a checkpoint (default {MODEL})"
+    )
+    add_decoding(command)
     command.add_argument("--early-exit", action="store_true", help="leave settled blocks early")
     command.add_argument("--stop-at-end", action="store_true", help="end at the end-of-text token")
     command.add_argument(
@@ -123,11 +118,37 @@ def add_generate(commands: Any) -> None:
     command.add_argument("--no-live", action="store_true", help="do not show the text settling")
 
 
+def add_decoding(command: Any) -> None:
+    """Add the options that a model's own settings stand in for."""
+    command.add_argument("--length", type=int, help="tokens to write")
+    command.add_argument("--B", type=lengths, help="block length, or several: 5,10,25")
+    command.add_argument("--T", type=int, help="diffusion steps a block")
+    command.add_argument("--grid", help="uniform, or staggered: a window from left to right")
+    command.add_argument("--width", type=float, help="staggered: positions in the window")
+    command.add_argument("--projection", help="greedy, sampling, multi_hot or mean")
+    command.add_argument("--top-p", type=float, help="mass of the nucleus, 0 (greedy) to 1")
+    command.add_argument("--rule", help="renoise (the paper), adaptive, ddpm or ddpm_simplified")
+    command.add_argument("--rho", type=float, help="renoise: share of the evidence kept, 0 to 1")
+    command.add_argument("--returns", help="logits (the authors' code) or w_0 (the paper)")
+
+
+def add_models(commands: Any) -> None:
+    command = commands.add_parser("models", help="list the models and guides that are built in")
+    command.set_defaults(run=run_models)
+
+
 def add_convert(commands: Any) -> None:
-    command = commands.add_parser("convert", help="turn the authors' checkpoint layout into ours")
+    command = commands.add_parser(
+        "convert", help="write a checkpoint anew: a run's, the authors', smaller, with settings"
+    )
     command.set_defaults(run=run_convert)
     command.add_argument("source", metavar="SRC", help="folder or Hub id")
     command.add_argument("target", metavar="DST", help="new folder")
+    command.add_argument(
+        "--quantise", default="none", help="int8: weights in a quarter of the space"
+    )
+    settings = command.add_argument_group("decoding settings to store; others are kept")
+    add_decoding(settings)
 
 
 def add_tokenizer(commands: Any) -> None:
@@ -251,7 +272,9 @@ def add_reproduce(commands: Any) -> None:
         help="prompts of a length (50=FILE, owt-50=FILE) or for all (FILE); may be repeated",
     )
     command.add_argument(
-        "--stage", default="both", help="generate (needs the models), evaluate, or both (default)"
+        "--stage",
+        default="both",
+        help="generate (needs the models), evaluate, both (default), or page (measures nothing)",
     )
     command.add_argument(
         "--only", action="append", default=[], metavar="PATTERN", help="cells by name: 50/ours/*"
@@ -341,7 +364,7 @@ def show_in_order(written: Any, *, as_json: bool) -> None:
 
 def decoding_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the decoding settings that were given."""
-    given = {name: getattr(arguments, name) for name in DECODING}
+    given = {name: getattr(arguments, name) for name in DECODING + CONSTRAINTS}
     options = {name: value for name, value in given.items() if value is not None}
     for switch in ("early_exit", "stop_at_end", "end_at_sentence"):
         options |= {switch: True} if getattr(arguments, switch) else {}
@@ -366,16 +389,26 @@ def control_options(arguments: argparse.Namespace, device: str) -> dict[str, Any
     return {"control": guides, "reduction": arguments.reduction}
 
 
+def run_models(arguments: argparse.Namespace) -> None:
+    """List what is built in."""
+    from ssdlm.shelf import listing
+
+    print(*listing(), sep="\n")
+
+
 def run_convert(arguments: argparse.Namespace) -> None:
     """Write a checkpoint anew in our layout."""
     from pathlib import Path
 
-    from ssdlm.api import SSDLM
+    from ssdlm.api import SSDLM, decode_config
     from ssdlm.checkpoint import new_folder
 
     model = SSDLM.from_pretrained(arguments.source, device="cpu")
+    given = {name: getattr(arguments, name) for name in DECODING}
+    settings = {name: value for name, value in given.items() if value is not None}
+    model.decoding = decode_config(model.decoding, **settings)
     with new_folder(Path(arguments.target)) as folder:
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, quantise=arguments.quantise)
     print(f"wrote {arguments.target}")
 
 
