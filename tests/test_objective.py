@@ -136,6 +136,21 @@ def test_steps_cut_blocks_of_all_lengths_asked_for():
     assert int(fixed.blocks(40, 3).bincount().max()) == B
 
 
+def test_self_conditioning_is_trained_in_every_other_step():
+    sizes = {"V": tiny.V, "D": 16, "num_layers": 1, "num_heads": 2, "B": B}
+    torch.manual_seed(0)
+    denoiser = BlockDenoiser(BlockConfig(**sizes, has_self_conditioning=True))
+    torch.nn.init.normal_(denoiser.head, std=0.1)
+    torch.nn.init.normal_(denoiser.self_embed, std=0.1)
+    objective = AllBlocks(denoiser, SETTINGS["mixed"])
+    for step_seed, is_trained in ((8, True), (7, False)):
+        denoiser.zero_grad()
+        objective(examples(step_seed=step_seed)).total.backward()
+        assert (denoiser.self_embed.grad is not None) == is_trained
+    found = [losses_in_parts(objective, examples(step_seed=8), size) for size in (COUNT, 5)]
+    assert torch.allclose(found[0], found[1], atol=1e-5)
+
+
 def test_fused_uniforms_match_the_plain_ones():
     seeds, position = torch.tensor([5, 2**40 + 3]), torch.arange(6)
     stream = torch.tensor([LEVEL * noise.NUM_STREAMS + noise.UNIFORM])
@@ -146,7 +161,9 @@ def test_fused_uniforms_match_the_plain_ones():
 def test_fused_normals_match_the_plain_ones():
     seeds = torch.tensor([5, 2**40 + 3])
     column, position = torch.arange(4).view(1, 1, -1), torch.arange(3).view(1, -1, 1)
-    four = four_normals(seeds, column, position, torch.tensor(0)).view(torch.bfloat16)
+    four = four_normals(seeds, column, position, torch.tensor(0), torch.tensor(0)).view(
+        torch.bfloat16
+    )
     plain = noise.normal(seeds, block=NOISE, step=0, B=3, V=14)
     assert torch.equal(four[..., :14], plain.bfloat16())
 

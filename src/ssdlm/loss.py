@@ -113,13 +113,15 @@ def all_blocks_loss(
     blocks: Tensor,
     next_token_weight: float,
     block_weight: float = 1.0,
+    earlier: Any = None,
     loss: Literal["cross_entropy", "l2"] = "cross_entropy",
 ) -> Losses:
     """Noise every token at its own level (N, L) and denoise all blocks in one pass.
 
     `denoiser` is a BlockDenoiser, possibly wrapped for several processes. `z` (N, L, V) is standard
-    normal noise, bf16 will do; `blocks` (L,) numbers each position's block from the left.
+    normal noise, bf16 will do; `blocks` (L,) numbers each position's block from the left;
+    `earlier` is what a denoiser with self-conditioning sees first.
     """
-    nll = denoiser(tokens, progress, z=z, blocks=blocks, loss=loss)
+    nll = denoiser(tokens, progress, z=z, blocks=blocks, earlier=earlier, loss=loss)
     total = block_weight * nll.block + next_token_weight * nll.next_token
     return Losses(total, nll.block, nll.next_token, nll.per_token)

@@ -14,14 +14,15 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from ssdlm import levels, noise
+from ssdlm import levels, noise, schedule
 from ssdlm.config import TrainConfig
+from ssdlm.denoiser.block import Earlier
 from ssdlm.kernels.fusing import fused
 from ssdlm.kernels.padding import padded
 from ssdlm.loss import all_blocks_loss, draw_splits, draw_steps, one_block_loss, split_rows
 from ssdlm.shapes import Seeds, Tensor, Tokens
 
-NOISE, LEVEL, SHAPE, WIDTH, OWN, SPLIT = range(6)
+NOISE, LEVEL, SHAPE, WIDTH, OWN, SPLIT, BEFORE, FRESH = range(8)
 """What a row's seed is used for; each has random numbers of its own."""
 
 
@@ -121,17 +122,32 @@ class AllBlocks(nn.Module):
             return Parts(total, torch.zeros_like(total).detach(), next_token.detach())
         length = examples.tokens.shape[1]
         blocks = self.blocks(length, examples.step_seed)
+        progress = self.draws.draw(examples, blocks)
+        z = normals(examples.seeds, length, self.denoiser.V)
         losses = all_blocks_loss(
             self.denoiser,
             examples.tokens,
-            self.draws.draw(examples, blocks),
-            z=normals(examples.seeds, length, self.denoiser.V),
+            progress,
+            z=z,
             blocks=blocks,
+            earlier=self.earlier(examples, progress, z),
             next_token_weight=config.next_token_weight,
             block_weight=config.block_weight,
             loss=self.loss,
         )
         return Parts(losses.total, losses.block.detach(), losses.next_token.detach())
+
+    def earlier(self, examples: Examples, progress: Tensor, z: Tensor) -> Earlier | None:
+        """Return what a network with self-conditioning sees first, in every other step.
+
+        The same path of noise, when its signal-to-noise ratio was a share of what it is now.
+        """
+        if not self.denoiser.config.has_self_conditioning or examples.step_seed % 2:
+            return None
+        share = draw(examples.seeds, BEFORE, 1).expand_as(progress)
+        before = schedule.progress_of_snr(share * schedule.snr(progress)).to(progress)
+        fresh = normals(examples.seeds, progress.shape[1], self.denoiser.V, use=FRESH)
+        return Earlier(before, levels.earlier_noise(z, fresh, share))
 
     def blocks(self, length: int, step_seed: int) -> Tensor:
         """Return each position's block in one step; lengths and cuts change from step to step."""
@@ -211,28 +227,31 @@ def one_uniform(seeds: Tensor, position: Tensor, zero: Tensor, stream: Tensor) -
     return noise.to_unit(word)
 
 
-def normals(seeds: Seeds, count: int, V: int) -> Tensor:
+def normals(seeds: Seeds, count: int, V: int, *, use: int = NOISE) -> Tensor:
     """Return the rows' noise (N, count, V); on a GPU in bf16, which halves what is kept.
 
     There it is also wider, as matrix units like it; the rest of a row belongs to no token.
     """
     if not seeds.is_cuda:
-        return noise.normal(seeds, block=NOISE, step=0, B=count, V=V)
+        return noise.normal(seeds, block=use, step=0, B=count, V=V)
     # Counters come from outside: inductor counts in 32 bits and cannot multiply those by 2^31.
     column = torch.arange(padded(V) // 4, device=seeds.device).view(1, 1, -1)
     position = torch.arange(count, device=seeds.device).view(1, -1, 1)
-    return four_normals(seeds, column, position, torch.zeros_like(seeds[0])).view(torch.bfloat16)
+    stream = torch.full_like(seeds[0], use * noise.NUM_STREAMS + noise.NORMAL)
+    four = four_normals(seeds, column, position, torch.zeros_like(stream), stream)
+    return four.view(torch.bfloat16)
 
 
 @fused
-def four_normals(seeds: Seeds, column: Tensor, position: Tensor, zero: Tensor) -> Tensor:
+def four_normals(
+    seeds: Seeds, column: Tensor, position: Tensor, zero: Tensor, stream: Tensor
+) -> Tensor:
     """Return the normals of each counter's four words, as bf16 side by side in one int64.
 
     So they leave one kernel in the order of `noise.normal`, and Philox runs once for all four.
-    `zero` is the step and the block.
     """
     key = (seeds & noise.WORD).view(-1, 1, 1), ((seeds >> 32) & noise.WORD).view(-1, 1, 1)
-    a, b, c, d = noise.philox((column, position, zero, zero), key)
+    a, b, c, d = noise.philox((column, position, zero, stream), key)
     four = (*noise.box_muller(a, b), *noise.box_muller(c, d))
     bits = [x.to(torch.bfloat16).view(torch.int16).long() & 0xFFFF for x in four]
     return bits[0] | (bits[1] << 16) | (bits[2] << 32) | (bits[3] << 48)

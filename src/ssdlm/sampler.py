@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
 
 import torch
 
-from ssdlm.denoiser import Denoiser, WindowDenoiser, remember
+from ssdlm.denoiser import Denoiser, RememberingDenoiser, WindowDenoiser, remember
 from ssdlm.grid import Grid
 from ssdlm.projection import Projection
 from ssdlm.shapes import Block, Context, Levels, Simplex, Tensor
@@ -147,13 +147,17 @@ def denoise_block(
     windows, whole = windows_for(denoiser, strategy, plan, B=B), plan.to(denoiser.device)
     K, V, T = denoiser.K, denoiser.V, plan.T
     w_t = K * noise.normal(block=block, step=0, B=B, V=V)
-    result, recent = to_ids(w_t), deque[Block](maxlen=stop.patience)
+    result, recent, logits = to_ids(w_t), deque[Block](maxlen=stop.patience), None
     is_done = torch.zeros(len(w_t), dtype=torch.bool, device=w_t.device)
     for t in range(T, 0, -1):
         step, at = T - t + 1, windows[t]
         grid, before = whole.part(at), w_t[:, at]
         with torch.no_grad():
-            logits = look(denoiser, cache, w_t, levels(whole.progress[t], w_t), result, at)
+            level = levels(whole.progress[t], w_t)
+            if has_memory(denoiser):
+                logits = denoiser.denoise(cache, w_t, level, previous=logits)
+            else:
+                logits = look(denoiser, cache, w_t, level, result, at)
         w_hat = strategy.project(logits, noise.uniform(block=block, step=step, B=B)[:, at])
         z = normals(noise, at, block=block, step=step, B=B, V=V)
         moved = strategy.rule(before, w_hat, grid=grid, t=t, K=K, z=z)
@@ -173,11 +177,17 @@ def denoise_block(
 def windows_for(denoiser: Denoiser, strategy: Strategy, grid: Grid, *, B: int) -> list[slice]:
     """Return the positions that each step looks at: all, unless nobody needs to see the others.
 
-    Control, constraints and leaving early read the whole block's logits.
+    Constraints, self-conditioning and leaving early read the whole block's logits.
     """
-    if isinstance(denoiser, WindowDenoiser) and isinstance(strategy.stop, never):
+    is_free = isinstance(strategy.stop, never) and not has_memory(denoiser)
+    if isinstance(denoiser, WindowDenoiser) and is_free:
         return grid.windows(B)
     return [slice(0, B)] * (grid.T + 1)
+
+
+def has_memory(denoiser: Denoiser) -> TypeGuard[RememberingDenoiser]:
+    """Say whether a denoiser conditions itself on the logits of the step before."""
+    return isinstance(denoiser, RememberingDenoiser) and denoiser.has_memory
 
 
 def look(

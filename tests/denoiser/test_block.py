@@ -9,9 +9,13 @@ import torch.nn.functional as F
 from ssdlm import schedule, simplex
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser.block import MAX_SNR, BlockCache, BlockDenoiser, Earlier
+from ssdlm.grid import Uniform
 from ssdlm.kernels.noisy_logits import noisy_logits
 from ssdlm.levels import block_index, earlier_noise
+from ssdlm.noise import RowNoise
 from ssdlm.noising import add_noise
+from ssdlm.projection import greedy
+from ssdlm.sampler import Strategy, denoise_block
 
 CONFIG = BlockConfig(V=40, D=32, num_layers=2, num_heads=2)
 VARIANTS = {
@@ -274,13 +278,27 @@ def test_a_belief_enters_alike_in_training_and_in_decoding():
     cache = denoiser.prefill(tokens[:, :0])
     w_before = noised(denoiser, tokens, earlier.progress, earlier.z)
     said = denoiser.denoise(cache, w_before, earlier.progress)
-    said = said - denoiser.gain(earlier.progress).unsqueeze(-1) * w_before
     w_t = noised(denoiser, tokens, progress, z)
     logits = denoiser.denoise(cache, w_t, progress, previous=said)
     expected = F.cross_entropy(logits.transpose(1, 2), tokens, reduction="none")
     torch.testing.assert_close(nll, expected, atol=1e-3, rtol=1e-3)
     without = denoiser(tokens, progress, z=z, blocks=blocks).per_token
     assert (without - nll).abs().max() > 1e-3
+
+
+def test_the_sampler_tells_a_denoiser_with_memory_what_it_said():
+    denoiser, tokens, *_ = self_conditioned()
+    strategy = Strategy(Uniform(3), greedy(K=denoiser.K))
+    cache, noise = denoiser.prefill(tokens[:, :4]), RowNoise(torch.arange(len(tokens)))
+    steps = list(denoise_block(denoiser, cache, strategy, B=5, noise=noise))
+    previous, w_t = None, denoiser.K * noise.normal(block=0, step=0, B=5, V=denoiser.V)
+    for step in steps:
+        level = torch.tensor((step.t + 1) / 3)
+        said = denoiser.denoise(cache, w_t, level, previous=previous)
+        torch.testing.assert_close(step.logits, said, atol=1e-4, rtol=1e-4)
+        previous, w_t = said, step.w_t
+    alone = denoiser.denoise(cache, steps[-2].w_t, torch.tensor(1 / 3))
+    assert (alone - steps[-1].logits).abs().max() > 1e-3
 
 
 def test_a_belief_is_silent_until_it_is_trained():

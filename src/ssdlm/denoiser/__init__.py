@@ -70,6 +70,18 @@ class WindowDenoiser(Denoiser, Protocol):
         ...
 
 
+@runtime_checkable
+class RememberingDenoiser(Denoiser, Protocol):
+    """A denoiser that, if `has_memory`, is also told the logits of the step before."""
+
+    @property
+    def has_memory(self) -> bool: ...
+
+    def denoise(
+        self, cache: Any, w_t: Simplex, progress: Tensor, previous: Simplex | None = None
+    ) -> Simplex: ...
+
+
 def remember(denoiser: Denoiser, cache: Any, context: Context, *, B: int) -> Any:
     """Return the cache of a context, of its latest tokens where the model has no room for all."""
     C = context.shape[1]

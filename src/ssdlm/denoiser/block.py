@@ -71,6 +71,7 @@ class BlockDenoiser(nn.Module):
         self.config = config
         self.V, self.K, self.max_len = config.V, config.K, None
         self.has_fast_loss = True
+        self.has_memory = config.has_self_conditioning
         width = config.D
         self.words = nn.Parameter(torch.randn(config.V, width))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
@@ -158,21 +159,21 @@ class BlockDenoiser(nn.Module):
         progress: Tensor,
         previous: Simplex | None = None,
     ) -> Simplex:
-        """Return the logits; `previous` is what the network said a step before, without ell."""
+        """Return the logits; `previous` are those of the step before, for self-conditioning."""
         progress = progress.to(self.device).reshape(*progress.shape, *[1] * (2 - progress.dim()))
         progress = progress.expand(w_t.shape[:2])
-        said = self.prior.expand_as(w_t) if previous is None else previous
         last, blank = self.last_word(cache.context), cache.blank
         rows = partial(self.denoise_rows, blank=blank)
-        return row_by_row(rows, w_t, progress, said, last, cache.keys_values)
+        said = () if previous is None else (previous,)
+        return row_by_row(rows, w_t, progress, last, cache.keys_values, *said)
 
     def denoise_rows(
         self,
         w_t: Simplex,
         progress: Tensor,
-        said: Simplex,
         last: Tensor,
         past: Tensor,
+        said: Simplex | None = None,
         *,
         blank: Tensor,
     ) -> Simplex:
@@ -180,8 +181,8 @@ class BlockDenoiser(nn.Module):
         read = self.gain(progress).unsqueeze(-1) * w_t.float()
         soft = (self.prior + read).softmax(-1).to(self.dtype) @ self.tables()
         x = self.enter(soft, torch.cat((last, soft[:, :-1, : self.config.D]), 1), progress, blank)
-        if self.config.has_self_conditioning:
-            belief = (said + read).softmax(-1).to(self.dtype) @ self.words.to(self.dtype)
+        if self.config.has_self_conditioning and said is not None:
+            belief = said.softmax(-1).to(self.dtype) @ self.words.to(self.dtype)
             x = x + self.believed(belief, soft)
         hidden, _ = self.run(x, self.places(past.shape[4], w_t.shape[1]), None, past)
         logits = self.to_logits(hidden)
@@ -256,7 +257,7 @@ class BlockDenoiser(nn.Module):
         levels comes in by self-conditioning. With loss "l2" the blocks' is a squared distance.
         """
         noisy = self.noised(tokens, progress, z)
-        belief = None if earlier is None else self.belief(tokens, earlier, noisy, blocks)
+        belief = None if earlier is None else self.belief(tokens, earlier, blocks)
         clean, noised = self.streams(tokens, progress, noisy, blocks, belief)
         block, per_token = self.block_loss(noised.flatten(0, 1), noisy, loss)
         next_token = self.next_token_loss(clean, tokens, z.shape[-1])
@@ -336,15 +337,16 @@ class BlockDenoiser(nn.Module):
         return clean_cross_entropy(hidden, head, prior, even, noisy.tokens, loss=loss)
 
     @torch.no_grad()
-    def belief(self, tokens: Block, earlier: Earlier, noisy: Noisy, blocks: Tensor) -> Tensor:
-        """Return softmax(g + ell) @ words (N, L, D), where g is said at earlier levels."""
+    def belief(self, tokens: Block, earlier: Earlier, blocks: Tensor) -> Tensor:
+        """Return softmax(logits) @ words (N, L, D) of the logits at earlier levels."""
         before = self.noised(tokens, earlier.progress, earlier.z)
         _, hidden = self.streams(tokens, earlier.progress, before, blocks)
         hidden, words = hidden.flatten(0, 1), self.words.to(hidden.dtype)
         pieces = []
         for part in chunks(len(hidden)):
-            read = noisy_logits(*noisy.rows(part).parts())[:, : self.V]
-            logits = self.to_logits(hidden[part]) + read
+            logits = self.to_logits(hidden[part])
+            if self.config.has_evidence:
+                logits = logits + noisy_logits(*before.rows(part).parts())[:, : self.V]
             pieces.append(logits.softmax(-1).to(words.dtype) @ words)
         return torch.cat(pieces).unflatten(0, tokens.shape)
 
@@ -418,7 +420,7 @@ class BlockDenoiser(nn.Module):
         return x
 
     def believed(self, belief: Tensor, soft: Tensor) -> Tensor:
-        """Return what a belief adds to the evidence alone; nothing, where it is the prior's."""
+        """Return what a belief adds to the evidence alone."""
         news = belief - soft[..., : self.config.D]
         return F.linear(news, self.self_embed.to(news.dtype))
 
