@@ -107,6 +107,8 @@ class AutoregressiveLM:
     ) -> AutoregressiveLM:
         """Open the context stream of a checkpoint of ours, or any causal LM of the Hub."""
         place, folder = checkpoint.place_of(device), Path(name_or_path)
+        if str(name_or_path).startswith("builtin:"):
+            folder = checkpoint.find(name_or_path)
         settings = folder / checkpoint.CONFIG
         if settings.exists() and checkpoint.read_json(settings).get("model_type") == "ssdlm":
             denoiser = checkpoint.load_denoiser(folder, device=device, dtype=dtype)

@@ -80,7 +80,7 @@ def test_the_figures_have_their_plots_trajectories_and_examples(done):
     names = {path.name for path in done.glob("*.png")}
     assert names == {"projection-ours.png", "projection-paper.png", "calls.png"}
     values = json.loads((done / "figures.json").read_text())
-    assert [(point["B"], point["calls"]) for point in values["calls"]] == [
+    assert [(point["B"], point["T"]) for point in values["calls"]] == [
         (2, 2),
         (2, 3),
         (3, 2),

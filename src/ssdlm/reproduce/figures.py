@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ssdlm.reproduce import table1, trajectory
+from ssdlm.reproduce import table1, table3, trajectory
 from ssdlm.reproduce.cell import Cell, Diffusion
-from ssdlm.reproduce.order import Finding, Findings, Order
+from ssdlm.reproduce.order import Finding, Findings, Order, find
 from ssdlm.reproduce.page import Page, code, number, percent, table
 
 FEW = 2
@@ -84,9 +84,14 @@ def page(order: Order, found: Findings) -> Page:
         values["calls"] = costs
         parts += ["## Calls and block length", cost_table(costs)]
         plots["calls"] = lambda figure: draw_costs(figure, costs)
+    controlled = controlled_findings(order)
+    for length in order.scale.control_lengths:
+        if lines := table3.lines(order, controlled, length) if controlled else []:
+            values[f"lambda-{length}"] = [vars(line) for line in lines]
+            plots[f"lambda-{length}"] = lambda figure, lines=lines: table3.draw(figure, lines)
     if trajectories := trajectory.parts(order):
         parts += ["## Trajectories", *trajectories]
-    if texts := examples(order, found):
+    if texts := examples([*shown(order, found), *steered(order, controlled)]):
         parts += ["## Examples", texts]
     return Page("Figures and examples", parts, values, notes(order, found), plots)
 
@@ -138,7 +143,8 @@ def cost_points(found: Findings) -> list[dict[str, Any]]:
     for finding in found.values():
         if "/ours-calls/" in finding.cell.name and finding.report is not None:
             options = finding.cell.options
-            setting = {"B": options["B"], "calls": options["T"], "seconds": finding.made["seconds"]}
+            setting = {"B": options["B"], "T": options["T"]}
+            setting |= {key: finding.made[key] for key in ("calls", "seconds")}
             points.append(setting | {metric: finding.value(metric) for metric in COST_PANELS})
     return points
 
@@ -148,6 +154,7 @@ def cost_table(points: Sequence[dict[str, Any]]) -> str:
     rows = [
         [
             str(point["B"]),
+            str(point["T"]),
             str(point["calls"]),
             number(point["calls"] / point["B"]),
             percent(point["mauve"]),
@@ -157,7 +164,7 @@ def cost_table(points: Sequence[dict[str, Any]]) -> str:
         ]
         for point in points
     ]
-    heading = ["B", "calls a block", "calls a token", "MAUVE", "PPL", "Dist-1", "writing s"]
+    heading = ["B", "T", "calls a block", "calls a token", "MAUVE", "PPL", "Dist-1", "writing s"]
     return table(heading, rows)
 
 
@@ -174,19 +181,38 @@ def draw_costs(figure: Any, points: Sequence[dict[str, Any]]) -> None:
         axes.legend()
 
 
-def examples(order: Order, found: Findings) -> str:
-    """Return a few texts of each model's own or best setting as a table; nothing before any."""
+def controlled_findings(order: Order) -> Findings:
+    """Return what table 3 has measured in this OUT; nothing where its prompts are not given."""
+    if table3.PROMPTS not in order.prompts:
+        return Findings()
+    return find(order, table3.cells(order))
+
+
+def examples(chosen: Sequence[tuple[str, Finding]]) -> str:
+    """Return a few texts of each chosen setting as a table; nothing before any."""
     rows = []
-    for role, finding in shown(order, found):
-        lines = finding.lines()[: FEW * finding.cell.num_samples]
-        for line in lines:
+    for name, finding in chosen:
+        for line in finding.lines()[: FEW * finding.cell.num_samples]:
             if line.get("sample", 0) < FEW:
-                rows.append([role, code(line["prompt"]), code(line["text"])])
+                rows.append([name, code(line["prompt"]), code(line["text"])])
     return table(["model", "prompt", "continuation"], rows, words=3) if rows else ""
 
 
+def steered(order: Order, controlled: Findings) -> Iterator[tuple[str, Finding]]:
+    """Yield each model's last setting of table 3, without control and at the largest lambda."""
+    lengths = order.scale.control_lengths
+    length = lengths[len(lengths) // 2]
+    settings = table3.settings(order, length) if controlled else ()
+    last = {role: (setting, lams) for role, setting, _, lams in settings}
+    for role, (setting, lams) in last.items():
+        for lam in dict.fromkeys((min(lams), max(lams))):
+            for wish in table3.wishes(order, lam):
+                name = f"control/{length}/{role}/{setting}/{wish.name}"
+                yield name, controlled[name]
+
+
 def shown(order: Order, found: Findings) -> Iterator[tuple[str, Finding]]:
-    """Yield for each diffusion model the setting of the highest MAUVE at the main length."""
+    """Yield the setting of the highest MAUVE at the main length, for each diffusion model."""
     for role in table1.DIFFUSION:
         home = f"{main_length(order)}/{role}/"
         rivals = [finding for name, finding in found.items() if name.startswith(home)]

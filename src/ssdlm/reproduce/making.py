@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ssdlm.batch import Writer, generate_file, read_prompts
-from ssdlm.checkpoint import CONFIG, DECODING, WEIGHTS
+from ssdlm.checkpoint import CONFIG, DECODING, WEIGHTS, find
 from ssdlm.files import sha256, write, write_json
 from ssdlm.progress import bar
 from ssdlm.reproduce.cell import Author, Autoregressive, Cell, Diffusion, Given, Gold, Place
@@ -23,6 +23,8 @@ from ssdlm.reproduce.order import Order, read
 
 FINGERPRINT = (CONFIG, WEIGHTS, DECODING, "pytorch_model.bin", "tokenizer.json")
 """Files that make a model's folder what it is."""
+BUILTIN = "builtin:"
+"""How the names of models begin that come with the package."""
 
 
 class Studio:
@@ -62,7 +64,7 @@ def open_writer(author: Diffusion | Autoregressive, order: Order) -> Writer:
 
 def fingerprint(model: str) -> Any:
     """Return what tells a model from another of the same name."""
-    folder = Path(model)
+    folder = find(model) if model.startswith(BUILTIN) else Path(model)
     files = [folder / name for name in FINGERPRINT if (folder / name).exists()]
     return {path.name: sha256(path) for path in files} or model
 
@@ -135,12 +137,19 @@ def generate(
         asked
         | {
             "texts": count,
+            "calls": calls_of(place.generations),
             "seconds": None if is_resumed else time.monotonic() - began,
             "device": device_name(writer),
             "training": training(author.model),
             "python": platform.python_version(),
         },
     )
+
+
+def calls_of(generations: Path) -> int:
+    """Return the passes of the network that a block took."""
+    with generations.open(encoding="utf-8") as file:
+        return json.loads(file.readline())["calls"]
 
 
 def prompts_digest(cell: Cell) -> str:

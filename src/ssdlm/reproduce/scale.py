@@ -101,6 +101,11 @@ class Scale:
     control_T: tuple[int, ...] = (1000, 2500, 5000)
     control_top_p: tuple[float, ...] = (0.2, 0.5, 0.9)
     lams: tuple[float, ...] = (0.0, 100.0, 500.0, 2000.0)
+    own_top_p: tuple[float, ...] = (0.5, 0.9, 0.95)
+    own_lams: tuple[float, ...] = (0.0, 5.0, 10.0, 20.0)
+    """Of our model's own sampler, whose gradient is of another size."""
+    second: tuple[str, ...] = ("tense=past", "tense=present")
+    """A second control beside the first, for two at once; each as `--control` takes it."""
     guide: str = "sentiment"
     labels: tuple[str, ...] = ("positive", "negative")
     control_judges: tuple[str, ...] = ()
@@ -134,7 +139,7 @@ def mini() -> Scale:
         name="mini",
         judge="smollm2",
         features=("judge", "minilm"),
-        models=(),
+        models=("ours=builtin:mini",),
         projections=("sampling", "multi_hot"),
         top_p=(0.0, 0.5, 0.9, 0.95, 0.99),
         T=(64, 200),
@@ -157,6 +162,7 @@ def toy() -> Scale:
     return replace(
         mini(),
         name="toy",
+        models=(),
         judge="",
         features=("judge",),
         resamples=20,
@@ -183,6 +189,8 @@ def toy() -> Scale:
         control_T=(2,),
         control_top_p=(0.9,),
         lams=(0.0, 10.0),
+        own_top_p=(0.9,),
+        own_lams=(0.0, 2.0),
     )
 
 
