@@ -2,27 +2,40 @@
 
 PYTHON ?= python3
 EXTRAS ?= train,eval,serve,dev
+PROMPT ?= "The movie was"
 RUN := .venv/bin/python -m
+# pip's bars where somebody watches; nothing in a log.
+PROGRESS := $(shell test -t 2 || echo -q)
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
 # The environment of the caller must not leak into ours.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint format judge clean
+.PHONY: help demo setup test lint format judge clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{printf "make %-8s %s\n", $$1, $$2}'
 
+demo: .venv/.core ## set up what generating needs, and watch a text settle out of noise
+	$(RUN) ssdlm generate $(PROMPT)
+	@echo 'Your turn: .venv/bin/ssdlm generate "Once upon a time"; .venv/bin/ssdlm --help'
+
 setup: .venv/.installed ## create .venv with the pinned versions
 
+.venv/.installed: .venv/.core
+	$(RUN) pip install -q -c constraints.txt --no-build-isolation -e '.[$(EXTRAS)]'
+	@touch $@
+
 # torch first and by its exact version: asked for by a range, pip may fetch a CUDA build of gigabytes.
-.venv/.installed: pyproject.toml constraints.txt
+.venv/.core: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "error: $(PYTHON) is missing or older than 3.10; try make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
-	@$(RUN) pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
-	$(RUN) pip install -q -c constraints.txt $(TORCH) hatchling editables
-	$(RUN) pip install -q -c constraints.txt --no-build-isolation -e '.[$(EXTRAS)]'
+	@$(RUN) pip --version >/dev/null 2>&1 || \
+	  { echo 'making .venv'; $(PYTHON) -m venv --clear .venv; }
+	@echo 'installing torch (a few hundred megabytes), then the package and what it needs'
+	$(RUN) pip install $(PROGRESS) -c constraints.txt $(TORCH) hatchling editables
+	$(RUN) pip install $(PROGRESS) -c constraints.txt --no-build-isolation -e .
 	@touch $@
 
 test: lint ## set up, lint, check types, run the tests
