@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +34,20 @@ def done(toy, tmp_path_factory) -> Path:
     finally:
         hidden.rename(toy.ours)
     return out
+
+
+@pytest.mark.parametrize("table", ["table1", "figures"])
+def test_writing_needs_no_library_of_the_judges(table, toy, tmp_path, monkeypatch):
+    absent = ("rich", "matplotlib", "mauve", "faiss", "sklearn", "scipy", "datasets")
+    for name in absent:
+        monkeypatch.setitem(sys.modules, name, None)
+    for name in [name for name in sys.modules if name.startswith("ssdlm.evaluate")]:
+        monkeypatch.delitem(sys.modules, name)
+    arguments = [*toy.arguments(3), "--out", str(tmp_path), "--stage", "generate"]
+    only = ["--only", "3/ours/own", "--only", "3/twin/top_p*"]
+    assert cli.main(["reproduce", table, *arguments, *only]) == 0
+    assert (tmp_path / "cells/3/ours/own/generations.jsonl").exists()
+    assert not any(name.startswith("ssdlm.evaluate") for name in sys.modules)
 
 
 def test_table1_has_a_row_for_every_setting_and_a_figure_from_every_report(done):

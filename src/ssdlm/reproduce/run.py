@@ -6,7 +6,7 @@ scale, order -> cells -> making -> measuring -> page
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 from ssdlm.reproduce.cell import Cell
 from ssdlm.reproduce.making import make
-from ssdlm.reproduce.order import Order, find, named
+from ssdlm.reproduce.order import Findings, Order, find, named
 from ssdlm.reproduce.scale import scale_of
 
 TABLES = ("table1", "table2", "table3", "figures")
@@ -63,8 +63,20 @@ def reproduce(
         measure(order, wanted)
     from ssdlm.reproduce.page import save
 
-    page = table.page(order, find(order, cells))
-    return save(page, name, order.out)
+    found = find(order, cells)
+    page = table.page(order, found)
+    return save(replace(page, values=page.values | facts(order, found)), name, order.out)
+
+
+def facts(order: Order, found: Findings) -> dict[str, Any]:
+    """Return what a page's JSON has of every experiment: its size, models, and all its cells."""
+    kept = ("metrics", "intervals", "reference", "counts", "notes", "versions")
+    cells = {
+        name: {"options": finding.cell.options, "made": finding.made}
+        | {key: (finding.report or {}).get(key) for key in kept}
+        for name, finding in found.items()
+    }
+    return {"scale": asdict(order.scale), "models": dict(order.models), "cells": cells}
 
 
 def table_of(name: str) -> Any:

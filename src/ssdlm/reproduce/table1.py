@@ -176,7 +176,7 @@ def page(order: Order, found: Findings) -> Page:
         printed = published_lines(length) if has_gold else []
         heading = f"## Length {length}" + ("" if has_gold else ", OpenWebText prompts, no gold")
         best = shortlist(ours)
-        parts += [heading, rows_of([*printed, *best])]
+        parts += [heading, counts(found, home), rows_of([*printed, *best])]
         if len(best) < len(ours):
             parts += [f"Every setting at length {length}:", rows_of(ours)]
     return Page("Unconstrained generation", parts, {"tables": values}, notes(order, found))
@@ -186,11 +186,19 @@ def introduction(order: Order) -> str:
     """Return what the figures are."""
     scale = order.scale
     return (
-        f"Scale `{scale.name}`: {scale.num_prompts} prompts x {scale.num_samples} samples, prompts "
-        f"as long as their continuations. Judge {scale.judge}, MAUVE's features from "
-        f"{scale.features[0]}. MAUVE, Dist and Rep in percent. Rows marked [paper] are printed in "
-        "the paper, measured there on other text by other judges: compare shapes, not digits."
+        f"Scale `{scale.name}`. Prompts are as long as their continuations. Judge {scale.judge}, "
+        f"MAUVE's features from {scale.features[0]}. MAUVE, Dist and Rep in percent. Rows marked "
+        "[paper] are printed in the paper, measured there on other text by other judges: compare "
+        "shapes, not digits."
     )
+
+
+def counts(found: Findings, home: str) -> str:
+    """Return how many texts a figure is made of."""
+    reports = [one.report for name, one in found.items() if name.startswith(f"{home}/")]
+    sizes = [report["counts"] for report in reports if report is not None]
+    told = {f"{size['samples']} texts after {size['prompts']} prompts" for size in sizes}
+    return f"Measured on {', or '.join(sorted(told))}." if told else "Nothing is measured yet."
 
 
 def homes(found: Findings) -> list[str]:
