@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from ssdlm.sampler import Step
 
 FRAMES_PER_SECOND = 12
-SHADES = ((0.9, "bold"), (0.3, "default"), (0.0, "dim"))
-"""Style of a token by its probability, from the surest down."""
+SHADES = ((0.9, "bold magenta"), (0.3, "magenta"), (0.0, "dim magenta"))
+"""Style of an open token by its probability, from the surest down."""
 DECIDED, NOISE = "default", "bright_black"
 
 
@@ -35,10 +35,11 @@ def picture(prompt: str, draft: Draft, decode: list[str]) -> Text:
     """Return one frame: the prompt, what is settled, and the block, its tokens shaded by trust."""
     from rich.text import Text
 
-    frame = Text(prompt, style="cyan")
-    frame.append(draft.settled, style="default")
+    frame = Text().append(prompt, style="cyan").append(draft.settled, style=DECIDED)
     for token, style in zip(draft.step.tokens[0].tolist(), styles(draft.step), strict=True):
-        frame.append(decode[token] if token < len(decode) else f" {token}", style=style)
+        word = decode[token] if token < len(decode) else f" {token}"
+        # Noise holds line ends and halves of letters, at which a terminal would jump.
+        frame.append(word if style != NOISE or word.isprintable() else " .", style=style)
     frame.append(f"\n[block {draft.block + 1}, {draft.t} steps left]", style="dim italic")
     return frame
 
