@@ -248,3 +248,15 @@ def test_models_of_other_data_or_tokenizers_are_told_apart(toy, tmp_path):
     said = table1.notes(asked, Findings({str(n): finding for n, finding in enumerate(files)}))
     assert "the models were not all trained on the same data" in said
     assert not any("tokenizers" in note for note in said)
+
+
+def test_at_the_papers_scale_all_models_are_the_hubs(toy, tmp_path):
+    scale = scale_of("paper")
+    models, files = named(scale.models, "model"), {"50": toy.prompts[6]}
+    cells = table1.cells(Order("table1", scale, tmp_path, models, files))
+    assert len(cells) == 1 + 3 * 4 * 5 + 2 * (1 + 2 * 7)
+    authors = {(type(cell.author).__name__, getattr(cell.author, "model", "")) for cell in cells}
+    gpt2 = {("Autoregressive", f"gpt2-{size}") for size in ("medium", "large", "xl")}
+    assert authors == {("Gold", ""), ("Diffusion", "xhan77/ssdlm"), *gpt2}
+    measured = {(cell.measures["features"], cell.has_reference) for cell in cells[1:]}
+    assert measured == {(("gpt2-large",), True)}
