@@ -63,6 +63,7 @@ def test_generate_takes_every_option_the_api_takes(capsys, folder, classifier):
         "--top-p", 0.5, "--rule", "renoise", "--rho", 0.25, "--returns", "w_0", "--early-exit",
         "--stop-at-end", "--seed", 5, "--control", f"{classifier}=positive:100", "--control",
         f"{classifier}=neutral", "--sees", "block", "--dtype", "float32", "--json",
+        "--batch-size", 2,
     )  # fmt: skip
     assert code == 0, err
     assert json.loads(out)["seed"] == 5
@@ -137,6 +138,11 @@ def test_unreadable_options_end_in_one_line_too(capsys, folder, arguments, words
 def test_bad_labels_list_what_there_is(capsys, folder, classifier):
     err = says_no(capsys, "generate", "a", "--model", folder, "--control", f"{classifier}=happy")
     assert "0: negative, 1: neutral, 2: positive" in err
+
+
+def test_a_batch_has_at_least_one_text(capsys, folder):
+    message = says_no(capsys, "generate", "a", "--model", folder, "--batch-size", 0)
+    assert "batch_size=0 is out of range; a batch has 1 text or more" in message
 
 
 def test_convert_makes_the_folder_that_is_shipped(capsys, tmp_path):

@@ -11,7 +11,7 @@ from typing import Any, Literal, overload
 import torch
 
 from ssdlm import checkpoint, stopping
-from ssdlm.config import DecodeConfig, choose
+from ssdlm.config import DecodeConfig, choose, require
 from ssdlm.constraint import constrained
 from ssdlm.control import LogProb, guided, weighted
 from ssdlm.demands import Planner
@@ -156,6 +156,7 @@ class SSDLM:
         self, prompts: str | Sequence[Prompt], *, batch_size: int = 32, **options: Any
     ) -> Iterator[tuple[int, Generation]]:
         """Yield (row number, text) as texts get done: rows of one prompt length at a time."""
+        require(batch_size >= 1, "batch_size", batch_size, "a batch has 1 text or more")
         rows, decoding, denoiser = self.plan(prompts, **options)
         for indices in batches(rows, batch_size, decoding):
             batch = [rows[index] for index in indices]

@@ -91,6 +91,9 @@ def add_generate(commands: Any) -> None:
     command.add_argument("--seed", type=int, default=0, help="same seed, same text (default 0)")
     command.add_argument("--num-samples", type=int, default=1, help="texts a prompt (default 1)")
     command.add_argument(
+        "--batch-size", type=int, default=32, help="texts at a time on a GPU (default 32)"
+    )
+    command.add_argument(
         "--control",
         action="append",
         default=[],
@@ -101,6 +104,9 @@ def add_generate(commands: Any) -> None:
     command.add_argument(
         "--sees", default="context", help="what a classifier reads: context (and block), or block"
     )
+    command.add_argument("--gradient", help="control by: logits (the paper), simplex or words")
+    command.add_argument("--threshold", type=float, help="words: deviations that stand out")
+    command.add_argument("--band", type=numbers, help="control between these levels t/T: 0.15,1")
     command.add_argument(
         "--reduction",
         default="sum",
@@ -292,6 +298,11 @@ def add_reproduce(commands: Any) -> None:
     )
 
 
+def numbers(text: str) -> tuple[float, ...]:
+    """Read `0.15,1`."""
+    return tuple(float(part) for part in text.split(","))
+
+
 def lengths(text: str) -> tuple[int, ...]:
     """Return block lengths from `25` or `5,10,25`."""
     try:
@@ -321,7 +332,11 @@ def run_generate(arguments: argparse.Namespace) -> None:
         print(prompts[0] + watch(prompts[0], drafts, model.spellings()))
         return
     written = model.generate_each(
-        prompts, seed=arguments.seed, num_samples=arguments.num_samples, **options
+        prompts,
+        seed=arguments.seed,
+        num_samples=arguments.num_samples,
+        batch_size=arguments.batch_size,
+        **options,
     )
     show_in_order(written, as_json=arguments.json)
 
@@ -335,13 +350,14 @@ def run_generate_file(arguments: argparse.Namespace, model: Any, options: dict[s
     if not (arguments.input and arguments.output) or arguments.prompts:
         raise ValueError("--input and --output go together, without other prompts; give both")
     # Where it runs and how it is watched do not change what is written.
-    aside = ("run", "device", "no_live", "json", "input", "output", "num_samples")
+    aside = ("run", "device", "no_live", "json", "input", "output", "num_samples", "batch_size")
     settings = {name: value for name, value in vars(arguments).items() if name not in aside}
     count = generate_file(
         model,
         Path(arguments.input),
         Path(arguments.output),
         num_samples=arguments.num_samples,
+        batch_size=arguments.batch_size,
         settings=settings,
         is_shown=True,
         seed=arguments.seed,
