@@ -74,8 +74,8 @@ class Settings:
     dropout: float = 0.1
     batch: int = 64
     steps: int = 400_000
-    seconds: float = math.inf
-    """Training ends here if its steps are not done before."""
+    seconds: float = 0.0
+    """Training ends here if its steps are not done before; 0: by its steps alone."""
     lr: float = 1e-4
     """At the beginning; it falls linearly to 0."""
     ema: float = 0.9999
@@ -178,7 +178,8 @@ class Training:
     def done(self) -> float:
         """The share of the run that is done, by its steps or by its clock."""
         settings = self.net.settings
-        return max(self.step / settings.steps, self.seconds / settings.seconds)
+        by_clock = self.seconds / settings.seconds if settings.seconds else 0.0
+        return max(self.step / settings.steps, by_clock)
 
     def optimise(self) -> dict[str, Tensor]:
         """Take one step; all its random numbers come from the seed and its number."""
