@@ -231,7 +231,8 @@ def test_training_costs_are_read_from_the_runs_log(tmp_path):
     (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
     (tmp_path / "run.json").write_text('{"asked": {"data": ["x"]}}')
     assert making.training(str(tmp_path)) == {"tokens": 300, "seconds": 4.0, "data": ["x"]}
-    assert making.training("gpt2") == {}
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    assert making.training(str(tmp_path)) == making.training("gpt2") == {}
 
 
 def test_the_papers_grid_has_greedy_once(toy, tmp_path):

@@ -216,8 +216,11 @@ def training(model: str) -> dict[str, Any]:
     if not log.exists():
         return {}
     records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    timed = [record for record in records if record.get("tokens_per_s") and "tokens" in record]
+    if not timed:
+        return {}
     seconds, before = 0.0, 0
-    for record in records:
+    for record in timed:
         seconds += (record["tokens"] - before) / record["tokens_per_s"]
         before = record["tokens"]
     asked = (read(Path(model) / "run.json") or {}).get("asked", {})
