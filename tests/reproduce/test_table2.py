@@ -136,6 +136,13 @@ def test_texts_that_were_not_given_are_asked_for_by_command(arguments, done, tmp
     assert "Diffusion-LM, " not in page.partition("Gold continuation | 100.00 | -")[2]
 
 
+def test_nothing_is_trained_where_our_texts_are_not_asked_for(arguments, story_file, tmp_path):
+    given = [f"--prompts=stories={story_file}", "--stage", "generate", "--only", "stories/gold"]
+    assert cli.main(["reproduce", "table2", *arguments, *given, "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "cells/stories/gold/generations.jsonl").exists()
+    assert not (tmp_path / "stories/ours").exists()
+
+
 def test_no_stories_are_refused(arguments, tmp_path, capsys):
     code = cli.main(["reproduce", "table2", *arguments, "--out", str(tmp_path)])
     assert code == 2

@@ -7,6 +7,7 @@ comes as the file that it wrote: `--model diffusion_lm=texts.jsonl`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
 from typing import Any
 
 from ssdlm.reproduce import published
@@ -46,7 +47,7 @@ def place_of(order: Order) -> StoryPlace:
 
 
 def prepare(order: Order) -> None:
-    """Tokenise the stories, cut prompts, and train our model unless one is given."""
+    """Tokenise the stories, cut prompts, and train our model, unless given or not wanted."""
     scale, place = order.scale, place_of(order)
     init = start_of(order.model("init") or scale.story_init)
     if source := order.prompts.get(HOME):
@@ -59,7 +60,7 @@ def prepare(order: Order) -> None:
             count=scale.stories,
         )
     require_prompts(order)
-    if order.model(OURS) is None:
+    if order.model(OURS) is None and wants_ours(order):
         train_on_stories(
             place,
             init=init,
@@ -68,6 +69,12 @@ def prepare(order: Order) -> None:
             device=order.device,
             settings=scale.story_train,
         )
+
+
+def wants_ours(order: Order) -> bool:
+    """Tell whether a text of our model is asked for."""
+    names = [cell.name for cell in all_cells(order) if cell.name.startswith(f"{HOME}/ours/")]
+    return not order.only or any(fnmatch(name, wish) for name in names for wish in order.only)
 
 
 def require_prompts(order: Order) -> None:
