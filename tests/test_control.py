@@ -3,7 +3,11 @@
 import pytest
 import torch
 
-from ssdlm.control import guided, weighted
+from ssdlm.config import BlockConfig
+from ssdlm.control import guided, guided_window, outstanding, weighted
+from ssdlm.denoiser import WindowDenoiser
+from ssdlm.denoiser.block import BlockDenoiser
+from ssdlm.simplex import to_logits
 from tests import tiny
 
 
@@ -94,3 +98,110 @@ def test_gradients_are_taken_whatever_mode_the_caller_is_in(is_grad):
         moved = guided(denoiser, likes(7), 1.0).denoise(cache, w_t, torch.tensor(0.5))
         assert torch.is_grad_enabled() == is_grad
     assert not moved.requires_grad
+
+
+def of_words(context, logits):
+    """A control function whose gradient in the simplex is known: sum of p * place in the list."""
+    worth = torch.linspace(-1, 1, logits.shape[-1], dtype=logits.dtype)
+    return (logits.softmax(-1) * worth).sum((-1, -2))
+
+
+def test_in_the_simplex_a_token_is_nudged_by_what_it_adds():
+    denoiser, cache, w_t = setup()
+    bare = denoiser.denoise(cache, w_t, torch.tensor(0.5))
+    moved = guided(denoiser, of_words, 3.0, gradient="simplex").denoise(
+        cache, w_t, torch.tensor(0.5)
+    )
+    worth = torch.linspace(-1, 1, tiny.V)
+    by_hand = worth - (bare.softmax(-1) * worth).sum(-1, keepdim=True)
+    assert torch.allclose(moved - bare, 3.0 * by_hand, atol=1e-3)
+
+
+def test_a_small_step_in_the_simplex_is_bayes_rule():
+    """p(token | label) is p(token) p(label | token) where log p(label | token) is linear."""
+    logits = torch.randn(1, 1, 9, generator=torch.Generator().manual_seed(0))
+    worth = torch.linspace(-0.5, 0.0, 9)
+    wrapped = guided(tiny.encoder(), lambda _, x: (x.softmax(-1) * worth).sum((-1, -2)), 1.0,
+                     gradient="simplex")  # fmt: skip
+    moved = wrapped.nudged(torch.zeros(1, 1, dtype=torch.long), logits, torch.tensor(0.5))
+    exact = (logits.softmax(-1) * worth.exp()).log()
+    assert torch.allclose(moved.log_softmax(-1), exact.log_softmax(-1), atol=1e-5)
+
+
+def test_only_what_stands_out_is_nudged_and_by_how_much_it_does():
+    gain = torch.tensor([[[0.1, -0.1, 0.2, -0.2, 0.0, 6.0, -4.0, 0.1, 0.0, 0.0]]])
+    kept = outstanding(gain, 1.0)
+    assert (kept != 0).flatten().tolist() == [False] * 5 + [True, True] + [False] * 3
+    spread = (gain - gain.mean()).square().mean().sqrt()
+    assert torch.allclose(kept[0, 0, 5], (gain[0, 0, 5] - gain.mean()) / spread - 1)
+    assert torch.allclose(outstanding(1e-4 * gain + 3, 1.0), kept, atol=1e-2)
+    assert not outstanding(torch.zeros(1, 2, 5), 2.0).any()
+
+
+def test_each_term_has_a_threshold_of_its_own():
+    denoiser, cache, w_t = setup()
+    progress, how = torch.tensor(0.5), {"gradient": "words", "threshold": 1.0}
+    bare = denoiser.denoise(cache, w_t, progress)
+
+    def nudge(log_prob):
+        return guided(denoiser, log_prob, 1.0, **how).denoise(cache, w_t, progress) - bare
+
+    both = nudge(weighted((of_words, 1.0), (likes(7), 100.0)))
+    assert torch.allclose(
+        both, nudge(of_words) + nudge(weighted((likes(7), 100.0))), rtol=1e-3, atol=1e-3
+    )
+
+
+def test_outside_its_band_a_classifier_is_not_asked():
+    denoiser, cache, w_t = setup()
+    asked = []
+
+    def log_prob(context, logits):
+        asked.append(len(logits))
+        return likes(7)(context, logits)
+
+    wrapped = guided(denoiser, log_prob, 2.0, band=(0.2, 0.6))
+    for level in (0.1, 0.7):
+        bare = denoiser.denoise(cache, w_t, torch.tensor(level))
+        assert torch.equal(wrapped.denoise(cache, w_t, torch.tensor(level)), bare)
+    assert not asked
+    mixed = torch.tensor([0.0, 0.1, 0.4, 0.6, 1.0]).expand(3, 5)
+    moved = wrapped.nudged(cache.context, bare, mixed) != bare
+    assert moved.any(-1)[0].tolist() == [False, False, True, True, False]
+
+
+def windowed(N=2):
+    generator = torch.Generator().manual_seed(1)
+    torch.manual_seed(0)
+    denoiser = BlockDenoiser(BlockConfig(V=17, D=32, num_layers=1, num_heads=2, B=5))
+    torch.nn.init.normal_(denoiser.head)
+    cache = denoiser.prefill(torch.randint(denoiser.V, (N, 4), generator=generator))
+    tokens = torch.randint(denoiser.V, (N, 5), generator=generator)
+    w_t = denoiser.K * torch.randn(N, 5, denoiser.V, generator=generator)
+    w_t[:, :2] = to_logits(tokens[:, :2], V=denoiser.V, K=denoiser.K)
+    return denoiser, cache, w_t, tokens, torch.tensor([0.0, 0.0, 0.3, 0.7, 1.0]).expand(N, 5)
+
+
+def test_in_a_window_the_classifier_reads_what_is_decided_and_what_moves():
+    denoiser, cache, w_t, tokens, progress = windowed()
+    seen = []
+
+    def log_prob(context, logits):
+        seen.append((context, logits.shape[1]))
+        return likes(3)(context, logits)
+
+    wrapped = guided_window(denoiser, log_prob, 2.0)
+    at = slice(2, 4)
+    bare = denoiser.denoise_window(cache, w_t, progress, tokens, at)
+    moved = wrapped.denoise_window(cache, w_t, progress, tokens, at)
+    assert torch.equal(seen[0][0][0], torch.cat((cache.context, tokens[:, :2]), 1)[0])
+    assert {shown for _, shown in seen} == {2}
+    by_hand = -bare.softmax(-1)
+    by_hand[..., 3] += 1
+    assert torch.allclose(moved - bare, 2.0 * by_hand, atol=1e-5)
+
+
+def test_a_guide_of_windows_is_a_denoiser_of_windows():
+    denoiser = windowed()[0]
+    assert isinstance(guided_window(denoiser, likes(3), 1.0), WindowDenoiser)
+    assert not isinstance(guided(denoiser, likes(3), 1.0), WindowDenoiser)

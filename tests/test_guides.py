@@ -9,6 +9,7 @@ import torch
 from ssdlm import guides
 from ssdlm.guides import builtin_guides, classifier_guide, guide_from, split_wish, wishes
 from ssdlm.guides.classifiers import frame_ids
+from ssdlm.guides.fitting import suggested_lam
 from tests import tiny
 
 
@@ -177,12 +178,16 @@ def test_labels_of_their_own_are_read_one_by_one(folder):
 
 
 def test_a_guide_suggests_its_weight_unless_one_is_given(folder, tmp_path):
-    assert classifier_guide(folder, 0).lam == 2000.0
-    settings = json.loads((folder / "config.json").read_text()) | {"guide_lam": 120.0}
+    plain = classifier_guide(folder, 0)
+    assert (plain.suggested("logits"), plain.suggested("simplex")) == (2000.0, 10.0)
     shutil.copytree(folder, tmp_path / "own")
-    (tmp_path / "own" / "config.json").write_text(json.dumps(settings))
-    assert guide_from(f"{tmp_path / 'own'}=0").lam == 120.0
-    assert guide_from(f"{tmp_path / 'own'}=0:5").lam == 5.0
+    settings = json.loads((folder / "config.json").read_text())
+    for said, logits, simplex in ((120.0, 120, 10), ({"logits": 70.0, "simplex": 3.0}, 70, 3)):
+        (tmp_path / "own" / "config.json").write_text(json.dumps(settings | {"guide_lam": said}))
+        guide = guide_from(f"{tmp_path / 'own'}=0")
+        assert (guide.suggested("logits"), guide.suggested("simplex")) == (logits, simplex)
+        assert guide_from(f"{tmp_path / 'own'}=0:5").suggested("logits") == 5.0
+    assert suggested_lam(lambda context, logits: logits.sum((1, 2)), "logits") == 2000.0
 
 
 def test_weights_stored_by_halves_are_read_in_full(folder, tmp_path):

@@ -77,7 +77,7 @@ def test_our_reading_of_a_folder_is_that_of_transformers(made):
 
 def test_a_new_guide_steers_the_model_of_its_tokenizer(made):
     guide = classifier_guide(made.out, "last")
-    assert guide.lam == 300.0
+    assert guide.suggested("logits") == 300.0
     tokenizer = tiny.tokenizer()
     fitted = guide.fit(
         V=tiny.V, token_strings=tokenizer.token_strings(), end_of_text=tokenizer.end_of_text
@@ -198,4 +198,4 @@ def test_the_command_makes_a_guide(capsys, data, tmp_path):
     arguments += ["--tokenizer", data / "tokenizer", "--out", tmp_path / "guide"]
     assert cli.main([str(argument) for argument in arguments]) == 0
     assert f"wrote {tmp_path / 'guide'}: held-out accuracy" in capsys.readouterr().out
-    assert classifier_guide(tmp_path / "guide", "first").lam == 7.0
+    assert classifier_guide(tmp_path / "guide", "first").suggested("logits") == 7.0

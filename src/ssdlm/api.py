@@ -13,13 +13,13 @@ import torch
 from ssdlm import checkpoint, stopping
 from ssdlm.config import DecodeConfig, choose, require
 from ssdlm.constraint import constrained
-from ssdlm.control import LogProb, guided, weighted
+from ssdlm.control import LogProb, guided, guided_window, weighted
 from ssdlm.demands import Planner
-from ssdlm.denoiser import Denoiser
+from ssdlm.denoiser import Denoiser, WindowDenoiser
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.grid import Staggered, Uniform
 from ssdlm.guides import ClassifierGuide, guide_from
-from ssdlm.guides.fitting import LAM
+from ssdlm.guides.fitting import suggested_lam
 from ssdlm.noise import RowNoise, mix
 from ssdlm.plan import Plan
 from ssdlm.projection import named
@@ -196,7 +196,7 @@ class SSDLM:
         decoding = decode_config(self.decoding, **options)
         if any(asked.values()):
             rows = self.constrain(rows, decoding, num_samples, asked)
-        return rows, decoding, self.controlled(control, lam, reduction)
+        return rows, decoding, self.controlled(control, lam, reduction, decoding)
 
     def rows(
         self, prompts: str | Sequence[Prompt], *, seed: int | Sequence[int], num_samples: int
@@ -268,12 +268,13 @@ class SSDLM:
         control: Control | Sequence[Control],
         lam: float | Sequence[float] | None,
         reduction: Any,
+        decoding: DecodeConfig,
     ) -> Denoiser:
         """Return the denoiser, nudged by the guides if there are any, each with its own weight."""
         if isinstance(control, str) or not isinstance(control, Sequence):
             control = [control]
         guides = [self.guide(one) for one in control]
-        own = [guide.lam if isinstance(guide, ClassifierGuide) else LAM for guide in guides]
+        own = [suggested_lam(guide, decoding.gradient) for guide in guides]
         given = [lam] * len(own) if isinstance(lam, float | int) else lam
         weights = own if given is None else list(given)
         if len(weights) != len(guides):
@@ -286,7 +287,11 @@ class SSDLM:
         if not guides:
             return self.denoiser
         terms = [(self.fit(guide), weight) for guide, weight in zip(guides, weights, strict=True)]
-        return guided(self.denoiser, weighted(*terms), 1.0, reduction)
+        sees_all = all(getattr(guide, "sees", "context") == "context" for guide in guides)
+        has_windows = isinstance(self.denoiser, WindowDenoiser) and sees_all
+        how = decoding.gradient, decoding.threshold, decoding.band
+        wrap = guided_window if has_windows else guided
+        return wrap(self.denoiser, weighted(*terms), 1.0, reduction, *how)
 
     def guide(self, control: Control) -> ClassifierGuide | LogProb:
         """Return the guide that a string wishes for, where the model is; others as they are."""

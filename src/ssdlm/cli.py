@@ -16,6 +16,7 @@ MODEL = "builtin:mini"
 DECODING = ("length", "B", "T", "grid", "width", "projection", "top_p", "rule", "rho", "returns")
 """Options that a model's own settings stand in for."""
 CONSTRAINTS = ("must", "must_not", "suffix")
+CONTROL = ("gradient", "threshold", "band")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -299,8 +300,11 @@ def add_reproduce(commands: Any) -> None:
 
 
 def numbers(text: str) -> tuple[float, ...]:
-    """Read `0.15,1`."""
-    return tuple(float(part) for part in text.split(","))
+    """Return noise levels from `0.15,1`."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no band; write two as 0.15,1") from None
 
 
 def lengths(text: str) -> tuple[int, ...]:
@@ -380,7 +384,7 @@ def show_in_order(written: Any, *, as_json: bool) -> None:
 
 def decoding_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the decoding settings that were given."""
-    given = {name: getattr(arguments, name) for name in DECODING + CONSTRAINTS}
+    given = {name: getattr(arguments, name) for name in DECODING + CONSTRAINTS + CONTROL}
     options = {name: value for name, value in given.items() if value is not None}
     for switch in ("early_exit", "stop_at_end", "end_at_sentence"):
         options |= {switch: True} if getattr(arguments, switch) else {}

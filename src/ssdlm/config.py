@@ -79,6 +79,7 @@ CHOICES = {
     "projection": ("greedy", "sampling", "multi_hot", "mean"),
     "rule": ("renoise", "adaptive", "ddpm", "ddpm_simplified"),
     "returns": ("logits", "w_0"),
+    "gradient": ("logits", "simplex", "words"),
 }
 """What some decoding settings may be."""
 
@@ -111,6 +112,13 @@ class DecodeConfig:
     """Leave a block whose tokens have stood still, near certain."""
     stop_at_end: bool = False
     """End a text at its end-of-text token."""
+    gradient: str = "logits"
+    """control: where a classifier's gradient is taken, in the logits (the paper) or the simplex;
+    or of the latter the few words that stand out."""
+    threshold: float = 2.5
+    """words: standard deviations over the vocabulary from which a word stands out."""
+    band: tuple[float, ...] = (0.0, 1.0)
+    """control: the noise levels t/T between which a classifier is heard."""
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -123,6 +131,15 @@ class DecodeConfig:
         )
         require(0 < self.width < math.inf, "width", self.width, "use more than 0 positions")
         require(0 <= self.rho <= 1, "rho", self.rho, "use 0 (fresh noise) to 1 (kept state)")
+        require(
+            0 <= self.threshold < math.inf, "threshold", self.threshold, "use 0 (all) to 3, say"
+        )
+        require(
+            len(self.band) == 2 and 0 <= self.band[0] < self.band[1] <= 1,
+            "band",
+            show(self.band),
+            "give two levels between 0 and 1, the lower one first",
+        )
         require(
             self.returns == "logits" or self.projection != "mean",
             "returns",

@@ -7,17 +7,20 @@ Control wraps a denoiser and is one itself, so the sampler cannot know that it e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
-from ssdlm.denoiser import Denoiser, row_by_row
+from ssdlm.denoiser import Denoiser, WindowDenoiser, row_by_row
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 
 LogProb = Callable[[Context, Simplex], Tensor]
 """f_phi(y | w_logits, context): one log-probability a row, differentiable in the logits."""
+
+SMALLEST = 1e-30
+"""A token of less probability than this is never drawn, and its gradient is lost in rounding."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,16 @@ class guided:
     log_prob: LogProb
     lam: float
     reduction: Literal["sum", "mean"] = "sum"
+    gradient: str = "logits"
+    """Where it is taken. In the "logits" it has the softmax's factor p: most of the push goes to
+    what is likely anyway. In the "simplex" it is what each token would add to log_prob: with
+    lam = 1 the nudge is Bayes' rule, log p(token) + log p(label | token), to first order. "words"
+    takes of that the few tokens that stand out, in standard deviations over the vocabulary, so
+    that lam does not depend on how sure the classifier is, nor on how long the text."""
+    threshold: float = 2.0
+    """For "words": deviations up to which a token's nudge is 0; the rest is less by as much."""
+    band: tuple[float, ...] = (0.0, 1.0)
+    """The noise levels t/T at which the classifier is heard, both ends included."""
 
     @property
     def V(self) -> int:
@@ -56,22 +69,88 @@ class guided:
         return self.denoiser.extend(cache, block)
 
     def denoise(self, cache: Any, w_t: Simplex, progress: Tensor) -> Simplex:
-        logits = self.denoiser.denoise(cache, w_t, progress).detach()
+        return self.nudged(cache.context, self.denoiser.denoise(cache, w_t, progress), progress)
+
+    def nudged(self, context: Context, logits: Simplex, progress: Tensor) -> Simplex:
+        """Return logits moved uphill, where the noise level is in the band."""
+        logits = logits.detach()
         lam = self.lam / len(logits) if self.reduction == "mean" else self.lam
-        return logits + lam * row_by_row(self.gradient, cache.context, logits)
+        if self.band == (0.0, 1.0):
+            return logits + lam * row_by_row(self.slope, context, logits)
+        low, high = self.band
+        is_heard = (progress >= low) & (progress <= high)
+        if not bool(is_heard.any()):
+            return logits
+        is_heard = is_heard.reshape(*is_heard.shape, *[1] * (3 - is_heard.dim()))
+        return logits + lam * is_heard * row_by_row(self.slope, context, logits)
 
-    def gradient(self, context: Context, logits: Simplex) -> Simplex:
-        """Return the gradient of log_prob in each row's own logits."""
-        with torch.enable_grad():
-            logits = logits.detach().requires_grad_()
-            (grad,) = torch.autograd.grad(self.log_prob(context, logits).sum(), logits)
-        return grad
+    def slope(self, context: Context, logits: Simplex) -> Simplex:
+        """Return the gradient at each row's own logits, or at their softmax; of all terms."""
+        terms = self.log_prob.terms if isinstance(self.log_prob, Sum) else ((self.log_prob, 1.0),)
+        probs = logits.softmax(-1).clamp(min=SMALLEST)
+        parts = []
+        for term, weight in terms:
+            slope = slope_of(term, context, logits)
+            if self.gradient != "logits":
+                # By the chain rule it is p (s - mean s), where s is the gradient in the simplex.
+                slope = slope / probs
+            if self.gradient == "words":
+                slope = outstanding(slope, self.threshold)
+            parts.append(weight * slope)
+        return sum_of(parts)
 
 
-def weighted(*terms: tuple[LogProb, float]) -> LogProb:
+@dataclass(frozen=True)
+class guided_window(guided):
+    """A guided denoiser that can be asked for a few positions (`denoiser.WindowDenoiser`).
+
+    The classifier then reads the context, what is decided of the block, and those positions; what
+    is noise still says nothing.
+    """
+
+    def denoise_window(
+        self, cache: Any, w_t: Simplex, progress: Tensor, tokens: Block, at: slice
+    ) -> Tensor:
+        assert isinstance(self.denoiser, WindowDenoiser), "only such a denoiser has windows"
+        logits = self.denoiser.denoise_window(cache, w_t, progress, tokens, at)
+        read = torch.cat((cache.context, tokens[:, : at.start]), 1)
+        return self.nudged(read, logits, progress[:, at])
+
+
+def slope_of(log_prob: LogProb, context: Context, logits: Simplex) -> Simplex:
+    """Return the gradient of a log-probability in each row's own logits."""
+    with torch.enable_grad():
+        logits = logits.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(log_prob(context, logits).sum(), logits)
+    return slope
+
+
+def outstanding(gain: Simplex, threshold: float) -> Simplex:
+    """Return by how many deviations more than the threshold each token stands out, 0 for most.
+
+    A classifier has a small opinion of every word, most of it chance. Followed everywhere, it costs
+    fluency and says little; the few words that it is sure of are enough.
+    """
+    gain = gain - gain.mean(-1, keepdim=True)
+    spread = gain.square().mean(-1, keepdim=True).sqrt().clamp(min=SMALLEST)
+    return gain.sign() * (gain.abs() / spread - threshold).clamp(min=0)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """One log-probability made of several, each times its weight."""
+
+    terms: tuple[tuple[LogProb, float], ...]
+
+    def __call__(self, context: Context, logits: Simplex) -> Tensor:
+        return sum_of(weight * term(context, logits) for term, weight in self.terms)
+
+
+def weighted(*terms: tuple[LogProb, float]) -> Sum:
     """Return one log-probability made of several, each times its weight."""
+    return Sum(terms)
 
-    def log_prob(context: Context, logits: Simplex) -> Tensor:
-        return torch.stack([weight * term(context, logits) for term, weight in terms]).sum(0)
 
-    return log_prob
+def sum_of(parts: Iterable[Tensor]) -> Tensor:
+    """Return the sum of one tensor or more."""
+    return torch.stack(list(parts)).sum(0)

@@ -15,8 +15,9 @@ from torch.nn import functional as F
 from ssdlm.guides.classifiers import frame_ids, has_independent_labels, longest_text
 from ssdlm.shapes import Context, Simplex, Tensor
 
-LAM = 2000.0
-"""The weight of a guide that suggests none: the largest of the paper's."""
+LAMS = {"logits": 2000.0, "simplex": 10.0, "words": 4.0}
+"""The weight of a guide that suggests none, by where its gradient is taken; the first is the
+largest of the paper's."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class ClassifierGuide:
     """The classifier's own end-of-text token."""
     avoid: bool = False
     """Raise the log-probability of anything but the label."""
-    lam: float = LAM
-    """The weight it is used with unless another is given."""
+    lam: float | None = None
+    """The weight it is to have; None for what its config.json suggests."""
 
     @property
     def frame(self) -> tuple[list[int], list[int]]:
@@ -44,6 +45,12 @@ class ClassifierGuide:
         if not self.has_special_tokens:
             return [], []
         return frame_ids(self.classifier.config, self.token_strings)
+
+    def suggested(self, gradient: str) -> float:
+        """Return its weight: as given, else `guide_lam` of its config.json, else the usual one."""
+        own = getattr(self.classifier.config, "guide_lam", None) or {}
+        own = own if isinstance(own, dict) else {"logits": own}
+        return float(own.get(gradient, LAMS[gradient]) if self.lam is None else self.lam)
 
     def verdict(self, scores: Tensor) -> Tensor:
         """Return the log-probability that each row has the label, or has it not."""
@@ -121,3 +128,10 @@ def rows_by_string(
             f"(such as {', '.join(map(repr, missing[:3]))}); use a classifier of the same tokenizer"
         )
     return torch.tensor([index[string] for string in wanted])
+
+
+def suggested_lam(control: Any, gradient: str) -> float:
+    """Return the weight of a guide, or of any other control function, unless one is given."""
+    if isinstance(control, ClassifierGuide):
+        return control.suggested(gradient)
+    return LAMS[gradient]

@@ -12,7 +12,7 @@ from typing import Any
 
 from ssdlm.config import choose
 from ssdlm.guides.classifiers import label_index, load_classifier, vocabulary_of
-from ssdlm.guides.fitting import LAM, ClassifierGuide
+from ssdlm.guides.fitting import ClassifierGuide
 
 SEES = ("context", "block")
 BUILTIN = Path(__file__).parents[1] / "builtin" / "guides"
@@ -65,7 +65,7 @@ def classifier_guide(
     """Load a sequence classifier, built in, from a folder or the Hub, to seek one of its labels.
 
     `avoid` steers away from the label instead. `lam` is its weight; without one, what its
-    config.json suggests as `guide_lam`, or 2000.
+    config.json suggests as `guide_lam`.
     """
     choose("sees", sees, SEES)
     place = find_guide(name_or_path)
@@ -79,7 +79,7 @@ def classifier_guide(
         strings,
         end_of_text,
         avoid,
-        float(getattr(classifier.config, "guide_lam", LAM) if lam is None else lam),
+        None if lam is None else float(lam),
     )
 
 

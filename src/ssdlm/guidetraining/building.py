@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.utils import parametrize
 
 from ssdlm.checkpoint import WEIGHTS, find, read_tensors
 from ssdlm.guides.classifiers import Reader, without_bars
 from ssdlm.guidetraining.settings import GuideConfig
+from ssdlm.shapes import Tensor
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
 FRAME = ("<s>", "<pad>", "</s>")
@@ -50,6 +52,7 @@ def build(
         vocab_size=own.V, hidden_size=config.D, num_hidden_layers=config.num_layers,
         num_attention_heads=config.D // 32, intermediate_size=config.D, hidden_act="relu",
         max_position_embeddings=config.max_len + pad + 1, type_vocab_size=1,
+        layer_norm_eps=config.eps,
         hidden_dropout_prob=config.dropout,
         bos_token_id=bos, pad_token_id=pad, eos_token_id=eos, id2label=names, label2id=numbers,
     )  # fmt: skip
@@ -94,22 +97,59 @@ def framed(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def begin_with_words(reader: Reader, model: str | Path) -> None:
-    """Set word embeddings to the main components of another model's, matched by their strings."""
-    folder = find(model)
+    """Make word embeddings a linear image of another model's words, matched by their strings.
+
+    Only the image is learnt, so that what a few thousand texts teach of some words is known of all
+    words like them. `keep_words` ends it.
+    """
+    vectors = vectors_for(reader.tokenizer.token_strings(), find(model))
+    embed = reader.classifier.get_input_embeddings()
+    _, _, axes = torch.linalg.svd(vectors, full_matrices=False)
+    image = axes[: embed.embedding_dim].T
+    image = image * (embed.weight.std() / (vectors @ image).std())
+    parametrize.register_parametrization(embed, "weight", Image(vectors, image), unsafe=True)
+
+
+def vectors_for(wanted: list[str], folder: Path) -> Tensor:
+    """Return what a model knows of each token (tokens, features): its word and its output head."""
     there = {string: row for row, string in enumerate(load_tokenizer(folder).token_strings())}
     tensors = read_tensors(folder / WEIGHTS)
     if "words" not in tensors:
-        raise ValueError(f"{model} has no word embeddings of ours; give a BlockDenoiser's folder")
-    table = tensors["words"].float()
-    own = reader.classifier.get_input_embeddings().weight
-    pairs = [
-        (row, there[string])
-        for row, string in enumerate(reader.tokenizer.token_strings())
-        if string in there
-    ]
-    mine, theirs = (torch.tensor(rows) for rows in zip(*pairs, strict=True))
-    centred = table[theirs] - table[theirs].mean(0)
-    _, _, axes = torch.linalg.svd(centred, full_matrices=False)
-    found = centred @ axes[: own.shape[1]].T
-    with torch.no_grad():
-        own[mine] = found * (own.std() / found.std())
+        raise ValueError(f"{folder} has no word embeddings of ours; give a BlockDenoiser's folder")
+    table = torch.cat([tensors[name].float() for name in ("words", "head") if name in tensors], 1)
+    mine, theirs = zip(
+        *((row, there[string]) for row, string in enumerate(wanted) if string in there), strict=True
+    )
+    known = table[list(theirs)]
+    known = (known - known.mean(0)) / known.std(0).clamp(min=1e-6) / known.shape[1] ** 0.5
+    alone = [row for row, string in enumerate(wanted) if string not in there]
+    vectors = torch.zeros(len(wanted), known.shape[1] + len(alone))
+    vectors[list(mine), : known.shape[1]] = known
+    vectors[alone, known.shape[1] + torch.arange(len(alone))] = 1.0
+    return vectors
+
+
+class Image(torch.nn.Module):
+    """A table that is a linear function of fixed vectors."""
+
+    vectors: Tensor
+
+    def __init__(self, vectors: Tensor, image: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("vectors", vectors, persistent=False)
+        self.begun = image
+
+    def forward(self, image: Tensor) -> Tensor:
+        return self.vectors @ image
+
+    def right_inverse(self, table: Tensor) -> Tensor:
+        """Return what learning begins with, whatever the table was."""
+        del table
+        return self.begun
+
+
+def keep_words(reader: Reader) -> None:
+    """Make an image of another model's words an ordinary table."""
+    embed = reader.classifier.get_input_embeddings()
+    if parametrize.is_parametrized(embed):
+        parametrize.remove_parametrizations(embed, "weight", leave_parametrized=True)

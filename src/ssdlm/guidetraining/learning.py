@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 import torch
 from torch.nn import functional as F
+from torch.nn.utils import parametrize
 
 from ssdlm.data.labelled import Labelled
 from ssdlm.guides.classifiers import Reader, pad_id, padded
+from ssdlm.guidetraining.building import keep_words
 from ssdlm.guidetraining.settings import GuideConfig
 from ssdlm.progress import bar
 from ssdlm.shapes import Tensor
@@ -54,7 +56,7 @@ def fit(
     steps = -(-len(train) // config.batch_size)
     total = steps * config.epochs
     free = [weight for weight in classifier.parameters() if weight.requires_grad]
-    optimiser = torch.optim.AdamW(free, lr=config.lr, weight_decay=0.01)
+    optimiser = torch.optim.AdamW(free, lr=config.lr, weight_decay=config.weight_decay)
     pace = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: tent(step / total))
     generator = torch.Generator().manual_seed(config.seed)
     best, best_epoch, kept, done, said = -1.0, 0, {}, 0, ""
@@ -63,7 +65,8 @@ def fit(
             classifier.train()
             for chosen in batches(learnt.rows, config.batch_size, generator):
                 optimiser.zero_grad()
-                loss_of(reader, learnt, chosen, config, generator).backward()
+                with parametrize.cached():
+                    loss_of(reader, learnt, chosen, config, generator).backward()
                 torch.nn.utils.clip_grad_norm_(free, 1.0)
                 optimiser.step()
                 pace.step()
@@ -77,6 +80,7 @@ def fit(
             if epoch - best_epoch >= config.patience:
                 break
     classifier.load_state_dict(kept)
+    keep_words(reader)
     classifier.eval().requires_grad_(False)
     return best_epoch
 

@@ -29,6 +29,10 @@ class GuideConfig:
     lr: float = 2e-3
     """The highest learning rate; it rises for a tenth of the steps, then falls to zero."""
     dropout: float = 0.1
+    weight_decay: float = 0.01
+    eps: float = 1e-12
+    """layer_norm_eps, for a new classifier. Large, it makes the network nearly linear: a word's
+    weight then depends little on the words beside it, and all words have one."""
     blur: float = 0.5
     """The share of examples read as soft text."""
     smoothing: float = 0.05
