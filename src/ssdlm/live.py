@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 FRAMES_PER_SECOND = 12
 SHADES = ((0.9, "bold magenta"), (0.3, "magenta"), (0.0, "dim magenta"))
 """Style of an open token by its probability, from the surest down."""
+HALF = "\ufffd"
+"""What stands for bytes that are no letter on their own."""
 DECIDED, NOISE = "default", "bright_black"
 
 
@@ -38,10 +40,14 @@ def picture(prompt: str, draft: Draft, decode: list[str]) -> Text:
     frame = Text().append(prompt, style="cyan").append(draft.settled, style=DECIDED)
     for token, style in zip(draft.step.tokens[0].tolist(), styles(draft.step), strict=True):
         word = decode[token] if token < len(decode) else f" {token}"
-        # Noise holds line ends and halves of letters, at which a terminal would jump.
-        frame.append(word if style != NOISE or word.isprintable() else " .", style=style)
+        frame.append(as_noise(word) if style == NOISE else word, style=style)
     frame.append(f"\n[block {draft.block + 1}, {draft.t} steps left]", style="dim italic")
     return frame
+
+
+def as_noise(word: str) -> str:
+    """Return a word of noise as a terminal can show it: no line ends, no halves of letters."""
+    return word if word.isprintable() and HALF not in word else " ."
 
 
 def styles(step: Step) -> list[str]:
