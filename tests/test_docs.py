@@ -59,7 +59,9 @@ def tiny(tmp_path_factory) -> tuple[str, str]:
 def tiny_form(snippet: str, model: str, classifier: str, folder: Path) -> str:
     """A snippet with the models of the Hub and its sizes replaced by tiny ones."""
     snippet = snippet.replace("xhan77/ssdlm", model).replace("models/", f"{folder}/")
+    snippet = snippet.replace("builtin:mini", model)
     snippet = snippet.replace("cardiffnlp/twitter-roberta-base-sentiment", classifier)
+    snippet = snippet.replace('classifier_guide("sentiment"', f'classifier_guide("{classifier}"')
     for name, value in (("length", 6), ("T", 3), ("B", 4)):
         snippet = re.sub(rf"\b{name}=\d+", f"{name}={value}", snippet)
     return snippet
