@@ -10,7 +10,7 @@ from tiny_model import tiny
 
 from ssdlm import SSDLM
 
-PROMPTS = ["The river had", "\n\nThe movie"]
+PROMPTS = ["The river had", "The movie was"]
 
 
 def main(name: str, **options: int) -> None:
@@ -24,11 +24,11 @@ def main(name: str, **options: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="xhan77/ssdlm", help="folder or Hub id")
+    parser.add_argument("--model", default="builtin:mini", help="or a folder, or a Hub id")
     parser.add_argument("--tiny", action="store_true", help="a tiny random model, no network")
     given = parser.parse_args()
     if given.tiny:
         with tempfile.TemporaryDirectory() as folder:
             main(tiny(Path(folder))[0], length=20, B=10, T=8)
     else:
-        main(given.model, length=50, B=25, T=1000)
+        main(given.model, length=50)

@@ -23,7 +23,7 @@ def main(name: str, controls: list[str], **options: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="xhan77/ssdlm", help="folder or Hub id")
+    parser.add_argument("--model", default="builtin:mini", help="or a folder, or a Hub id")
     parser.add_argument(
         "--control",
         action="append",

@@ -14,7 +14,7 @@ import torch
 from tiny_model import tiny
 
 from ssdlm import SSDLM, Strategy, generate, sampling
-from ssdlm.grid import Uniform
+from ssdlm.grid import Staggered
 from ssdlm.noise import RowNoise
 from ssdlm.projection import Projection
 
@@ -36,7 +36,7 @@ def main(name: str, *, blocks: list[int], T: int) -> None:
     banned = tuple(i for i, word in enumerate(tokenizer.token_strings()) if "e" in word)
     project = without(sampling(denoiser.K, top_p=0.95), banned)
     # returns="w_0": the tokens that were projected. The logits still know the forbidden ones.
-    strategy = Strategy(Uniform(T), project, returns="w_0")
+    strategy = Strategy(Staggered(T, 1.0), project, returns="w_0")
     context = torch.tensor([tokenizer.encode("A book without that sign:")])
     noise = RowNoise(torch.tensor([0]))
     steps = generate(denoiser, context, strategy, blocks=blocks, noise=noise)
@@ -46,11 +46,11 @@ def main(name: str, *, blocks: list[int], T: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", default="xhan77/ssdlm", help="folder or Hub id")
+    parser.add_argument("--model", default="builtin:mini", help="or a folder, or a Hub id")
     parser.add_argument("--tiny", action="store_true", help="a tiny random model, no network")
     given = parser.parse_args()
     if given.tiny:
         with tempfile.TemporaryDirectory() as folder:
             main(tiny(Path(folder))[0], blocks=[5, 10], T=8)
     else:
-        main(given.model, blocks=[10, 25], T=1000)
+        main(given.model, blocks=[10, 25], T=63)
