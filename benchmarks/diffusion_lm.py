@@ -232,6 +232,7 @@ class Training:
             "step": self.step,
             "tokens": self.step * settings.batch * settings.max_len,
             "seconds": round(self.seconds, 3),
+            "data": [one.digest for one in self.windows.streams if isinstance(one, TokenStore)],
             "device": "GPU" if self.device.type == "cuda" else "CPU",
             "parameters": count_parameters(self.net),
         }

@@ -65,7 +65,7 @@ def write_texts(prompts: Path, out: Path) -> None:
     lines = [json.loads(line) for line in prompts.read_text().splitlines()]
     text = {"text": " abcde", "tokens": tiny.tokenizer().encode(" abcde")}
     out.write_text("".join(json.dumps({"prompt": line["prompt"]} | text) + "\n" for line in lines))
-    training = {"tokens": 7_000_000, "seconds": 12.0}
+    training = {"tokens": 7_000_000, "seconds": 12.0, "data": ["another store"]}
     about = {"training": training, "seconds": 3.0}
     out.with_suffix(".about.json").write_text(json.dumps(about))
 
@@ -86,6 +86,7 @@ def test_the_page_has_the_papers_rows_and_a_row_for_every_model(done):
     ]
     assert "87.22 | 22.91" in rows[4]
     assert rows[7].endswith("| 7M | 12 | 3 |")
+    assert "not all trained on the same data" in page
 
 
 def test_every_figure_of_the_page_comes_from_a_report(done):

@@ -21,7 +21,7 @@ from ssdlm.reproduce.stories import (
     start_of,
     train_on_stories,
 )
-from ssdlm.reproduce.table1 import PAPER_SAMPLER, cost
+from ssdlm.reproduce.table1 import PAPER_SAMPLER, cost, of_models
 
 METRICS = ("mauve", "ppl", "dist", "zipf", "rep")
 COLUMNS = {
@@ -142,10 +142,11 @@ def introduction(order: Order, found: Findings) -> str:
     """Return what the figures are."""
     scale = order.scale
     count = next(iter(found.values())).cell.num_prompts
+    start = order.model("init") or scale.story_init
     return (
         f"Scale `{scale.name}`: {count} held-out prompts of {scale.story_length} tokens, one "
         f"continuation of {scale.story_length} tokens each. Ours is recipe `{RECIPE}`, started "
-        f"from {scale.story_init}; Diffusion-LM is trained on the same text. Judge {scale.judge}, "
+        f"from {start}; Diffusion-LM is trained on the same text. Judge {scale.judge}, "
         f"MAUVE's features from {scale.story_features[0]}. MAUVE, Dist and Rep in percent. Rows "
         "marked [paper] are printed in the paper, measured there on more stories by other judges."
     )
@@ -202,6 +203,8 @@ def notes(order: Order, found: Findings) -> list[str]:
         commands = COMMANDS.format(size=size, **asked).replace("\\\n    ", "").splitlines()
         told = "; ".join(f"`{command}`" for command in commands)
         said.append(f"no texts were given as `{BASELINE}`; they are made by {told}")
+    if len(of_models(found, "training", "data")) > 1:
+        said.append("the models were not all trained on the same data")
     if missing := found.missing():
         said.append(f"{len(missing)} cells are not measured yet: {', '.join(missing)}")
     return said
