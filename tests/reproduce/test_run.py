@@ -217,6 +217,16 @@ def test_gold_needs_gold(toy, tmp_path):
         making.make(order(toy, tmp_path), [Cell("gold", Gold(), str(bare), 1)])
 
 
+def test_missing_gold_is_found_before_anything_is_written(toy, tmp_path, capsys):
+    bare = tmp_path / "bare.jsonl"
+    bare.write_text('{"prompt": "a"}\n')
+    words = [word for word in toy.arguments(6) if "--prompts" not in word]
+    arguments = ["--prompts", f"6={bare}", "--out", str(tmp_path / "out")]
+    assert cli.main(["reproduce", "table1", *words, *arguments]) == 2
+    assert "has no gold continuation" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_names_of_cells_are_paths_and_one_each(toy):
     with pytest.raises(ValueError, match="no path of letters"):
         Cell("../x", Gold(), toy.prompts[6], 1)

@@ -12,8 +12,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ssdlm.batch import read_prompts
 from ssdlm.reproduce.cell import Cell
-from ssdlm.reproduce.making import make
+from ssdlm.reproduce.making import gold_lines, make
 from ssdlm.reproduce.order import Findings, Order, find, named
 from ssdlm.reproduce.scale import scale_of
 
@@ -102,11 +103,12 @@ def checked(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def fitted(cell: Cell) -> Cell:
-    """Return a cell that uses no more prompts than its file has."""
-    from ssdlm.batch import read_prompts
-
+    """Return a cell that uses no more prompts than its file has; gold that it needs is there."""
     count = len(read_prompts(Path(cell.prompts)))
-    return replace(cell, num_prompts=min(cell.num_prompts, count))
+    cell = replace(cell, num_prompts=min(cell.num_prompts, count))
+    if cell.has_reference:
+        gold_lines(cell)
+    return cell
 
 
 def is_wanted(cell: Cell, only: Sequence[str]) -> bool:
