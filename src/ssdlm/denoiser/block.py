@@ -121,9 +121,20 @@ class BlockDenoiser(nn.Module):
         self.log_unigram.copy_((smoothed / smoothed.sum()).log())
 
     def compile_layers(self) -> None:
-        """Compile the layers for training on a GPU; one compiled layer serves them all."""
+        """Compile the layers for training on all blocks; one compiled layer serves them all.
+
+        Single blocks come after contexts of many lengths, and on those inductor fails.
+        """
         for layer in self.stack:
             layer.is_compiled = True
+
+    @torch.no_grad()
+    def store_by_columns(self) -> None:
+        """Lay the layers' matrices out as a CPU multiplies them fastest; their values stay."""
+        for layer in self.stack:
+            for weight in (layer.qkv, layer.out, layer.up, layer.down):
+                columns = weight.flatten(0, -2).t().contiguous()
+                weight.data = columns.t().unflatten(0, weight.shape[:-1])
 
     def prefill(self, context: Context) -> BlockCache:
         config = self.config

@@ -30,9 +30,7 @@ class Layer(nn.Module):
     def forward(self, both: Tensor, turn: Tensor, bias: Tensor | None, num_noisy: int) -> Tensor:
         """Return [clean | noisy] after this layer; `bias` says what noisy positions see."""
         weights = (self.qkv, self.out, self.up, self.down)
-        # A single block's contexts differ in length; all blocks are always as many.
-        is_dynamic = bias is None and num_noisy > 0
-        run = compiled_pass(dynamic=is_dynamic) if self.is_compiled else layer_pass
+        run = compiled_pass() if self.is_compiled else layer_pass
         return run(both, turn, bias, *weights, self.num_heads, num_noisy)
 
     def project(self, x: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -61,8 +59,8 @@ def layer_pass(
 
 
 @functools.cache
-def compiled_pass(*, dynamic: bool) -> Callable[..., Tensor]:
-    return torch.compile(layer_pass, dynamic=dynamic)
+def compiled_pass() -> Callable[..., Tensor]:
+    return torch.compile(layer_pass, dynamic=False)
 
 
 def project(x: Tensor, turn: Tensor, qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -192,9 +192,10 @@ def objective_of(config: Config, denoiser: Any) -> nn.Module:
     if train.recompute:
         for layer in layers:
             layer.forward = partial(recomputed, layer.forward, use_reentrant=False)
-    if train.compile and isinstance(config.model, BlockConfig):
+    is_block = isinstance(config.model, BlockConfig)
+    if train.compile and is_block and train.objective == "all_blocks":
         denoiser.compile_layers()
-    elif train.compile:
+    elif train.compile and not is_block:
         for layer in layers:  # one by one they share what is compiled; contexts differ in length
             layer.compile(dynamic=True)
     draws = Levels.of(train, config.model.T)
