@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ssdlm.config import BlockConfig
-from ssdlm.control import guided, guided_window, outstanding, weighted
+from ssdlm.control import guided, guided_window, outstanding, unsaid, weighted
 from ssdlm.denoiser import WindowDenoiser
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.simplex import to_logits
@@ -128,14 +128,22 @@ def test_a_small_step_in_the_simplex_is_bayes_rule():
     assert torch.allclose(moved.log_softmax(-1), exact.log_softmax(-1), atol=1e-5)
 
 
-def test_only_what_stands_out_is_nudged_and_by_how_much_it_does():
-    gain = torch.tensor([[[0.1, -0.1, 0.2, -0.2, 0.0, 6.0, -4.0, 0.1, 0.0, 0.0]]])
+def test_only_what_stands_out_is_nudged_and_by_no_more_than_lam():
+    gain = torch.tensor([[[0.1, -0.1, 0.2, -0.2, 0.0, 3.0, -4.0, 0.1, 0.0, 0.0]]])
     kept = outstanding(gain, 1.0)
     assert (kept != 0).flatten().tolist() == [False] * 5 + [True, True] + [False] * 3
     spread = (gain - gain.mean()).square().mean().sqrt()
-    assert torch.allclose(kept[0, 0, 5], (gain[0, 0, 5] - gain.mean()) / spread - 1)
+    assert torch.allclose(kept[0, 0, 5], (3.0 - gain.mean()) / spread - 1)
+    assert kept[0, 0, 6] == -1.0
     assert torch.allclose(outstanding(1e-4 * gain + 3, 1.0), kept, atol=1e-2)
     assert not outstanding(torch.zeros(1, 2, 5), 2.0).any()
+
+
+def test_what_is_said_already_gets_no_more_help():
+    nudge = torch.tensor([[[1.0, 2.0, -3.0, 4.0]], [[1.0, 2.0, -3.0, 4.0]]])
+    context = torch.tensor([[3, 2], [0, 0]])
+    assert unsaid(nudge, context).tolist() == [[[1, 2, -3, 0]], [[0, 2, -3, 4]]]
+    assert torch.equal(unsaid(nudge, context[:, :0]), nudge)
 
 
 def test_each_term_has_a_threshold_of_its_own():

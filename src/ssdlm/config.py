@@ -115,7 +115,7 @@ class DecodeConfig:
     gradient: str = "logits"
     """control: where a classifier's gradient is taken, in the logits (the paper) or the simplex;
     or of the latter the few words that stand out."""
-    threshold: float = 2.5
+    threshold: float = 2.0
     """words: standard deviations over the vocabulary from which a word stands out."""
     band: tuple[float, ...] = (0.0, 1.0)
     """control: the noise levels t/T between which a classifier is heard."""

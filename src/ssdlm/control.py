@@ -39,10 +39,10 @@ class guided:
     """Where it is taken. In the "logits" it has the softmax's factor p: most of the push goes to
     what is likely anyway. In the "simplex" it is what each token would add to log_prob: with
     lam = 1 the nudge is Bayes' rule, log p(token) + log p(label | token), to first order. "words"
-    takes of that the few tokens that stand out, in standard deviations over the vocabulary, so
-    that lam does not depend on how sure the classifier is, nor on how long the text."""
+    takes of that the few tokens that stand out, by standard deviations over the vocabulary, and
+    moves them by at most lam: however sure the classifier is, however long the text."""
     threshold: float = 2.0
-    """For "words": deviations up to which a token's nudge is 0; the rest is less by as much."""
+    """For "words": deviations up to which a token's nudge is 0; from one more on it is lam."""
     band: tuple[float, ...] = (0.0, 1.0)
     """The noise levels t/T at which the classifier is heard, both ends included."""
 
@@ -95,7 +95,7 @@ class guided:
                 # By the chain rule it is p (s - mean s), where s is the gradient in the simplex.
                 slope = slope / probs
             if self.gradient == "words":
-                slope = outstanding(slope, self.threshold)
+                slope = unsaid(outstanding(slope, self.threshold), context)
             parts.append(weight * slope)
         return sum_of(parts)
 
@@ -126,14 +126,21 @@ def slope_of(log_prob: LogProb, context: Context, logits: Simplex) -> Simplex:
 
 
 def outstanding(gain: Simplex, threshold: float) -> Simplex:
-    """Return by how many deviations more than the threshold each token stands out, 0 for most.
+    """Return for each token 0 or, as it stands out by more than the threshold, up to 1 or -1.
 
     A classifier has a small opinion of every word, most of it chance. Followed everywhere, it costs
-    fluency and says little; the few words that it is sure of are enough.
+    fluency and says little; the few words that it is sure of are enough, and none of them much more
+    than the others.
     """
     gain = gain - gain.mean(-1, keepdim=True)
     spread = gain.square().mean(-1, keepdim=True).sqrt().clamp(min=SMALLEST)
-    return gain.sign() * (gain.abs() / spread - threshold).clamp(min=0)
+    return gain.sign() * (gain.abs() / spread - threshold).clamp(0, 1)
+
+
+def unsaid(nudge: Simplex, context: Context) -> Simplex:
+    """Return nudges without help for what stands in the text already; else it is said for ever."""
+    is_said = torch.zeros_like(nudge[:, 0], dtype=torch.bool).scatter(1, context, True)
+    return nudge.where(~is_said.unsqueeze(1) | (nudge < 0), 0.0)
 
 
 @dataclass(frozen=True)
