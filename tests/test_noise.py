@@ -52,6 +52,14 @@ def test_noise_from_a_position_on_is_the_noise_there():
     assert torch.equal(noise.normal(seeds, B=2, first=6, **where), whole[:, 6:8])
 
 
+def test_uniforms_drawn_together_match_those_of_each_step():
+    seeds, size = torch.tensor([5, 2**62 + 11]), noise.STEPS_TOGETHER
+    row_noise = noise.RowNoise(seeds)
+    for block, step, B in ((0, 1, 4), (0, 2, 4), (0, size, 4), (1, 2, 4), (1, 2, 3), (0, 1, 4)):
+        alone = noise.uniform(seeds, block=block, step=step, B=B)
+        assert torch.equal(row_noise.uniform(block=block, step=step, B=B), alone)
+
+
 def test_uniforms_lie_strictly_between_zero_and_one():
     u = noise.uniform(torch.arange(100), block=0, step=0, B=100)
     assert u.shape == (100, 100)

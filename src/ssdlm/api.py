@@ -111,6 +111,8 @@ class SSDLM:
         """Open `builtin:mini`, a folder or a Hub id, in our layout or the authors'."""
         folder = checkpoint.find(name_or_path)
         denoiser = checkpoint.load_denoiser(folder, device=device, dtype=dtype)
+        if isinstance(denoiser, BlockDenoiser) and denoiser.device.type == "cpu":
+            denoiser.store_by_columns()
         has_tokenizer = any((folder / name).exists() for name in ("tokenizer.json", "vocab.json"))
         tokenizer = load_tokenizer(folder) if has_tokenizer else None
         decoding = checkpoint.load_decoding(folder) or DecodeConfig(B=(denoiser.config.B,))

@@ -8,7 +8,7 @@ alone or in a batch, on any device, and in whatever order an optimised loop asks
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -21,6 +21,9 @@ KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 NORMAL, UNIFORM = 0, 1
 """Streams: normals and uniforms of one (block, step) share nothing."""
 NUM_STREAMS = 4
+
+STEPS_TOGETHER = 64
+"""Uniforms are few: those of so many steps cost as much as those of one."""
 
 
 def mix(*parts: int) -> int:
@@ -38,12 +41,19 @@ class RowNoise:
     """All the randomness of a decoding run: one seed a row."""
 
     seeds: Seeds
+    drawn: dict[tuple[int, int, int], Tensor] = field(default_factory=dict, repr=False)
+    """The latest uniforms (N, B, steps), by block, B and number of the run of steps."""
 
     def normal(self, *, block: int, step: int, B: int, V: int, first: int = 0) -> Simplex:
         return normal(self.seeds, block=block, step=step, B=B, V=V, first=first)
 
     def uniform(self, *, block: int, step: int, B: int) -> Levels:
-        return uniform(self.seeds, block=block, step=step, B=B)
+        run, number = divmod(step, STEPS_TOGETHER)
+        if (block, B, run) not in self.drawn:
+            steps = run * STEPS_TOGETHER + torch.arange(STEPS_TOGETHER, device=self.seeds.device)
+            self.drawn.clear()
+            self.drawn[block, B, run] = uniforms(self.seeds, block=block, steps=steps, B=B)
+        return self.drawn[block, B, run][..., number]
 
 
 def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -73,19 +83,28 @@ def normal(seeds: Seeds, *, block: int, step: int, B: int, V: int, first: int = 
 
 def uniform(seeds: Seeds, *, block: int, step: int, B: int) -> Levels:
     """Return numbers in (0, 1), one a position (N, B), for one step of one block."""
-    word, *_ = words_at(seeds, block=block, step=step, B=B, count=1, stream=UNIFORM)
-    return to_unit(word.squeeze(-1))
+    steps = torch.tensor([step], device=seeds.device)
+    return uniforms(seeds, block=block, steps=steps, B=B).squeeze(-1)
+
+
+def uniforms(seeds: Seeds, *, block: int, steps: Tensor, B: int) -> Tensor:
+    """Return `uniform` for several steps, (N, B, steps)."""
+    word, *_ = words_at(seeds, block=block, step=steps, B=B, count=1, stream=UNIFORM)
+    return to_unit(word)
 
 
 def words_at(
-    seeds: Seeds, *, block: int, step: int, B: int, count: int, stream: int, first: int = 0
+    seeds: Seeds, *, block: int, step: int | Tensor, B: int, count: int, stream: int, first: int = 0
 ) -> tuple[Tensor, ...]:
-    """Return the four words of counters 0..count-1 at B positions, each (N, B, count)."""
+    """Return the four words of counters 0..count-1 at B positions, each (N, B, count).
+
+    With a count of 1 there may be several steps: then each is (N, B, steps).
+    """
     at = {"device": seeds.device, "dtype": torch.int64}
     key = (seeds & WORD).view(-1, 1, 1), ((seeds >> 32) & WORD).view(-1, 1, 1)
     column = torch.arange(count, **at).view(1, 1, -1)
     position = torch.arange(first, first + B, **at).view(1, -1, 1)
-    where = torch.tensor(step, **at), torch.tensor(block * NUM_STREAMS + stream, **at)
+    where = torch.as_tensor(step, **at), torch.tensor(block * NUM_STREAMS + stream, **at)
     return philox((column, position, *where), key)
 
 

@@ -110,6 +110,18 @@ def test_a_window_matches_the_whole_block(denoiser, at):
     torch.testing.assert_close(window, whole[:, at], atol=1e-5, rtol=1e-5)
 
 
+def test_matrices_stored_by_columns_have_the_same_values_and_results(denoiser):
+    tokens, progress, z = example(L=9)
+    w_t, before = noised(denoiser, tokens, progress, z)[:, 4:], denoiser.state_dict()
+    before = {name: value.clone() for name, value in before.items()}
+    expected = denoiser.denoise(denoiser.prefill(tokens[:, :4]), w_t, progress[:, 4:])
+    denoiser.store_by_columns()
+    assert not any(layer.up.is_contiguous() for layer in denoiser.stack)
+    assert all(torch.equal(value, before[name]) for name, value in denoiser.state_dict().items())
+    logits = denoiser.denoise(denoiser.prefill(tokens[:, :4]), w_t, progress[:, 4:])
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
+
+
 def test_later_blocks_do_not_leak_into_earlier_ones(denoiser):
     tokens, progress, z = example()
     blocks = block_index(13, B=5)
