@@ -121,7 +121,10 @@ class BlockDenoiser(nn.Module):
         self.log_unigram.copy_((smoothed / smoothed.sum()).log())
 
     def compile_layers(self) -> None:
-        """Compile the layers for training on a GPU; one compiled layer serves them all."""
+        """Compile the layers for training on all blocks; one compiled layer serves them all.
+
+        Single blocks come after contexts of many lengths, and on those inductor fails.
+        """
         for layer in self.stack:
             layer.is_compiled = True
 
