@@ -157,6 +157,29 @@ def test_a_report_of_other_texts_is_made_anew(done, toy, tmp_path):
     assert json.loads((place / "report.json").read_text())["metrics"]["dist-1"] < old
 
 
+def test_a_report_of_other_texts_or_measures_is_not_shown(done, toy, tmp_path):
+    words = [*toy.arguments(6), "--out", str(tmp_path), "--stage", "page"]
+    place = tmp_path / "cells/6/ours/own"
+    for change in ("generations", "measures"):
+        shutil.rmtree(tmp_path / "cells", ignore_errors=True)
+        shutil.copytree(done / "cells/6/ours/own", place)
+        if change == "generations":
+            (place / "generations.jsonl").write_text("changed\n")
+        extra = ["--set", "features=minilm"] if change == "measures" else []
+        assert cli.main(["reproduce", "table1", *words, *extra]) == 0
+        assert "ours, own" not in (tmp_path / "table1.md").read_text()
+
+
+def test_figures_by_different_judges_are_told_apart(done, toy, tmp_path):
+    shutil.copytree(done / "cells/6/ours", tmp_path / "cells/6/ours")
+    measured = tmp_path / "cells/6/ours/own/measured.json"
+    measured.write_text(json.dumps(json.loads(measured.read_text()) | {"judge": "other"}))
+    words = [*toy.arguments(6), "--out", str(tmp_path), "--stage", "page"]
+    assert cli.main(["reproduce", "table1", *words]) == 0
+    page = (tmp_path / "table1.md").read_text()
+    assert f"not one judge but several: {toy.judge}, other" in page
+
+
 def test_what_is_missing_is_told_and_not_made_up(done, toy, tmp_path):
     words = [word for word in toy.arguments(6) if "paper=" not in word and "twin=" not in word]
     words = [word.replace("lengths=6", "lengths=3,6") for word in words]

@@ -70,6 +70,11 @@ class Cell:
         if not PLAIN_NAME.fullmatch(self.name) or ".." in self.name:
             raise ValueError(f"cell name {self.name!r} is no path of letters, digits and . _ = + -")
 
+    @property
+    def plain_measures(self) -> dict[str, Any]:
+        """The measures as JSON gives them back."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.measures.items()}
+
 
 @dataclass(frozen=True)
 class Place:

@@ -60,7 +60,7 @@ def inputs(order: Order, cell: Cell, place: Place) -> dict[str, Any]:
         "reference": sha256(Path(cell.prompts)) if has_reference else None,
         "judge": cell.judge or order.scale.judge,
         "resamples": order.scale.resamples,
-        "measures": {k: list(v) if isinstance(v, tuple) else v for k, v in cell.measures.items()},
+        "measures": cell.plain_measures,
     }
 
 

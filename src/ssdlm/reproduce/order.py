@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ssdlm.files import sha256
 from ssdlm.reproduce.cell import Cell, Place
 from ssdlm.reproduce.scale import Scale
 
@@ -71,6 +72,8 @@ class Finding:
     made: dict[str, Any]
     """How its generations came about; empty where there are none."""
     generations: Path
+    judge: str = ""
+    """Who judged."""
 
     def value(self, metric: str) -> float | None:
         """Return a figure, None where it was not measured."""
@@ -106,10 +109,18 @@ def find(order: Order, cells: Sequence[Cell]) -> Findings:
     found = Findings()
     for cell in cells:
         place = order.place(cell)
-        found[cell.name] = Finding(
-            cell, read(place.report), read(place.made) or {}, place.generations
-        )
+        made, measured = read(place.made) or {}, read(place.measured) or {}
+        report = read(place.report) if is_current(cell, place, measured) else None
+        judge = measured.get("judge", "")
+        found[cell.name] = Finding(cell, report, made, place.generations, judge)
     return found
+
+
+def is_current(cell: Cell, place: Place, measured: Mapping[str, Any]) -> bool:
+    """Tell whether a report is of these measures, and of the generations if they are there."""
+    if measured.get("measures") != cell.plain_measures:
+        return False
+    return not place.generations.exists() or measured["generations"] == sha256(place.generations)
 
 
 def read(path: Path) -> Any:

@@ -66,7 +66,10 @@ def reproduce(
 
     found = find(order, cells)
     page = table.page(order, found)
-    return save(replace(page, values=page.values | facts(order, found)), name, order.out)
+    page = replace(
+        page, values=page.values | facts(order, found), notes=page.notes + several_judges(found)
+    )
+    return save(page, name, order.out)
 
 
 def facts(order: Order, found: Findings) -> dict[str, Any]:
@@ -78,6 +81,12 @@ def facts(order: Order, found: Findings) -> dict[str, Any]:
         for name, finding in found.items()
     }
     return {"scale": asdict(order.scale), "models": dict(order.models), "cells": cells}
+
+
+def several_judges(found: Findings) -> list[str]:
+    """Return a warning where figures of one page are by different judges."""
+    judges = {finding.judge for finding in found.values() if finding.report is not None}
+    return [f"not one judge but several: {', '.join(sorted(judges))}"] if len(judges) > 1 else []
 
 
 def table_of(name: str) -> Any:
