@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from ssdlm import SSDLM, DecodeConfig, cli, shelf
 from tests import tiny
@@ -69,6 +70,17 @@ def test_writing_imports_no_heavy_library(stocked):
     done = run_python("-c", WRITE, 6, stocked)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("the river")
+
+
+def test_writing_sorts_no_vocabulary(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("the vocabulary is sorted")
+
+    monkeypatch.setattr("ssdlm.projection.nucleus_by_sort", refuse)
+    monkeypatch.setattr(torch.Tensor, "sort", refuse)
+    monkeypatch.setattr(torch.Tensor, "argsort", refuse)
+    model = SSDLM(tiny.block(V=4096), None, SETTINGS)
+    assert len(model.generate([[1, 2]], top_p=0.95)[0].tokens) == 6
 
 
 def test_models_lists_what_is_there(standing, capsys):

@@ -72,6 +72,6 @@ def rotation(positions: Tensor, width: int) -> Tensor:
 
 def rotate(x: Tensor, turn: Tensor) -> Tensor:
     """Rotate (N, S, heads, d) by each position's angles, so that products see distances alone."""
-    cos, sin = turn
+    cos, sin = turn[0], turn[1]  # iterating over a tensor takes longer than the rest
     half = x.shape[-1] // 2
     return (x * cos + x.roll(half, -1) * sin).to(x.dtype)
