@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from ssdlm.config import BlockConfig
+from ssdlm import SSDLM
+from ssdlm.config import BlockConfig, DecodeConfig
 from ssdlm.control import guided, guided_window, outstanding, unsaid, weighted
 from ssdlm.denoiser import WindowDenoiser
 from ssdlm.denoiser.block import BlockDenoiser
@@ -213,3 +214,34 @@ def test_a_guide_of_windows_is_a_denoiser_of_windows():
     denoiser = windowed()[0]
     assert isinstance(guided_window(denoiser, likes(3), 1.0), WindowDenoiser)
     assert not isinstance(guided(denoiser, likes(3), 1.0), WindowDenoiser)
+
+
+@pytest.mark.parametrize("gradient", ["logits", "simplex", "words"])
+@pytest.mark.parametrize("band", [(0.0, 1.0), (0.3, 1.0)])
+def test_controlled_rows_in_a_moving_window_do_not_depend_on_their_batch(gradient, band, tmp_path):
+    torch.manual_seed(0)
+    denoiser = BlockDenoiser(BlockConfig(V=tiny.V, D=32, num_layers=1, num_heads=2, B=4))
+    torch.nn.init.normal_(denoiser.head, std=0.05)
+    model = SSDLM(denoiser, tiny.tokenizer(), DecodeConfig(length=8, B=(4,), T=9))
+    folder = tiny.save_classifier(tmp_path / "c")
+    options = {"grid": "staggered", "width": 1.0, "returns": "w_0", "seed": 5, "threshold": 1.0}
+    steered = {"gradient": gradient, "band": band}
+    steered["control"] = [f"{folder}=positive:90", f"{folder}!=neutral:60"]
+    prompts = ["the river", "the movie", "a", "no"]
+    together = model.generate(prompts, **options, **steered)
+    assert [model.generate(prompt, **options, **steered) for prompt in prompts] == together
+    assert together != model.generate(prompts, **options)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"gradient": "words"} | {"threshold": -1.0}, "threshold=-1.0"),
+        ({"band": (0.6, 0.2)}, "band=0.6,0.2"),
+        ({"band": (0.5,)}, "band=0.5"),
+        ({"gradient": "word"}, "gradient='word'"),
+    ],
+)
+def test_settings_of_control_that_cannot_be_meant_are_refused(wrong, told):
+    with pytest.raises(ValueError, match=told):
+        DecodeConfig(**wrong)

@@ -1,14 +1,24 @@
 """A guide out of labelled text: it learns, it is the same again, it says no."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from ssdlm import cli
+from ssdlm import SSDLM, cli
+from ssdlm.config import BlockConfig
+from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.guides import classifier_guide, load_reader
 from ssdlm.guidetraining import GuideConfig, configure, train_guide
-from ssdlm.guidetraining.building import framed
+from ssdlm.guidetraining.building import (
+    begin_with_words,
+    build,
+    framed,
+    keep_words,
+    vectors_for,
+)
 from ssdlm.guidetraining.learning import blurred, tent
 from ssdlm.guidetraining.run import split
 from tests import tiny
@@ -152,6 +162,50 @@ def test_blur_mixes_words_with_the_mean_word():
     assert ((share > 0) & (share < 1)).all()
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model of ours to whose head a, b and c are alike, and z, y and x."""
+    torch.manual_seed(0)
+    tokenizer = tiny.tokenizer()
+    denoiser = BlockDenoiser(BlockConfig(V=tiny.V, D=32, num_layers=1, num_heads=2))
+    with torch.no_grad():
+        denoiser.head.normal_()
+        for alike in ("abc", "zyx"):
+            denoiser.head[tokenizer.encode(alike)] = torch.randn(32) + 0.1 * torch.randn(3, 32)
+    folder = tmp_path_factory.mktemp("model")
+    SSDLM(denoiser, tokenizer).save_pretrained(folder)
+    return folder
+
+
+def test_what_some_words_teach_is_known_of_words_like_them(data, model, tmp_path):
+    """c and x stand in no text; another model knows that they are like a and z."""
+    data_without = tmp_path / "a.jsonl"
+    text = (data / "a.jsonl").read_text().replace("c", "d")
+    data_without.write_text(text)
+    out = tmp_path / "guide"
+    config = replace(QUICK, eps=1.0, epochs=6, patience=6)
+    train_guide([data_without], tokenizer=data / "tokenizer", words=model, out=out, config=config)
+    reader = load_reader(out)
+    first = reader.labels.index("first")
+    probs = reader.log_probs(["cccccc", "xxxxxx"]).exp()[:, first]
+    assert probs[0] > 0.5 > probs[1]
+
+
+def test_an_image_of_words_ends_as_an_ordinary_table(data, model, made):
+    reader = build(QUICK, ["x", "y"], tokenizer=data / "tokenizer", start=None)
+    begin_with_words(reader, model)
+    embed = reader.classifier.get_input_embeddings()
+    names = [name for name, _ in embed.named_parameters()]
+    assert names == ["parametrizations.weight.original"]
+    before = embed.weight.detach().clone()
+    keep_words(reader)
+    assert [name for name, _ in embed.named_parameters()] == ["weight"]
+    assert torch.equal(embed.weight, before)
+    assert torch.linalg.matrix_rank(before) > 30
+    with pytest.raises(ValueError, match="no word embeddings of ours"):
+        vectors_for(["a"], Path(made.out))
+
+
 def test_the_learning_rate_rises_and_falls():
     assert [tent(0.0), tent(0.1), tent(1.0)] == [0.0, 1.0, 0.0]
     assert tent(0.05) == pytest.approx(tent(0.55))
@@ -165,6 +219,7 @@ def test_the_learning_rate_rises_and_falls():
         (["holdout=1"], "holdout=1.0 is not between 0 and 1"),
         (["dropout=1"], "dropout=1.0 is not a share"),
         (["lr=0"], "lr=0.0 does not learn"),
+        (["eps=0"], "eps=0.0, weight_decay=0.01: use more than 0"),
         (["epoch=3"], "no setting 'epoch'; the nearest is 'epochs'"),
         (["epochs=many"], "epochs"),
     ],

@@ -70,5 +70,9 @@ def check(config: GuideConfig) -> None:
             raise ValueError(f"{name}={getattr(config, name)} is not a share; use 0 to 0.5, say")
     if not 0 < config.holdout < 1:
         raise ValueError(f"holdout={config.holdout} is not between 0 and 1; use 0.1, say")
+    if not (config.eps > 0 and config.weight_decay >= 0):
+        raise ValueError(
+            f"eps={config.eps}, weight_decay={config.weight_decay}: use more than 0, and 0 or more"
+        )
     if not config.lr > 0:
         raise ValueError(f"lr={config.lr} does not learn; use 0.001, say")

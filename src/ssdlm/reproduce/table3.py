@@ -84,7 +84,8 @@ def settings(
             yield "paper", f"{projection}-p{top_p:g}-T{T}", paper | how, scale.lams
     if order.model("ours"):
         for top_p in scale.own_top_p:
-            yield "ours", f"own-p{top_p:g}", fixed | {"top_p": top_p}, scale.own_lams
+            own = fixed | {"top_p": top_p, "gradient": "words"}
+            yield "ours", f"own-p{top_p:g}", own, scale.own_lams
 
 
 def wishes(order: Order, lam: float) -> Iterator[Wished]:
