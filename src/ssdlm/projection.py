@@ -18,7 +18,7 @@ from ssdlm.shapes import Block, Levels, Mask, Simplex, Tensor
 
 SMALL = 2048
 """Up to this many tokens sorting them costs no more than anything else."""
-FEW = 64
+FEW = 512
 """A nucleus of this many tokens or fewer is found by looking at no others."""
 
 DIGITS = ((18, 2**13), (9, 2**9), (0, 2**9))
@@ -110,10 +110,17 @@ def nucleus(logits: Simplex, top_p: float) -> Mask:
     if top_p >= 1 or logits.shape[-1] <= SMALL:
         return nucleus_by_sort(logits, top_p)
     if logits.device.type == "cpu":  # elsewhere, looking at the result would be a wait
-        values, ids = logits.topk(FEW, -1)
-        mass = (values - logits.logsumexp(-1, keepdim=True)).exp().cumsum(-1)
-        if bool((mass[..., -1] >= top_p).all()):
-            return mark(ids, mass, top_p, V=logits.shape[-1])
+        # Row by row, so that the way it goes depends on a row alone.
+        return torch.cat([nucleus_among_few(row, top_p) for row in logits.split(1)])
+    return nucleus_without_sort(logits, top_p)
+
+
+def nucleus_among_few(logits: Simplex, top_p: float) -> Mask:
+    """Return the nucleus out of the FEW most probable tokens, if they are enough."""
+    values, ids = logits.topk(FEW, -1)
+    mass = (values - logits.logsumexp(-1, keepdim=True)).exp().cumsum(-1)
+    if bool((mass[..., -1] >= top_p).all()):
+        return mark(ids, mass, top_p, V=logits.shape[-1])
     return nucleus_without_sort(logits, top_p)
 
 
