@@ -144,6 +144,7 @@ def denoise_block(
 ) -> Iterator[Step]:
     """Decode one block: a Step per t = T..1; the last one holds the answer."""
     plan, stop = strategy.plan(B), strategy.stop
+    may_stop = not isinstance(stop, never)  # else a GPU need not be waited for at every step
     windows, whole = windows_for(denoiser, strategy, plan, B=B), plan.to(denoiser.device)
     K, V, T = denoiser.K, denoiser.V, plan.T
     w_t = K * noise.normal(block=block, step=0, B=B, V=V)
@@ -168,7 +169,7 @@ def denoise_block(
         result = put(result, at, tokens)
         recent.append(tokens)
         is_done = is_done | stop(recent, logits)
-        is_last = t == 1 or bool(is_done.all())
+        is_last = t == 1 or (may_stop and bool(is_done.all()))
         yield Step(block, t - 1, at, logits, w_hat, w_t, result, is_last)
         if is_last:
             return
