@@ -1,15 +1,16 @@
 """The two loops, under denoisers whose answers are known."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 from ssdlm import schedule, simplex
+from ssdlm.control import guided
 from ssdlm.grid import Staggered, Uniform, at
 from ssdlm.noise import RowNoise
 from ssdlm.noising import add_noise
-from ssdlm.projection import greedy, mean, multi_hot, sampling
+from ssdlm.projection import Trim, greedy, mean, multi_hot, nucleus, sampling
 from ssdlm.sampler import Ddpm, Renoise, Strategy, denoise_block, generate, remember
 from ssdlm.stopping import stable
 from tests import tiny
@@ -289,6 +290,21 @@ def test_looking_at_windows_matches_looking_at_whole_blocks(plan, rule, returns)
     assert torch.allclose(steps[-1].w_t, twins[-1].w_t, atol=1e-4)
 
 
+def test_rows_that_share_windows_are_independent_to_the_last_bit():
+    denoiser, strategy = tiny.block(), Strategy(Staggered(13, 1.0), sampling(K, 0.9))
+    context = torch.randint(V, (4, 3), generator=torch.Generator().manual_seed(3))
+
+    def run(rows):
+        noise = RowNoise(torch.tensor(rows))
+        return last(generate(denoiser, context[rows], strategy, blocks=[5, 4], noise=noise))
+
+    together = run([0, 1, 2, 3])
+    for row in range(4):
+        alone = run([row])
+        assert torch.equal(alone.w_t[0], together.w_t[row])
+        assert torch.equal(alone.tokens[0], together.tokens[row])
+
+
 def test_a_step_leaves_the_state_of_the_step_before_as_it_was():
     denoiser = tiny.block()
     strategy = Strategy(Staggered(9, 1.0), sampling(K, 0.9))
@@ -314,3 +330,50 @@ def test_each_step_rule_is_its_equation(t):
     }
     for rule, expected in wanted.items():
         assert torch.allclose(rule(w_t, w_hat, grid=levels, t=t, K=K, z=z), expected, atol=1e-5)
+
+
+def evidence(w_t, progress):
+    """ell of a state at one level: 2 sqrt(a) / (K (1 - a)) w_t."""
+    a = schedule.cosine(progress).float()
+    return 2 * a.sqrt() / (K * (1 - a)) * w_t
+
+
+class Exact(Oracle):
+    """Bayes' rule for independent tokens: log prior + evidence."""
+
+    prior = torch.linspace(0, -6, V).softmax(-1)
+
+    def denoise(self, cache, w_t, progress):
+        return self.prior.log() + evidence(w_t, progress)
+
+
+def shares(strategy, count=6000):
+    """How often each token is written, one a row."""
+    target = torch.zeros(count, 1, dtype=torch.long)
+    cache = Cache(target[:, :0])
+    steps = denoise_block(Exact(target), cache, strategy, B=1, noise=noise_for(count))
+    return list(steps)[-1].tokens.flatten().bincount(minlength=V) / count
+
+
+def test_a_nucleus_of_the_network_is_what_many_steps_end_in():
+    inside = nucleus(Exact.prior.log().view(1, 1, -1), 0.8).flatten()
+    expected = torch.where(inside, Exact.prior, 0.0) / Exact.prior[inside].sum()
+    strategy = Strategy(Uniform(12), sampling(K, 1.0), returns="w_0")
+    trimmed = shares(replace(strategy, trim=Trim(evidence, 0.8)))
+    assert trimmed[~inside].sum() == 0
+    assert (trimmed - expected).abs().sum() / 2 < 0.05
+    cut = shares(replace(strategy, project=sampling(K, 0.8)))
+    assert cut[~inside].sum() > 0.02, "a nucleus of the logits lets noise in"
+
+
+def test_trimmed_windows_are_those_of_the_whole_block():
+    denoiser = tiny.block()
+    trim = Trim(denoiser.evidence, 0.7)
+    strategy = Strategy(Staggered(12, 2.0), sampling(K, 1.0), trim=trim, returns="w_0")
+    context = torch.arange(6).view(2, 3)
+    cache = denoiser.prefill(context)
+    found = [
+        list(denoise_block(chosen, cache, strategy, B=5, noise=noise_for(2)))[-1].tokens
+        for chosen in (denoiser, guided(denoiser, lambda context, logits: 0 * logits.sum(), 0.0))
+    ]
+    assert torch.equal(*found)
