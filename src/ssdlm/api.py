@@ -22,7 +22,7 @@ from ssdlm.guides import ClassifierGuide, guide_from
 from ssdlm.guides.fitting import suggested_lam
 from ssdlm.noise import RowNoise, mix
 from ssdlm.plan import Plan
-from ssdlm.projection import named
+from ssdlm.projection import Trim, named
 from ssdlm.sampler import Ddpm, Renoise, Step, StepRule, Strategy, generate
 from ssdlm.shapes import Tensor
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
@@ -321,7 +321,7 @@ class SSDLM:
         context = torch.tensor([row.context for row in rows], dtype=torch.long, device=device)
         seeds = torch.tensor([row.noise_seed for row in rows], device=device)
         end = self.tokenizer.end_of_text if decoding.stop_at_end and self.tokenizer else None
-        strategy = strategy_for(decoding, K=denoiser.K)
+        strategy = self.strategy(decoding)
         if plans := [row.plan for row in rows if row.plan is not None]:
             denoiser = constrained(denoiser, plans, isinstance(self.denoiser, BlockDenoiser))
             if decoding.returns == "w_0":
@@ -334,6 +334,18 @@ class SSDLM:
             noise=RowNoise(seeds),
             end_of_text=end,
         )
+
+    def strategy(self, decoding: DecodeConfig) -> Strategy:
+        """Return the sampler's strategy that the settings name, for this model."""
+        if decoding.nucleus == "logits":
+            return strategy_for(decoding, K=self.denoiser.K)
+        if not isinstance(self.denoiser, BlockDenoiser):
+            raise ValueError(
+                "nucleus=network needs a network that reads evidence, a BlockDenoiser; "
+                "use nucleus=logits"
+            )
+        whole = strategy_for(replace(decoding, top_p=1.0), K=self.denoiser.K)
+        return replace(whole, trim=Trim(self.denoiser.evidence, decoding.top_p))
 
     def finish(self, row: Row, tokens: list[int], decoding: DecodeConfig, calls: int) -> Generation:
         """Return a row's text, cut where that is asked for."""

@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 from ssdlm import __version__
 
 MODEL = "builtin:mini"
-DECODING = ("length", "B", "T", "grid", "width", "projection", "top_p", "rule", "rho", "returns")
+DECODING = ("length", "B", "T", "grid", "width", "projection", "top_p")
+DECODING += ("nucleus", "rule", "rho", "returns")
 """Options that a model's own settings stand in for."""
 CONSTRAINTS = ("must", "must_not", "suffix")
 CONTROL = ("gradient", "threshold", "band")
@@ -134,6 +135,7 @@ def add_decoding(command: Any) -> None:
     command.add_argument("--width", type=float, help="staggered: positions in the window")
     command.add_argument("--projection", help="greedy, sampling, multi_hot or mean")
     command.add_argument("--top-p", type=float, help="mass of the nucleus, 0 (greedy) to 1")
+    command.add_argument("--nucleus", help="of the logits (the paper), or of the network alone")
     command.add_argument("--rule", help="renoise (the paper), adaptive, ddpm or ddpm_simplified")
     command.add_argument("--rho", type=float, help="renoise: share of the evidence kept, 0 to 1")
     command.add_argument("--returns", help="logits (the authors' code) or w_0 (the paper)")

@@ -78,6 +78,7 @@ CHOICES = {
     "grid": ("uniform", "staggered"),
     "projection": ("greedy", "sampling", "multi_hot", "mean"),
     "rule": ("renoise", "adaptive", "ddpm", "ddpm_simplified"),
+    "nucleus": ("logits", "network"),
     "returns": ("logits", "w_0"),
     "gradient": ("logits", "simplex", "words"),
 }
@@ -102,6 +103,8 @@ class DecodeConfig:
     """From logits to the next estimate of the data."""
     top_p: float = 0.95
     """Mass of the nucleus; 0 is greedy."""
+    nucleus: str = "logits"
+    """What it is cut from: the logits (the paper), or what the network adds to the evidence."""
     rule: str = "renoise"
     """From one noise level to the next; the paper's is renoise with rho = 0."""
     rho: float = 0.0
@@ -128,6 +131,12 @@ class DecodeConfig:
         require(1 <= self.T <= MOST, "T", self.T, f"use 1 to {MOST} steps")
         require(
             0 <= self.top_p <= 1, "top_p", self.top_p, "use 0 (greedy) to 1 (the whole vocabulary)"
+        )
+        require(
+            self.nucleus == "logits" or self.projection != "multi_hot",
+            "nucleus",
+            self.nucleus,
+            "multi_hot marks the nucleus of the logits; use nucleus=logits",
         )
         require(0 < self.width < math.inf, "width", self.width, "use more than 0 positions")
         require(0 <= self.rho <= 1, "rho", self.rho, "use 0 (fresh noise) to 1 (kept state)")

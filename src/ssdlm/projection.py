@@ -87,6 +87,24 @@ class mean:
         return simplex.from_probs(nucleus_probs(logits, self.top_p), K=self.K)
 
 
+@dataclass(frozen=True)
+class Trim:
+    """A nucleus cut from what the network adds to the evidence, before anything is drawn.
+
+    Evidence is noisy, and its noise lifts a few of thousands of tokens into any nucleus of the
+    logits. With the network's share p cut to a nucleus, every draw is from the posterior of that
+    prior; so the last one is from the prior itself, however many steps there were.
+    """
+
+    evidence: Callable[[Tensor, Tensor], Tensor]
+    """What w_t and the levels say by themselves, in logits."""
+    top_p: float
+
+    def __call__(self, logits: Tensor, w_t: Tensor, progress: Tensor) -> Tensor:
+        inside = nucleus(logits - self.evidence(w_t, progress), self.top_p)
+        return logits.masked_fill(~inside, -torch.inf)
+
+
 def named(name: str, *, K: float, top_p: float) -> Projection:
     """Return the projection called `name`."""
     choose("projection", name, CHOICES["projection"])

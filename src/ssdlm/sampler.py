@@ -16,7 +16,7 @@ import torch
 
 from ssdlm.denoiser import Denoiser, RememberingDenoiser, WindowDenoiser, remember
 from ssdlm.grid import Grid
-from ssdlm.projection import Projection
+from ssdlm.projection import Projection, Trim
 from ssdlm.shapes import Block, Context, Levels, Simplex, Tensor
 from ssdlm.simplex import to_ids, to_logits
 from ssdlm.stopping import Stop, never
@@ -132,6 +132,8 @@ class Strategy:
     """From logits to w_hat (Eq. 14-16)."""
     rule: StepRule = field(default_factory=Renoise)
     """From one level to the next (Eq. 18)."""
+    trim: Trim | None = None
+    """What no token may be drawn from, apart from the projection's own nucleus."""
     stop: Stop = field(default_factory=never)
     """When to leave early."""
     returns: str = "logits"
@@ -159,6 +161,8 @@ def denoise_block(
                 logits = denoiser.denoise(cache, w_t, level, previous=logits)
             else:
                 logits = look(denoiser, cache, w_t, level, result, at)
+        if strategy.trim is not None:
+            logits = strategy.trim(logits, before, level[:, at] if level.dim() else level)
         w_hat = strategy.project(logits, noise.uniform(block=block, step=step, B=B)[:, at])
         z = normals(noise, at, block=block, step=step, B=B, V=V)
         moved = strategy.rule(before, w_hat, grid=grid, t=t, K=K, z=z)

@@ -234,6 +234,13 @@ class BlockDenoiser(nn.Module):
         hidden, _ = self.run(x, self.places(past.shape[4], x.shape[1]), None, past, at)
         return self.to_logits(hidden) + read
 
+    def evidence(self, w_t: Tensor, progress: Tensor) -> Tensor:
+        """Return ell, what a noisy state says by itself; nothing where it is not read so."""
+        if not self.config.has_evidence:
+            return torch.zeros_like(w_t)
+        progress = progress.reshape(*progress.shape, *[1] * (2 - progress.dim()))
+        return self.gain(progress).unsqueeze(-1) * w_t.float()
+
     def gain(self, progress: Tensor) -> Tensor:
         """Return what w_t is multiplied by: 2 sqrt(a) / (K (1 - a)), which makes it evidence, or 1.
 
