@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ssdlm import SSDLM, DecodeConfig
+from ssdlm.config import BlockConfig
+from ssdlm.denoiser.block import BlockDenoiser
 from tests import tiny
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -20,7 +23,7 @@ def load(monkeypatch):
     """How to import a benchmark as Python would run it: from its own folder."""
     monkeypatch.syspath_prepend(str(FOLDER))
     yield lambda name: importlib.import_module(name)
-    for name in ("runs", "train", "ablation"):
+    for name in ("runs", "train", "ablation", "guides"):
         sys.modules.pop(name, None)
 
 
@@ -88,3 +91,16 @@ def test_the_ablation_keeps_what_is_done(load, monkeypatch, capsys, tmp_path):
         assert row["steps"] >= 1
     again = call(ablation.main, monkeypatch, capsys, *args, "encoder")
     assert again["results"] == first["results"][:1]
+
+
+def test_the_cost_of_a_guide_stands_beside_no_guide(load, monkeypatch, capsys, tmp_path):
+    guides = load("guides")
+    denoiser = BlockDenoiser(BlockConfig(V=tiny.V, D=32, num_layers=1, num_heads=2, B=3))
+    decoding = DecodeConfig(length=3, B=(3,), T=4, grid="staggered", width=1.0)
+    SSDLM(denoiser, tiny.tokenizer(), decoding).save_pretrained(tmp_path / "model")
+    folder = tiny.save_classifier(tmp_path / "guide")
+    args = ["cost", "--model", str(tmp_path / "model"), "--control", f"{folder}=positive"]
+    args += ["--length", "3", "--rounds", "1", "--rows", "1", "--device", "cpu", "--threads", "1"]
+    found = call(guides.main, monkeypatch, capsys, *args)
+    assert list(found["ms"]) == list(guides.WAYS)
+    assert all(value > 0 for value in found["ms"].values())
