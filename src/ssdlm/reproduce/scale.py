@@ -102,8 +102,8 @@ class Scale:
     control_top_p: tuple[float, ...] = (0.2, 0.5, 0.9)
     lams: tuple[float, ...] = (0.0, 100.0, 500.0, 2000.0)
     own_top_p: tuple[float, ...] = (0.5, 0.9, 0.95)
-    own_lams: tuple[float, ...] = (0.0, 5.0, 10.0, 20.0)
-    """Of our model's own sampler, whose gradient is of another size."""
+    own_lams: tuple[float, ...] = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)
+    """Of our model's own sampler with gradient=words: nats by which a word is moved."""
     second: tuple[str, ...] = ("tense=past", "tense=present")
     """A second control beside the first, for two at once; each as `--control` takes it."""
     guide: str = "sentiment"
