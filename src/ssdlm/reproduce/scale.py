@@ -102,7 +102,7 @@ class Scale:
     control_top_p: tuple[float, ...] = (0.2, 0.5, 0.9)
     lams: tuple[float, ...] = (0.0, 100.0, 500.0, 2000.0)
     own_top_p: tuple[float, ...] = (0.5, 0.9, 0.95)
-    own_lams: tuple[float, ...] = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+    own_lams: tuple[float, ...] = (0.0, 2.0, 4.0, 5.0, 5.5, 6.0)
     """Of our model's own sampler with gradient=words: nats by which a word is moved."""
     second: tuple[str, ...] = ("tense=past:4", "tense=present:4")
     """A second control beside the first, for two at once; each as `--control` takes it."""
