@@ -160,7 +160,9 @@ class SSDLM:
         """Yield (row number, text) as texts get done: rows of one prompt length at a time."""
         require(batch_size >= 1, "batch_size", batch_size, "a batch has 1 text or more")
         rows, decoding, denoiser = self.plan(prompts, **options)
-        for indices in batches(rows, batch_size, decoding):
+        # A CPU takes rows one by one anyway; texts that get done one by one can be saved so.
+        is_alone = self.device.type == "cpu" and options.get("reduction", "sum") == "sum"
+        for indices in batches(rows, 1 if is_alone else batch_size, decoding):
             batch = [rows[index] for index in indices]
             tokens, calls = drain(self.steps(batch, decoding, denoiser))
             for index, row, ids in zip(indices, batch, tokens.tolist(), strict=True):
