@@ -139,6 +139,17 @@ def test_a_text_can_end_at_end_of_text(model):
         assert cut.tokens == whole.tokens[:stop]
 
 
+def test_a_text_need_not_end(model):
+    end, options = model.tokenizer.end_of_text, {"length": 12, "B": 4, "T": 2, "num_samples": 60}
+    free, bound = (
+        model.generate(["the"], never_end=never_end, **options) for never_end in (False, True)
+    )
+    assert any(end in text.tokens for text in free)
+    assert not any(end in text.tokens for text in bound)
+    both = model.generate(["the"], never_end=True, stop_at_end=True, **options)
+    assert any(len(text.tokens) < 12 for text in both)
+
+
 @pytest.mark.parametrize("projection", ["greedy", "sampling", "multi_hot", "mean"])
 @pytest.mark.parametrize("rule", ["renoise", "adaptive", "ddpm", "ddpm_simplified"])
 def test_every_strategy_writes(model, projection, rule):

@@ -324,6 +324,8 @@ class SSDLM:
         seeds = torch.tensor([row.noise_seed for row in rows], device=device)
         end = self.tokenizer.end_of_text if decoding.stop_at_end and self.tokenizer else None
         strategy = self.strategy(decoding)
+        if decoding.never_end and not decoding.stop_at_end and self.tokenizer:
+            strategy = replace(strategy, unwanted=(self.tokenizer.end_of_text,))
         if plans := [row.plan for row in rows if row.plan is not None]:
             denoiser = constrained(denoiser, plans, isinstance(self.denoiser, BlockDenoiser))
             if decoding.returns == "w_0":

@@ -115,6 +115,8 @@ class DecodeConfig:
     """Leave a block whose tokens have stood still, near certain."""
     stop_at_end: bool = False
     """End a text at its end-of-text token."""
+    never_end: bool = False
+    """Write no end-of-text token, so that a text is as long as asked for; stop_at_end overrules."""
     gradient: str = "logits"
     """control: where a classifier's gradient is taken, in the logits (the paper) or the simplex;
     or of the latter the few words that stand out."""

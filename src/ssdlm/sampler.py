@@ -21,6 +21,9 @@ from ssdlm.shapes import Block, Context, Levels, Simplex, Tensor
 from ssdlm.simplex import to_ids, to_logits
 from ssdlm.stopping import Stop, never
 
+LEAST = -1e4
+"""A logit below all that a network says, yet above what a constraint rules out."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -132,6 +135,8 @@ class Strategy:
     """From logits to w_hat (Eq. 14-16)."""
     rule: StepRule = field(default_factory=Renoise)
     """From one level to the next (Eq. 18)."""
+    unwanted: tuple[int, ...] = ()
+    """Tokens that are not written, unless a constraint leaves no other."""
     trim: Trim | None = None
     """What no token may be drawn from, apart from the projection's own nucleus."""
     stop: Stop = field(default_factory=never)
@@ -161,6 +166,9 @@ def denoise_block(
                 logits = denoiser.denoise(cache, w_t, level, previous=logits)
             else:
                 logits = look(denoiser, cache, w_t, level, result, at)
+        if strategy.unwanted:
+            unwanted = torch.tensor(strategy.unwanted, device=logits.device)
+            logits = logits.index_fill(-1, unwanted, LEAST)
         if strategy.trim is not None:
             logits = strategy.trim(logits, before, level[:, at] if level.dim() else level)
         w_hat = strategy.project(logits, noise.uniform(block=block, step=step, B=B)[:, at])
