@@ -112,7 +112,6 @@ def test_a_model_that_is_not_there_is_refused_in_one_line(standing, capsys, tmp_
     assert line.startswith("error: builtin:mini is not in this installation, which has no model")
 
 
-@pytest.mark.skipif(not SHIPPED.is_dir(), reason="the weights are not in this checkout")
 def test_the_shipped_model_is_small_and_writes_in_64_calls_a_block():
     (mini,) = [item for item in shelf.listing() if item.name == "builtin:mini"]
     assert 30e6 <= mini.parameters <= 36e6

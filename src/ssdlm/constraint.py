@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ssdlm.denoiser import Denoiser, remember
+from ssdlm.denoiser import Around, Denoiser, remember
 from ssdlm.plan import FREE, Plan
 from ssdlm.projection import Projection
 from ssdlm.shapes import Block, Context, Levels, Simplex, Tensor
@@ -48,7 +48,7 @@ class ConstrainedCache:
 
 
 @dataclass
-class constrained:
+class constrained(Around):
     """A denoiser under one plan a row; `guard` does the same for what a projection draws."""
 
     denoiser: Denoiser
@@ -58,21 +58,9 @@ class constrained:
     call: Call | None = field(default=None, repr=False)
 
     @property
-    def V(self) -> int:
-        return self.denoiser.V
-
-    @property
-    def K(self) -> float:
-        return self.denoiser.K
-
-    @property
     def max_len(self) -> None:
         """The sampler hands over the whole text; what the denoiser has no room for is cut here."""
         return None
-
-    @property
-    def device(self) -> torch.device:
-        return self.denoiser.device
 
     def prefill(self, context: Context) -> ConstrainedCache:
         states = [made.demand.automaton.start for made in self.plans]

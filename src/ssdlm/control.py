@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from ssdlm.denoiser import Denoiser, WindowDenoiser, row_by_row
+from ssdlm.denoiser import Around, Denoiser, WindowDenoiser, row_by_row
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 
 LogProb = Callable[[Context, Simplex], Tensor]
@@ -24,7 +24,7 @@ SMALLEST = 1e-30
 
 
 @dataclass(frozen=True)
-class guided:
+class guided(Around):
     """A denoiser nudged uphill: logits + lam * gradient of log_prob at the logits (Eq. 23).
 
     "sum" adds log_prob over the rows, so that a row's nudge does not depend on its batch; "mean"
@@ -47,20 +47,8 @@ class guided:
     """The noise levels t/T at which the classifier is heard, both ends included."""
 
     @property
-    def V(self) -> int:
-        return self.denoiser.V
-
-    @property
-    def K(self) -> float:
-        return self.denoiser.K
-
-    @property
     def max_len(self) -> int | None:
         return self.denoiser.max_len
-
-    @property
-    def device(self) -> torch.device:
-        return self.denoiser.device
 
     def prefill(self, context: Context) -> Any:
         return self.denoiser.prefill(context)

@@ -82,6 +82,24 @@ class RememberingDenoiser(Denoiser, Protocol):
     ) -> Simplex: ...
 
 
+class Around:
+    """What a denoiser that wraps another one takes over from it as it is."""
+
+    denoiser: Denoiser
+
+    @property
+    def V(self) -> int:
+        return self.denoiser.V
+
+    @property
+    def K(self) -> float:
+        return self.denoiser.K
+
+    @property
+    def device(self) -> torch.device:
+        return self.denoiser.device
+
+
 def remember(denoiser: Denoiser, cache: Any, context: Context, *, B: int) -> Any:
     """Return the cache of a context, of its latest tokens where the model has no room for all."""
     C = context.shape[1]

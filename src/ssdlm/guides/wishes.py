@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ssdlm import shelf
 from ssdlm.config import choose
 from ssdlm.guides.classifiers import label_index, load_classifier, vocabulary_of
 from ssdlm.guides.fitting import ClassifierGuide
 
 SEES = ("context", "block")
-BUILTIN = Path(__file__).parents[1] / "builtin" / "guides"
+BUILTIN = shelf.BUILTIN / "guides"
 
 
 @dataclass(frozen=True)
