@@ -178,7 +178,7 @@ def test_every_strategy_writes(model, projection, rule):
         ({"seed": -1}, "seed=-1 is not a whole number from 0 to 2**63 - 1"),
         ({"seed": 2**63}, "is not a whole number from 0 to 2**63 - 1"),
         ({"rho": 2.0}, "rho=2.0 is out of range"),
-        ({"grid": "log"}, "grid='log' is unknown; choose one of uniform, staggered"),
+        ({"grid": "log"}, "grid='log' is unknown; choose one of uniform, warped, staggered"),
         ({"width": 0.0}, "width=0.0 is out of range; use more than 0 positions"),
         ({"returns": "x"}, "returns='x' is unknown"),
         ({"steps": 5}, "there is no option 'steps'"),

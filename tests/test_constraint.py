@@ -118,7 +118,7 @@ def random_case(rng: random.Random, letters: str) -> dict:
         "top_p": rng.choice([0.0, 0.5, 0.95, 1.0]),
         "rule": rng.choice(["renoise", "adaptive", "ddpm"]),
         "rho": rng.choice([0.0, 0.5, 1.0]),
-        "grid": rng.choice(["uniform", "staggered"]),
+        "grid": rng.choice(["uniform", "warped", "staggered"]),
         "width": rng.choice([0.5, 2.0, 6.0]),
         "returns": rng.choice(["logits", "w_0"]),
         "early_exit": rng.random() < 0.3,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ssdlm import schedule
-from ssdlm.grid import Staggered, Uniform
+from ssdlm.grid import Staggered, Uniform, Warped
 
 
 def test_a_uniform_grid_is_the_papers_schedule():
@@ -12,6 +12,19 @@ def test_a_uniform_grid_is_the_papers_schedule():
     assert grid.T == 40
     assert torch.equal(grid.alpha_bar, schedule.alpha_bar(40))
     assert torch.equal(grid.progress, torch.arange(41).double() / 40)
+
+
+def test_a_warped_grid_spends_most_steps_where_tokens_are_decided():
+    progress = Warped(50)(25).progress
+    assert progress[0] == 0
+    assert progress[-1] == 1
+    assert (progress.diff() > 0).all()
+    assert ((progress >= 0.1) & (progress <= 0.62)).sum() == 40
+
+
+def test_a_window_much_wider_than_the_block_is_the_warped_grid():
+    wide = Staggered(20, 1e9)(3).progress
+    torch.testing.assert_close(wide, Warped(20)(3).progress.unsqueeze(1).expand(21, 3))
 
 
 @pytest.mark.parametrize("width", [0.5, 3.0, 25.0, 60.0])

@@ -17,7 +17,7 @@ from ssdlm.control import LogProb, guided, guided_window, weighted
 from ssdlm.demands import Planner
 from ssdlm.denoiser import Denoiser, WindowDenoiser
 from ssdlm.denoiser.block import BlockDenoiser
-from ssdlm.grid import Staggered, Uniform
+from ssdlm.grid import Staggered, Uniform, Warped
 from ssdlm.guides import ClassifierGuide, guide_from
 from ssdlm.guides.fitting import suggested_lam
 from ssdlm.noise import RowNoise, mix
@@ -390,9 +390,13 @@ def strategy_for(decoding: DecodeConfig, *, K: float) -> Strategy:
         "ddpm": Ddpm(),
         "ddpm_simplified": Ddpm(simplified=True),
     }
-    is_staggered = decoding.grid == "staggered"
+    plans = {
+        "uniform": Uniform(decoding.T),
+        "warped": Warped(decoding.T),
+        "staggered": Staggered(decoding.T, decoding.width),
+    }
     return Strategy(
-        plan=Staggered(decoding.T, decoding.width) if is_staggered else Uniform(decoding.T),
+        plan=plans[decoding.grid],
         project=named(decoding.projection, K=K, top_p=decoding.top_p),
         rule=rules[decoding.rule],
         stop=stopping.stable() if decoding.early_exit else stopping.never(),

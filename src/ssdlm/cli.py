@@ -131,7 +131,9 @@ def add_decoding(command: Any) -> None:
     command.add_argument("--length", type=int, help="tokens to write")
     command.add_argument("--B", type=lengths, help="block length, or several: 5,10,25")
     command.add_argument("--T", type=int, help="diffusion steps a block")
-    command.add_argument("--grid", help="uniform, or staggered: a window from left to right")
+    command.add_argument(
+        "--grid", help="uniform, warped, or staggered: left to right"
+    )
     command.add_argument("--width", type=float, help="staggered: positions in the window")
     command.add_argument("--projection", help="greedy, sampling, multi_hot or mean")
     command.add_argument("--top-p", type=float, help="mass of the nucleus, 0 (greedy) to 1")

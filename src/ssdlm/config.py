@@ -75,7 +75,7 @@ class BlockConfig:
 
 
 CHOICES = {
-    "grid": ("uniform", "staggered"),
+    "grid": ("uniform", "warped", "staggered"),
     "projection": ("greedy", "sampling", "multi_hot", "mean"),
     "rule": ("renoise", "adaptive", "ddpm", "ddpm_simplified"),
     "nucleus": ("logits", "network"),
@@ -96,7 +96,8 @@ class DecodeConfig:
     T: int = 1000
     """Diffusion steps a block."""
     grid: str = "uniform"
-    """Where they lie: evenly for all positions, or in a window that moves from left to right."""
+    """Where they lie: evenly for all positions; mostly where tokens are decided (warped); or in a
+    window that moves from left to right (staggered)."""
     width: float = 4.0
     """staggered: positions that the window covers."""
     projection: str = "sampling"
@@ -215,6 +216,8 @@ class TrainConfig:
     """band: share of blocks in which every position has a level of its own."""
     ramp_share: float = 0.0
     """band: share of blocks whose levels rise from left to right."""
+    widest_ramp: float = 2.0
+    """band: the widest such ramp, in blocks; widths are drawn evenly in their logarithm."""
 
     optimizer: Literal["adamw", "muon"] = "adamw"
     """Update rule; muon moves hidden matrices, AdamW the rest."""
@@ -313,6 +316,7 @@ class TrainConfig:
         for name in ("ema", "beta1", "beta2", "cooldown", "lr_end", "own_share", "ramp_share"):
             value = getattr(self, name)
             require(0 <= value <= 1, f"train.{name}", value, "use 0 to 1")
+        require(self.widest_ramp > 0, "train.widest_ramp", self.widest_ramp, "use more than 0")
         lengths = self.block_lengths
         require(
             min(lengths, default=1) >= 1, "train.block_lengths", show(lengths), "each 1 or more"

@@ -68,6 +68,17 @@ class Uniform:
 
 
 @dataclass(frozen=True)
+class Warped:
+    """T steps for every block, four in five of them where most is decided, as in a ramp."""
+
+    T: int
+
+    def __call__(self, B: int) -> Grid:
+        del B
+        return at(ramp_progress(torch.arange(self.T + 1, dtype=torch.float64) / self.T))
+
+
+@dataclass(frozen=True)
 class Staggered:
     """A window `width` positions wide that moves through the block from left to right in T calls.
 

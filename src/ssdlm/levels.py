@@ -67,20 +67,27 @@ def ramp_progress(x: Tensor) -> Tensor:
     return torch.where(x <= 0, 0.0, rising)
 
 
-def ramps(u_front: Tensor, u_width: Tensor, blocks: Tensor) -> Tensor:
+def ramps(u_front: Tensor, u_width: Tensor, blocks: Tensor, *, widest: float = 2.0) -> Tensor:
     """Return a ramp a block (N, L) from two uniforms a block: where it begins and how wide it is.
 
-    Widths run from nearly a step to twice the block, evenly in their logarithm.
+    Widths run from nearly a step to `widest` times the block, evenly in their logarithm.
     """
     place = place_in_block(blocks)
     length = (blocks.unsqueeze(1) == blocks).sum(1).float()  # a bincount would wait for the GPU
-    width = STEEPEST * (2 * length / STEEPEST) ** u_width[:, blocks]
+    most = (widest * length).clamp(min=STEEPEST)
+    width = STEEPEST * (most / STEEPEST) ** u_width[:, blocks]
     front = u_front[:, blocks] * (length + width) - width
     return ramp_progress((place - front) / width)
 
 
 def mixed(
-    u: Tensor, u_own: Tensor, blocks: Tensor, *, own_share: float, ramp_share: float
+    u: Tensor,
+    u_own: Tensor,
+    blocks: Tensor,
+    *,
+    own_share: float,
+    ramp_share: float,
+    widest: float = 2.0,
 ) -> Tensor:
     """Return levels (N, L) whose shape is drawn anew for each block.
 
@@ -89,7 +96,7 @@ def mixed(
     """
     shape = u[0][:, blocks]
     levels = torch.where(shape < own_share, banded(u_own), shared(u[1], blocks))
-    return torch.where(shape > 1 - ramp_share, ramps(u[1], u[2], blocks), levels)
+    return torch.where(shape > 1 - ramp_share, ramps(u[1], u[2], blocks, widest=widest), levels)
 
 
 def earlier_noise(z: Tensor, fresh: Tensor, share: Tensor) -> Tensor:

@@ -64,11 +64,13 @@ class Levels:
     own_share: float
     ramp_share: float
     T: int
+    widest_ramp: float = 2.0
 
     @classmethod
     def of(cls, train: TrainConfig, T: int) -> Levels:
         """Pick the settings out of a run's."""
-        return cls(train.levels, train.stratify, train.own_share, train.ramp_share, T)
+        shares = (train.own_share, train.ramp_share)
+        return cls(train.levels, train.stratify, *shares, T, train.widest_ramp)
 
     def draw(self, examples: Examples, blocks: Tensor) -> Tensor:
         """Return the progress t/T of every position (N, L); `blocks` is on the CPU."""
@@ -82,8 +84,14 @@ class Levels:
         # However many blocks, one number a position: a single shape, compiled once.
         shape, width, own = (draw(examples.seeds, use, length) for use in (SHAPE, WIDTH, OWN))
         shape, width = shape[:, :count], width[:, :count]
-        shares = {"own_share": self.own_share, "ramp_share": self.ramp_share}
-        return levels.mixed(torch.stack((shape, u, width)), own, blocks, **shares)
+        return levels.mixed(
+            torch.stack((shape, u, width)),
+            own,
+            blocks,
+            own_share=self.own_share,
+            ramp_share=self.ramp_share,
+            widest=self.widest_ramp,
+        )
 
     def uniforms(self, examples: Examples, count: int) -> Tensor:
         """Return a uniform for each block (N, count), spread evenly over the whole batch if so."""
