@@ -1,9 +1,13 @@
 """A model as its users hold it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from ssdlm import SSDLM, DecodeConfig, classifier_guide
+from ssdlm.api import strategy_for
+from ssdlm.projection import Trim, nucleus
 from tests import tiny
 
 OPTIONS = {"length": 7, "B": 3, "T": 6}
@@ -12,6 +16,11 @@ OPTIONS = {"length": 7, "B": 3, "T": 6}
 @pytest.fixture(scope="module")
 def model():
     return SSDLM(tiny.encoder(), tiny.tokenizer(), DecodeConfig(B=(6,), T=6))
+
+
+@pytest.fixture(scope="module")
+def block():
+    return SSDLM(tiny.block(), tiny.tokenizer(), DecodeConfig(B=(6,), T=6))
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +166,59 @@ def test_every_strategy_writes(model, projection, rule):
     assert len(text.tokens) == 7
 
 
+class Untempered(Trim):
+    """A nucleus of the network's share, which has no temperature."""
+
+    def __call__(self, logits, w_t, progress):
+        inside = nucleus(logits - self.evidence(w_t, progress), self.top_p)
+        return logits.masked_fill(~inside, -torch.inf)
+
+
+@pytest.mark.parametrize("cut_from", ["logits", "network"])
+def test_a_temperature_of_one_leaves_texts_as_they_were(block, cut_from, monkeypatch):
+    options = {"length": 4, "B": 4, "T": 4, "num_samples": 3, "nucleus": cut_from, "top_p": 0.7}
+    cool, plain, told = (
+        block.generate(["the river"], **options | given)
+        for given in ({"temperature": 0.3}, {}, {"temperature": 1.0})
+    )
+
+    def strategy_without(decoding):
+        if cut_from == "logits":
+            return strategy_for(decoding, K=block.denoiser.K)
+        whole = strategy_for(replace(decoding, top_p=1.0), K=block.denoiser.K)
+        return replace(whole, trim=Untempered(block.denoiser.evidence, 0.7))
+
+    monkeypatch.setattr(block, "strategy", strategy_without)
+    assert block.generate(["the river"], **options) == plain == told != cool
+
+
+def test_a_temperature_leaves_the_nucleus_where_it_was(block):
+    kinds = {"logits": (0.7, 1.0, 0.5), "network": (1.0, 0.7, 0.5)}
+    for name, expected in kinds.items():
+        strategy = block.strategy(DecodeConfig(nucleus=name, top_p=0.7, temperature=0.5))
+        trim = strategy.trim
+        assert (strategy.project.top_p, trim.top_p, trim.temperature) == expected
+
+
+def test_a_low_temperature_makes_texts_alike(block):
+    def distinct(temperature):
+        options = {"length": 3, "T": 4, "top_p": 1.0, "temperature": temperature}
+        texts = block.generate(["the"], num_samples=6, **options)
+        return len({tuple(text.tokens) for text in texts})
+
+    assert distinct(0.01) < distinct(1.0) == 6
+
+
+def test_a_warped_grid_writes_a_text_of_its_own(block):
+    even, warped = (
+        block.generate(["the river"], num_samples=2, grid=grid, **OPTIONS)
+        for grid in ("uniform", "warped")
+    )
+    assert {len(text.tokens) for text in warped} == {7}
+    assert [text.calls for text in warped] == [text.calls for text in even]
+    assert [text.tokens for text in warped] != [text.tokens for text in even]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -167,6 +229,12 @@ def test_every_strategy_writes(model, projection, rule):
         ({"T": 0}, "T=0 is out of range; use 1 to 1000000 steps"),
         ({"top_p": 1.1}, "top_p=1.1 is out of range; use 0 (greedy) to 1"),
         ({"top_p": float("nan")}, "top_p=nan is out of range"),
+        ({"temperature": 0.0}, "temperature=0.0 is out of range; use 0.01 to 100, such as 0.9"),
+        ({"temperature": -0.5}, "temperature=-0.5 is out of range"),
+        ({"temperature": float("nan")}, "temperature=nan is out of range"),
+        ({"temperature": float("inf")}, "temperature=inf is out of range"),
+        ({"temperature": 0.5}, "temperature=0.5 needs a network that reads evidence, a Block"),
+        ({"nucleus": "network"}, "nucleus=network needs a network that reads evidence, a Block"),
         ({"projection": "even"}, "projection='even' is unknown; choose one of greedy, sampling"),
         ({"rule": "ddim"}, "rule='ddim' is unknown; choose one of renoise"),
         ({"T": 10**12}, "T=1000000000000 is out of range"),
@@ -183,6 +251,9 @@ def test_every_strategy_writes(model, projection, rule):
         ({"returns": "x"}, "returns='x' is unknown"),
         ({"steps": 5}, "there is no option 'steps'"),
         ({"num_samples": 0}, "num_samples=0 writes nothing"),
+        ({"best_of": 0}, "best_of=0 is out of range; choose among 1 text or more"),
+        ({"best_of": -2}, "best_of=-2 is out of range"),
+        ({"best_of": 2}, "best_of=2 needs a context stream, a BlockDenoiser; use best_of=1"),
         ({"seed": [1, 2]}, "2 seeds for 1 prompts"),
         ({"control": str, "lam": float("inf")}, "lam=inf is not a finite number"),
         ({"lam": [1.0]}, "1 values of lam for 0 guides"),
@@ -192,6 +263,7 @@ def test_bad_options_are_refused_by_value_and_remedy(model, options, message):
     with pytest.raises(ValueError) as caught:
         model.generate("the", **{"length": 70, **options})
     assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("width", [0.5, 3.0])
@@ -216,3 +288,15 @@ def test_bad_prompts_are_refused(model):
 def test_a_tokenizer_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="the tokenizer has 64 tokens and the model 50"):
         SSDLM(tiny.encoder(V=50), tiny.tokenizer())
+
+
+def test_words_are_not_promised_where_the_last_logits_are_cut(block):
+    options = {"length": 3, "T": 2, "must_not": ["a"], "returns": "logits"}
+    for cut in ({"nucleus": "network"}, {"temperature": 0.5}):
+        with pytest.raises(ValueError, match="^must_not: with nucleus=network or a temperature"):
+            block.generate(["the"], **options, **cut)
+
+
+def test_a_stream_of_several_candidates_is_refused(block):
+    with pytest.raises(ValueError, match="best_of=2 is out of range; a stream shows one text"):
+        next(block.stream("the", best_of=2))

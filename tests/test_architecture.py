@@ -35,7 +35,7 @@ ROWS = [
     ["noising", "projection", "denoiser", "grid", "stopping", "updates", "plan"],
     ["loss", "control", "constraint"],
     ["sampler", "likelihood", "objective"],
-    ["checkpoint", "guides", "demands", "data", "runlog", "trainstate", "validation"],
+    ["checkpoint", "critic", "guides", "demands", "data", "runlog", "trainstate", "validation"],
     ["train", "api", "engine", "guidetraining"],
     ["evaluate", "serve", "bench", "plot", "live", "batch", "twin", "harness"],
     ["reproduce"],

@@ -110,3 +110,10 @@ def test_the_command_line_reads_and_writes_files(model, source, tmp_path, capsys
     assert cli.main([*command, "--output", str(target), "--length", "3"]) == 2
     assert cli.main(command) == 2
     assert "--input and --output go together" in capsys.readouterr().err
+
+
+def test_a_setting_that_the_model_cannot_follow_leaves_no_file(model, source, tmp_path):
+    target = tmp_path / "out.jsonl"
+    with pytest.raises(ValueError, match="nucleus=network needs"):
+        write(model, source, target, nucleus="network")
+    assert list(tmp_path.iterdir()) == [source]

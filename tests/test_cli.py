@@ -21,6 +21,14 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def block_folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "block"
+    model = SSDLM(tiny.block(), tiny.tokenizer(), DecodeConfig(length=6, B=(3,), T=4))
+    model.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
 def classifier(tmp_path_factory):
     return tiny.save_classifier(tmp_path_factory.mktemp("cli") / "classifier")
 
@@ -69,6 +77,43 @@ def test_generate_takes_every_option_the_api_takes(capsys, folder, classifier):
     assert json.loads(out)["seed"] == 5
 
 
+def test_generate_takes_a_temperature_and_chooses_among_several(capsys, block_folder):
+    prompts, options = ["the river", "a"], {"length": 3, "T": 3, "num_samples": 2}
+    code, out, err = generate(
+        capsys, block_folder, *prompts, "--length", 3, "--T", 3, "--num-samples", 2, "--json",
+        "--temperature", 0.6, "--best-of", 2,
+    )  # fmt: skip
+    assert code == 0, err
+    model = SSDLM.from_pretrained(block_folder, device="cpu")
+    expected = model.generate(prompts, temperature=0.6, best_of=2, **options)
+    assert [json.loads(line) for line in out.splitlines()] == [vars(text) for text in expected]
+    found = [text.tokens for text in expected]
+    for other in ({"temperature": 0.6}, {"best_of": 2}):
+        assert found != [text.tokens for text in model.generate(prompts, **other, **options)]
+
+
+def test_a_file_of_prompts_gets_the_likeliest_texts_and_is_not_mixed(
+    capsys, block_folder, tmp_path
+):
+    source, target = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    prompts = ["the river", "a", "no", "to be", "so"]
+    source.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    files = ("--input", source, "--output", target, "--num-samples", 2, "--length", 3, "--T", 2)
+    code, out, _ = generate(capsys, block_folder, *files, "--best-of", 2)
+    assert code == 0
+    assert "10 texts" in out
+    rows = [json.loads(line) for line in target.read_text().splitlines()]
+    model = SSDLM.from_pretrained(block_folder, device="cpu")
+    expected = model.generate(prompts, num_samples=2, best_of=2, length=3, T=2)
+    found = [(row["prompt"], row["sample"], row["tokens"], row["calls"]) for row in rows]
+    assert found == [(text.prompt, text.sample, text.tokens, text.calls) for text in expected]
+    before = target.read_bytes()
+    assert generate(capsys, block_folder, *files, "--best-of", 2)[0] == 0
+    err = says_no(capsys, "generate", "--model", block_folder, *files, "--best-of", 3)
+    assert "was not written from these prompts with these settings" in err
+    assert target.read_bytes() == before
+
+
 def test_control_changes_the_text(capsys, folder, classifier):
     _, bare, _ = generate(capsys, folder, "the", "--length", 12)
     _, steered, _ = generate(
@@ -108,6 +153,10 @@ def says_no(capsys, *arguments):
         (["--dtype", "int3"], "dtype='int3' is unknown"),
         (["--device", "abacus"], "device='abacus'"),
         (["--num-samples", 0], "num_samples=0"),
+        (["--temperature", 0], "temperature=0.0 is out of range"),
+        (["--temperature", 0.5], "temperature=0.5 needs a network that reads evidence"),
+        (["--best-of", 0], "best_of=0 is out of range"),
+        (["--best-of", 2], "needs a context stream, a BlockDenoiser; use best_of=1"),
     ],
 )
 def test_bad_options_end_in_one_line_and_code_two(capsys, folder, classifier, arguments, words):
@@ -149,6 +198,7 @@ def test_convert_makes_the_folder_that_is_shipped(capsys, tmp_path):
     source = SSDLM(tiny.block(), tiny.tokenizer(), DecodeConfig(length=6, B=(3,), T=9))
     source.save_pretrained(tmp_path / "run")
     settings = ("--T", 4, "--grid", "staggered", "--width", 1, "--returns", "w_0")
+    settings += ("--temperature", 0.9)
     code, *_ = run(
         capsys, "convert", tmp_path / "run", tmp_path / "small", "--quantise", "int8", *settings
     )
@@ -158,6 +208,7 @@ def test_convert_makes_the_folder_that_is_shipped(capsys, tmp_path):
     small = SSDLM.from_pretrained(tmp_path / "small", device="cpu")
     assert (small.decoding.T, small.decoding.grid, small.decoding.width) == (4, "staggered", 1.0)
     assert (small.decoding.length, small.decoding.B) == (6, (3,))
+    assert small.decoding.temperature == 0.9
     assert len(small.generate("the river").tokens) == 6
     weight, rounded = source.denoiser.words, small.denoiser.words
     assert (weight - rounded).abs().max() <= weight.abs().amax() / 127

@@ -1,8 +1,11 @@
 """Noise levels are where they should be, for any uniforms."""
 
+import pytest
 import torch
 
 from ssdlm import levels
+from ssdlm.config import TrainConfig
+from ssdlm.objective import Examples, Levels
 
 
 def uniforms(*shape):
@@ -46,6 +49,40 @@ def test_ramps_never_fall_within_a_block():
     assert (progress == 0).any()
     assert (progress == 1).any()
     assert ((progress > 0.15) & (progress < 0.6)).float().mean() > 0.1
+
+
+def widest_of(progress, *, B):
+    """The most positions of any block that are on a ramp: neither clean nor noise alone."""
+    return ((progress > 0) & (progress < 1)).unflatten(1, (-1, B)).sum(-1).max().item()
+
+
+def test_a_ramp_is_no_wider_than_the_widest():
+    blocks = levels.block_index(75, B=25)
+    u_front, u_width = uniforms(2, 2000, 3)
+    u_width[:200] = 1.0
+    for widest, most in ((0.32, 8), (0.08, 2), (0.001, 1)):
+        progress = levels.ramps(u_front, u_width, blocks, widest=widest)
+        assert widest_of(progress, B=25) == most
+    assert widest_of(levels.ramps(u_front, u_width, blocks), B=25) == 25
+
+
+def test_a_mixture_keeps_its_ramps_as_narrow():
+    blocks = levels.block_index(50, B=25)
+    u, u_own = uniforms(3, 1000, 2), uniforms(1000, 50)
+    for widest, most in ((0.32, 8), (2.0, 25)):
+        progress = levels.mixed(u, u_own, blocks, own_share=0.0, ramp_share=1.0, widest=widest)
+        assert widest_of(progress, B=25) == most
+
+
+def test_a_run_draws_ramps_as_wide_as_its_settings_allow():
+    rows = torch.arange(400)
+    examples = Examples(torch.zeros(400, 50, dtype=torch.long), rows, rows, step_seed=0)
+    for widest, most in ((0.32, 8), (2.0, 25)):
+        train = TrainConfig(levels="band", ramp_share=1.0, widest_ramp=widest)
+        progress = Levels.of(train, T=50).draw(examples, levels.block_index(50, B=25))
+        assert widest_of(progress, B=25) == most
+    with pytest.raises(ValueError, match=r"train\.widest_ramp=0\.0 is out of range"):
+        TrainConfig(widest_ramp=0.0)
 
 
 def test_every_shape_is_drawn():

@@ -5,6 +5,7 @@ import torch
 
 from ssdlm.config import CHOICES
 from ssdlm.projection import (
+    Trim,
     greedy,
     mean,
     multi_hot,
@@ -94,6 +95,42 @@ def test_mean_is_the_average_of_many_draws():
     u = torch.rand(1, 40000, generator=torch.Generator().manual_seed(2))
     draws = sampling(K, 0.9)(logits.expand(1, 40000, 6), u).mean(1)
     assert torch.allclose(draws, mean(K, 0.9)(logits, u[:, :1])[:, 0], atol=0.1)
+
+
+def quarters(seed):
+    """Numbers that floats add and halve exactly."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-40, 41, (2, 3, 9), generator=generator) / 4
+
+
+def fading(w_t, progress):
+    """Evidence that depends on state and level."""
+    return (1 - progress) * w_t
+
+
+def test_a_temperature_divides_what_the_network_adds_and_leaves_the_evidence():
+    share, w_t, progress = quarters(0), quarters(1), torch.tensor(0.5)
+    logits = share + 0.5 * w_t
+    assert torch.equal(Trim(fading, 1.0, 0.5)(logits, w_t, progress), 2 * share + 0.5 * w_t)
+    assert torch.equal(Trim(fading, 1.0, 4.0)(logits, w_t, progress), share / 4 + 0.5 * w_t)
+    assert torch.equal(Trim(fading, 1.0)(logits, w_t, progress), logits)
+
+
+def test_a_temperature_of_one_leaves_a_trim_as_it_was_to_the_last_bit():
+    (logits, _), (w_t, _) = logits_and_u(seed=0), logits_and_u(seed=1)
+    progress = torch.tensor(0.3)
+    outside = ~nucleus(logits - fading(w_t, progress), 0.6)
+    expected = logits.masked_fill(outside, -torch.inf)
+    for trim in (Trim(fading, 0.6), Trim(fading, 0.6, 1.0)):
+        assert torch.equal(trim(logits, w_t, progress), expected)
+
+
+def test_a_nucleus_is_cut_from_the_sharpened_share():
+    share = torch.tensor([[[0.5, 0.3, 0.15, 0.05]]]).log()
+    w_t = torch.tensor([[[0.0, 9.0, 0.0, 9.0]]])  # squared, the first alone has 0.68
+    for temperature, size in ((1.0, 2), (0.5, 1), (4.0, 3)):
+        trimmed = Trim(fading, 0.6, temperature)(share + w_t, w_t, torch.zeros(()))
+        assert trimmed.isfinite().flatten().tolist() == [i < size for i in range(4)], temperature
 
 
 def test_unknown_names_and_impossible_masses_are_refused():

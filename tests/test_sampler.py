@@ -366,6 +366,14 @@ def test_a_nucleus_of_the_network_is_what_many_steps_end_in():
     assert cut[~inside].sum() > 0.02, "a nucleus of the logits lets noise in"
 
 
+def test_a_temperature_of_the_network_is_what_many_steps_end_in():
+    expected = (Exact.prior.log() / 0.5).softmax(-1)
+    strategy = Strategy(Uniform(12), sampling(K, 1.0), returns="w_0")
+    sharpened = shares(replace(strategy, trim=Trim(evidence, 1.0, 0.5)))
+    assert (sharpened - expected).abs().sum() / 2 < 0.05
+    assert (sharpened - Exact.prior).abs().sum() / 2 > 0.2, "as it would be without"
+
+
 def test_trimmed_windows_are_those_of_the_whole_block():
     denoiser = tiny.block()
     trim = Trim(denoiser.evidence, 0.7)

@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 
 import torch
 
-from ssdlm import checkpoint, stopping
+from ssdlm import checkpoint, critic, stopping
 from ssdlm.config import DecodeConfig, choose, require
 from ssdlm.constraint import constrained
 from ssdlm.control import LogProb, guided, guided_window, weighted
@@ -47,7 +47,8 @@ class Generation:
     sample: int
     """Which of the prompt's samples, from 0."""
     calls: int
-    """Passes of the network for a block, reading its context included; the most of any block."""
+    """Passes of the network for a block, reading its context included; the most of any block.
+    With best_of, those of all candidates and of rating them."""
 
 
 @dataclass(frozen=True)
@@ -155,9 +156,33 @@ class SSDLM:
         return ordered[0] if isinstance(prompts, str) and len(ordered) == 1 else ordered
 
     def generate_each(
-        self, prompts: str | Sequence[Prompt], *, batch_size: int = 32, **options: Any
+        self,
+        prompts: str | Sequence[Prompt],
+        *,
+        best_of: int = 1,
+        **options: Any,
     ) -> Iterator[tuple[int, Generation]]:
-        """Yield (row number, text) as texts get done: rows of one prompt length at a time."""
+        """Yield (row number, text) as texts get done: rows of one prompt length at a time.
+
+        With `best_of`, each is the likeliest of so many, as the context stream sees them.
+        """
+        tried: dict[int, list[tuple[float, Generation]]] = {}
+        for index, row, text in self.candidates(prompts, best_of=best_of, **options):
+            if best_of == 1:
+                yield index, text
+                continue
+            group = tried.setdefault(index // best_of, [])
+            group.append((critic.nll(self.denoiser, row.context, text.tokens), text))
+            if len(group) == best_of:
+                del tried[index // best_of]
+                best = min(group, key=lambda rated: rated[0])[1]
+                calls = sum(text.calls + 1 for _, text in group)
+                yield index // best_of, replace(best, sample=row.sample // best_of, calls=calls)
+
+    def candidates(
+        self, prompts: str | Sequence[Prompt], *, batch_size: int = 32, **options: Any
+    ) -> Iterator[tuple[int, Row, Generation]]:
+        """Yield every text that is written, as it gets done, with its row and that one's number."""
         require(batch_size >= 1, "batch_size", batch_size, "a batch has 1 text or more")
         rows, decoding, denoiser = self.plan(prompts, **options)
         # A CPU takes rows one by one anyway; texts that get done one by one can be saved so.
@@ -166,7 +191,11 @@ class SSDLM:
             batch = [rows[index] for index in indices]
             tokens, calls = drain(self.steps(batch, decoding, denoiser))
             for index, row, ids in zip(indices, batch, tokens.tolist(), strict=True):
-                yield index, self.finish(row, ids, decoding, max(calls) + self.num_context_passes)
+                yield (
+                    index,
+                    row,
+                    self.finish(row, ids, decoding, max(calls) + self.num_context_passes),
+                )
 
     @property
     def num_context_passes(self) -> int:
@@ -175,6 +204,8 @@ class SSDLM:
 
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[Draft]:
         """Yield every step of one continuation, so that one can watch it settle."""
+        count = options.get("best_of", 1)
+        require(count == 1, "best_of", count, "a stream shows one text; use generate")
         rows, decoding, denoiser = self.plan([prompt], **options)
         settled: list[int] = []
         for step in self.steps(rows[:1], decoding, denoiser):
@@ -189,17 +220,30 @@ class SSDLM:
         *,
         seed: int | Sequence[int] = 0,
         num_samples: int = 1,
+        best_of: int = 1,
         control: Control | Sequence[Control] = (),
         lam: float | Sequence[float] | None = None,
         reduction: Literal["sum", "mean"] = "sum",
         **options: Any,
     ) -> tuple[list[Row], DecodeConfig, Denoiser]:
         """Return what to write, how, and with which denoiser; all bad input is refused here."""
-        rows = self.rows(prompts, seed=seed, num_samples=num_samples)
+        is_number = type(best_of) is int and best_of >= 1
+        require(is_number, "best_of", best_of, "choose among 1 text or more")
+        if best_of > 1 and not isinstance(self.denoiser, BlockDenoiser):
+            raise ValueError(
+                f"best_of={best_of} needs a context stream, a BlockDenoiser; use best_of=1"
+            )
+        rows = self.rows(prompts, seed=seed, num_samples=num_samples * best_of)
         asked = {name: options.pop(name) for name in CONSTRAINTS if name in options}
         decoding = decode_config(self.decoding, **options)
+        has_trim = self.strategy(decoding).trim is not None
         if any(asked.values()):
-            rows = self.constrain(rows, decoding, num_samples, asked)
+            if has_trim and decoding.returns == "logits":
+                raise ValueError(
+                    f"{', '.join(asked)}: with nucleus=network or a temperature, words are certain "
+                    "only as they are drawn; use returns=w_0"
+                )
+            rows = self.constrain(rows, decoding, num_samples * best_of, asked)
         return rows, decoding, self.controlled(control, lam, reduction, decoding)
 
     def rows(
@@ -341,15 +385,20 @@ class SSDLM:
 
     def strategy(self, decoding: DecodeConfig) -> Strategy:
         """Return the sampler's strategy that the settings name, for this model."""
-        if decoding.nucleus == "logits":
+        is_cut, temperature = decoding.nucleus == "network", decoding.temperature
+        if not is_cut and temperature == 1:
             return strategy_for(decoding, K=self.denoiser.K)
         if not isinstance(self.denoiser, BlockDenoiser):
+            told = "nucleus=network" if is_cut else f"temperature={temperature}"
             raise ValueError(
-                "nucleus=network needs a network that reads evidence, a BlockDenoiser; "
-                "use nucleus=logits"
+                f"{told} needs a network that reads evidence, a BlockDenoiser; "
+                "use nucleus=logits and temperature=1"
             )
-        whole = strategy_for(replace(decoding, top_p=1.0), K=self.denoiser.K)
-        return replace(whole, trim=Trim(self.denoiser.evidence, decoding.top_p))
+        strategy = strategy_for(decoding, K=self.denoiser.K)
+        if is_cut:
+            strategy = strategy_for(replace(decoding, top_p=1.0), K=self.denoiser.K)
+        top_p = decoding.top_p if is_cut else 1.0
+        return replace(strategy, trim=Trim(self.denoiser.evidence, top_p, temperature))
 
     def finish(self, row: Row, tokens: list[int], decoding: DecodeConfig, calls: int) -> Generation:
         """Return a row's text, cut where that is asked for."""

@@ -14,7 +14,7 @@ from ssdlm import __version__
 
 MODEL = "builtin:mini"
 DECODING = ("length", "B", "T", "grid", "width", "projection", "top_p")
-DECODING += ("nucleus", "rule", "rho", "returns")
+DECODING += ("nucleus", "temperature", "rule", "rho", "returns")
 """Options that a model's own settings stand in for."""
 CONSTRAINTS = ("must", "must_not", "suffix")
 CONTROL = ("gradient", "threshold", "band")
@@ -93,6 +93,9 @@ def add_generate(commands: Any) -> None:
     command.add_argument("--seed", type=int, default=0, help="same seed, same text (default 0)")
     command.add_argument("--num-samples", type=int, default=1, help="texts a prompt (default 1)")
     command.add_argument(
+        "--best-of", type=int, default=1, help="write so many for each, keep the likeliest"
+    )
+    command.add_argument(
         "--batch-size", type=int, default=32, help="texts at a time on a GPU (default 32)"
     )
     command.add_argument(
@@ -131,13 +134,12 @@ def add_decoding(command: Any) -> None:
     command.add_argument("--length", type=int, help="tokens to write")
     command.add_argument("--B", type=lengths, help="block length, or several: 5,10,25")
     command.add_argument("--T", type=int, help="diffusion steps a block")
-    command.add_argument(
-        "--grid", help="uniform, warped, or staggered: left to right"
-    )
+    command.add_argument("--grid", help="uniform, warped, or staggered: left to right")
     command.add_argument("--width", type=float, help="staggered: positions in the window")
     command.add_argument("--projection", help="greedy, sampling, multi_hot or mean")
     command.add_argument("--top-p", type=float, help="mass of the nucleus, 0 (greedy) to 1")
     command.add_argument("--nucleus", help="of the logits (the paper), or of the network alone")
+    command.add_argument("--temperature", type=float, help="of the network's share; 1 leaves it")
     command.add_argument("--rule", help="renoise (the paper), adaptive, ddpm or ddpm_simplified")
     command.add_argument("--rho", type=float, help="renoise: share of the evidence kept, 0 to 1")
     command.add_argument("--returns", help="logits (the authors' code) or w_0 (the paper)")
@@ -333,7 +335,7 @@ def run_generate(arguments: argparse.Namespace) -> None:
     prompts = arguments.prompts or [""]
     is_wanted = not arguments.json and not arguments.no_live
     is_watched = is_wanted and sys.stderr.isatty() and find_spec("rich") is not None
-    if is_watched and len(prompts) == 1 and arguments.num_samples == 1:
+    if is_watched and len(prompts) == 1 and arguments.num_samples == arguments.best_of == 1:
         from ssdlm.live import watch
 
         drafts = model.stream(prompts[0], seed=arguments.seed, **options)
@@ -343,6 +345,7 @@ def run_generate(arguments: argparse.Namespace) -> None:
         prompts,
         seed=arguments.seed,
         num_samples=arguments.num_samples,
+        best_of=arguments.best_of,
         batch_size=arguments.batch_size,
         **options,
     )
@@ -369,6 +372,7 @@ def run_generate_file(arguments: argparse.Namespace, model: Any, options: dict[s
         settings=settings,
         is_shown=True,
         seed=arguments.seed,
+        best_of=arguments.best_of,
         **options,
     )
     print(f"wrote {arguments.output}: {count} texts")

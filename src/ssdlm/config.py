@@ -106,6 +106,8 @@ class DecodeConfig:
     """Mass of the nucleus; 0 is greedy."""
     nucleus: str = "logits"
     """What it is cut from: the logits (the paper), or what the network adds to the evidence."""
+    temperature: float = 1.0
+    """Divides what the network adds to the evidence; below 1 texts are safer and more alike."""
     rule: str = "renoise"
     """From one noise level to the next; the paper's is renoise with rho = 0."""
     rho: float = 0.0
@@ -134,6 +136,12 @@ class DecodeConfig:
         require(1 <= self.T <= MOST, "T", self.T, f"use 1 to {MOST} steps")
         require(
             0 <= self.top_p <= 1, "top_p", self.top_p, "use 0 (greedy) to 1 (the whole vocabulary)"
+        )
+        require(
+            isinstance(self.temperature, float | int) and 0.01 <= self.temperature <= 100,
+            "temperature",
+            self.temperature,
+            "use 0.01 to 100, such as 0.9",
         )
         require(
             self.nucleus == "logits" or self.projection != "multi_hot",

@@ -89,7 +89,7 @@ class mean:
 
 @dataclass(frozen=True)
 class Trim:
-    """A nucleus cut from what the network adds to the evidence, before anything is drawn.
+    """What the network adds to the evidence, cut to a nucleus and sharpened before any draw.
 
     Evidence is noisy, and its noise lifts a few of thousands of tokens into any nucleus of the
     logits. With the network's share p cut to a nucleus, every draw is from the posterior of that
@@ -99,10 +99,18 @@ class Trim:
     evidence: Callable[[Tensor, Tensor], Tensor]
     """What w_t and the levels say by themselves, in logits."""
     top_p: float
+    temperature: float = 1.0
+    """What the network's share is divided by, before its nucleus is cut."""
 
     def __call__(self, logits: Tensor, w_t: Tensor, progress: Tensor) -> Tensor:
-        inside = nucleus(logits - self.evidence(w_t, progress), self.top_p)
-        return logits.masked_fill(~inside, -torch.inf)
+        evidence = self.evidence(w_t, progress)
+        share = logits - evidence
+        if self.temperature != 1:
+            share = share / self.temperature
+            logits = share + evidence
+        if self.top_p >= 1:
+            return logits
+        return logits.masked_fill(~nucleus(share, self.top_p), -torch.inf)
 
 
 def named(name: str, *, K: float, top_p: float) -> Projection:

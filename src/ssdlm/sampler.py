@@ -155,7 +155,7 @@ def denoise_block(
     windows, whole = windows_for(denoiser, strategy, plan, B=B), plan.to(denoiser.device)
     K, V, T = denoiser.K, denoiser.V, plan.T
     w_t = K * noise.normal(block=block, step=0, B=B, V=V)
-    result, recent, logits = to_ids(w_t), deque[Block](maxlen=stop.patience), None
+    result, recent, said = to_ids(w_t), deque[Block](maxlen=stop.patience), None
     is_done = torch.zeros(len(w_t), dtype=torch.bool, device=w_t.device)
     for t in range(T, 0, -1):
         step, at = T - t + 1, windows[t]
@@ -163,7 +163,7 @@ def denoise_block(
         with torch.no_grad():
             level = levels(whole.progress[t], w_t)
             if has_memory(denoiser):
-                logits = denoiser.denoise(cache, w_t, level, previous=logits)
+                logits = said = denoiser.denoise(cache, w_t, level, previous=said)
             else:
                 logits = look(denoiser, cache, w_t, level, result, at)
         if strategy.unwanted:

@@ -147,8 +147,10 @@ class AutoregressiveLM:
                 raise ValueError(f"there is no option {name!r}; there are {', '.join(SAMPLERS)}")
         if not prompts or min(length, num_samples) < 1 or seed < 0:
             raise ValueError("give prompts, a length and num_samples from 1 on, a seed from 0 on")
-        # As in the authors' baselines: no text ends before its length.
+        # As in the authors' baselines: no text ends before its length. `transformers` would add
+        # a top_k of 50 to every way of sampling.
         asked = {"max_new_tokens": length, "min_new_tokens": length, "do_sample": bool(options)}
+        asked |= {"top_k": 0} if options else {}
         end = self.tokenizer.end_of_text
         return asked | {"pad_token_id": end, "eos_token_id": end} | options
 
