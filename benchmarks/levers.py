@@ -110,9 +110,9 @@ def evaluate(run: Run, rows: Tokens, *, points: int) -> dict[str, float]:
 
 
 @torch.no_grad()
-def texts(run: Run, rows: Tokens, scorer: str) -> dict[str, float]:
+def texts(run: Run, rows: Tokens, scorer: str, *, T: int) -> dict[str, float]:
     """Return the loss of what a row writes, in nats a token, under another model."""
-    judge = checkpoint.load_denoiser(Path(scorer), device=run.accelerator.device)
+    judge = checkpoint.load_denoiser(Path(scorer), device=str(run.accelerator.device))
     half, found = min(50, rows.shape[1] // 2), {}
     writer = SSDLM(run.denoiser.eval())
     for width in TEXT_WIDTHS:
@@ -122,7 +122,7 @@ def texts(run: Run, rows: Tokens, scorer: str) -> dict[str, float]:
                 rows[:, :half].tolist(),
                 length=half,
                 B=min(25, half),
-                T=63,
+                T=T,
                 top_p=0.9,
                 nucleus="network",
                 returns="w_0",
@@ -143,7 +143,7 @@ def run_row(name: str, args: argparse.Namespace, store: Path) -> dict[str, Any]:
     rows = held_rows(store, run.config)
     figures = evaluate(run, rows, points=2 if args.tiny else 8)
     if scorer := args.scorer or args.init:
-        figures |= texts(run, rows, scorer)
+        figures |= texts(run, rows, scorer, T=3 if args.tiny else 63)
     return {
         "name": name,
         "settings": list(ROWS[name]),

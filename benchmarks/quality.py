@@ -134,7 +134,7 @@ def judge(args: argparse.Namespace) -> None:
     """Measure every file that has not been measured."""
     from ssdlm.evaluate.judge import load_judge
 
-    folder, judge = Path(args.out), load_judge()
+    folder, judge = Path(args.out), load_judge(args.judge)
     target, began = folder / "judged.jsonl", time.perf_counter()
     done = {row["file"] for row in read(target)} if target.exists() else set()
     order = {kind: number for number, kind in enumerate(plans())}
@@ -243,6 +243,7 @@ def main() -> None:
     stage = stages.add_parser("judge", help="measure them")
     stage.set_defaults(run=judge)
     stage.add_argument("out", help="folder of the texts")
+    stage.add_argument("--judge", default="smollm2", help="folder or Hub id (default smollm2)")
     stage.add_argument("--seconds", type=float, default=1e9, help="begin nothing after these")
     stage = stages.add_parser("draw", help="print tables, draw a picture")
     stage.set_defaults(run=draw)

@@ -293,7 +293,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused():
 def test_words_are_not_promised_where_the_last_logits_are_cut(block):
     options = {"length": 3, "T": 2, "must_not": ["a"], "returns": "logits"}
     for cut in ({"nucleus": "network"}, {"temperature": 0.5}):
-        with pytest.raises(ValueError, match="^must_not: with nucleus=network or a temperature"):
+        with pytest.raises(ValueError, match=r"^must_not: with nucleus=network or a temperature"):
             block.generate(["the"], **options, **cut)
 
 

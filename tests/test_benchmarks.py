@@ -14,6 +14,7 @@ from ssdlm import SSDLM, DecodeConfig
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser.block import BlockDenoiser
 from tests import tiny
+from tests.evaluate.tiny_judge import save_judge
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -23,14 +24,13 @@ def load(monkeypatch):
     """How to import a benchmark as Python would run it: from its own folder."""
     monkeypatch.syspath_prepend(str(FOLDER))
     yield lambda name: importlib.import_module(name)
-    for name in ("runs", "train", "ablation", "guides"):
+    for name in ("runs", "train", "ablation", "guides", "levers", "quality", "likelihood"):
         sys.modules.pop(name, None)
 
 
 def call(main, monkeypatch, capsys, *args: str) -> dict:
     """Run a benchmark's `main` with arguments; return its last line."""
-    monkeypatch.setattr(sys, "argv", ["benchmark", *args])
-    main()
+    run(main, monkeypatch, list(args))
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
@@ -104,3 +104,78 @@ def test_the_cost_of_a_guide_stands_beside_no_guide(load, monkeypatch, capsys, t
     found = call(guides.main, monkeypatch, capsys, *args)
     assert list(found["ms"]) == list(guides.WAYS)
     assert all(value > 0 for value in found["ms"].values())
+
+
+def block_model(folder: Path) -> SSDLM:
+    """Write a tiny model of blocks, with a tokenizer, and return it."""
+    denoiser = BlockDenoiser(BlockConfig(V=tiny.V, D=32, num_layers=2, num_heads=2, B=10))
+    model = SSDLM(denoiser, tiny.tokenizer(), DecodeConfig(length=3, B=(3,), T=4))
+    model.save_pretrained(folder)
+    return model
+
+
+def test_levers_are_pulled_from_given_weights_or_from_none(load, monkeypatch, capsys, tmp_path):
+    levers = load("levers")
+    block_model(tmp_path / "init")
+    tokens = np.random.default_rng(0).integers(tiny.V, size=2000).astype("<u2")
+    tokens.tofile(tmp_path / "tokens.u16")
+    args = ["--tiny", "--seconds", "0.05", "--sequences", "2", "--V", str(tiny.V)]
+    args += ["--data", str(tmp_path / "tokens.u16"), "--out"]
+    first = [*args, str(tmp_path / "a"), "--init", str(tmp_path / "init"), "--rows", "base,self"]
+    found = call(levers.main, monkeypatch, capsys, *first)["results"]
+    assert [row["name"] for row in found] == ["base", "self"]
+    figures = {"AR", "step", "bound@all", "bound@1.0", "text@1.0", "text@all"}
+    assert all(row[name] > 0 for row in found for name in figures)
+    assert found[1]["parameters"] == found[0]["parameters"] + 32**2
+    later = [*args, str(tmp_path / "b"), "--rows", "ar-first"]
+    (row,) = call(levers.main, monkeypatch, capsys, *later)["results"]
+    assert row["AR"] > 0
+    assert "text@all" not in row
+
+
+def test_every_plan_of_the_quality_benchmark_can_be_decoded(load, tmp_path):
+    model = block_model(tmp_path / "model")
+    for settings in load("quality").plans().values():
+        for options in settings.values():
+            model.plan(["a"], length=3, **options)
+
+
+def test_quality_is_written_judged_and_drawn(load, monkeypatch, capsys, tmp_path):
+    quality = load("quality")
+    block_model(tmp_path / "model")
+    rows = [{"prompt": word, "gold": " to be", "gold_tokens": [3, 4]} for word in ("the", "a")]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    out = str(tmp_path / "out")
+    write = ["write", str(tmp_path / "model"), "--out", out]
+    write += ["--prompts", f"words={tmp_path / 'prompts.jsonl'}"]
+    judge = ["judge", out, "--judge", str(save_judge(tmp_path / "judge"))]
+    for args in ([*write, "--names", "*, 4"], [*write, "--only", "autoregressive"], judge, judge):
+        run(quality.main, monkeypatch, args)
+    judged = quality.read(tmp_path / "out" / "judged.jsonl")
+    names = {f"{path}, 4" for path in quality.PATHS} | {"gold"}
+    names |= {f"autoregressive, top-p {p}" for p in (0.9, 0.95)}
+    assert sorted(row["name"] for row in judged) == sorted(names)
+    assert all(row["ppl"] > 1 and row["texts"] == 2 for row in judged)
+    capsys.readouterr()
+    run(quality.main, monkeypatch, ["draw", out, "--picture", str(tmp_path / "calls.svg")])
+    told = capsys.readouterr().out
+    assert all(f"| {name} |" in told for name in names)
+    assert "</svg>" in (tmp_path / "calls.svg").read_text()
+
+
+def run(main, monkeypatch, args: list[str]) -> None:
+    """Run a benchmark's `main` with arguments."""
+    monkeypatch.setattr(sys, "argv", ["benchmark", *args])
+    main()
+
+
+def test_likelihoods_of_a_store_are_tabulated(load, monkeypatch, capsys, tmp_path):
+    block_model(tmp_path / "model")
+    tokens = np.random.default_rng(0).integers(tiny.V, size=600)
+    load("runs").write_store(tmp_path / "store", tokens, tokens, V=tiny.V)
+    args = [str(tmp_path / "model"), "--data", str(tmp_path / "store"), "--windows", "2"]
+    args += ["--bound-windows", "1", "--width", "1", "--points", "4"]
+    run(load("likelihood").main, monkeypatch, args)
+    cells = capsys.readouterr().out.splitlines()[2].split("|")
+    assert len(cells) == 7
+    assert all(float(cell.split()[0]) > 0 for cell in cells[2:6])
