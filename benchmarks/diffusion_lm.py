@@ -35,13 +35,13 @@ from runs import Pace, count_parameters
 from torch import Tensor, nn
 
 from ssdlm import noise
-from ssdlm.api import Generation
 from ssdlm.batch import generate_file
 from ssdlm.data.prepare import prepare
 from ssdlm.data.shards import TokenStore
 from ssdlm.data.windows import Windows
 from ssdlm.files import write, write_json
 from ssdlm.optim import Ema
+from ssdlm.rows import Generation
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 from ssdlm.twin import equal_lengths
 

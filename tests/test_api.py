@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ssdlm import SSDLM, DecodeConfig, classifier_guide
-from ssdlm.api import strategy_for
+from ssdlm.decoding import strategy_for, strategy_of
 from ssdlm.projection import Trim, nucleus
 from tests import tiny
 
@@ -182,20 +182,21 @@ def test_a_temperature_of_one_leaves_texts_as_they_were(block, cut_from, monkeyp
         for given in ({"temperature": 0.3}, {}, {"temperature": 1.0})
     )
 
-    def strategy_without(decoding):
+    def strategy_without(decoding, denoiser):
         if cut_from == "logits":
-            return strategy_for(decoding, K=block.denoiser.K)
-        whole = strategy_for(replace(decoding, top_p=1.0), K=block.denoiser.K)
-        return replace(whole, trim=Untempered(block.denoiser.evidence, 0.7))
+            return strategy_for(decoding, K=denoiser.K)
+        whole = strategy_for(replace(decoding, top_p=1.0), K=denoiser.K)
+        return replace(whole, trim=Untempered(denoiser.evidence, 0.7))
 
-    monkeypatch.setattr(block, "strategy", strategy_without)
+    monkeypatch.setattr("ssdlm.api.strategy_of", strategy_without)
     assert block.generate(["the river"], **options) == plain == told != cool
 
 
 def test_a_temperature_leaves_the_nucleus_where_it_was(block):
     kinds = {"logits": (0.7, 1.0, 0.5), "network": (1.0, 0.7, 0.5)}
     for name, expected in kinds.items():
-        strategy = block.strategy(DecodeConfig(nucleus=name, top_p=0.7, temperature=0.5))
+        settings = DecodeConfig(nucleus=name, top_p=0.7, temperature=0.5)
+        strategy = strategy_of(settings, block.denoiser)
         trim = strategy.trim
         assert (strategy.project.top_p, trim.top_p, trim.temperature) == expected
 

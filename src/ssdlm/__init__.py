@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ssdlm import recipes
-    from ssdlm.api import SSDLM, Draft, Generation
+    from ssdlm.api import SSDLM
     from ssdlm.config import Config, DecodeConfig
     from ssdlm.control import guided
     from ssdlm.guides import classifier_guide
     from ssdlm.projection import greedy, multi_hot, sampling
+    from ssdlm.rows import Draft, Generation
     from ssdlm.sampler import Step, Strategy, denoise_block, generate
 
 __version__ = "0.1.0"
@@ -23,8 +24,8 @@ HOMES = {
     "SSDLM": "api",
     "Config": "config",
     "DecodeConfig": "config",
-    "Draft": "api",
-    "Generation": "api",
+    "Draft": "rows",
+    "Generation": "rows",
     "Step": "sampler",
     "Strategy": "sampler",
     "classifier_guide": "guides",

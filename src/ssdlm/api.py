@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
 import torch
 
-from ssdlm import checkpoint, critic, stopping
+from ssdlm import checkpoint, critic
 from ssdlm.config import DecodeConfig, choose, require
 from ssdlm.constraint import constrained
 from ssdlm.control import LogProb, guided, guided_window, weighted
+from ssdlm.decoding import decode_config, strategy_of
 from ssdlm.demands import Planner
 from ssdlm.denoiser import Denoiser, WindowDenoiser
 from ssdlm.denoiser.block import BlockDenoiser
-from ssdlm.grid import Staggered, Uniform, Warped
 from ssdlm.guides import ClassifierGuide, guide_from
 from ssdlm.guides.fitting import suggested_lam
-from ssdlm.noise import RowNoise, mix
-from ssdlm.plan import Plan
-from ssdlm.projection import Trim, named
-from ssdlm.sampler import Ddpm, Renoise, Step, StepRule, Strategy, generate
+from ssdlm.noise import RowNoise
+from ssdlm.rows import Draft, Generation, Row, batches
+from ssdlm.sampler import Step, generate
 from ssdlm.shapes import Tensor
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
@@ -31,60 +30,6 @@ CONSTRAINTS = ("must", "must_not", "suffix", "pin", "end_at_sentence")
 Prompt = str | Sequence[int]
 Control = str | ClassifierGuide | LogProb
 """`sentiment=positive:500`, or a guide, or any function from context ids and logits."""
-
-
-@dataclass(frozen=True)
-class Generation:
-    """One text that was written."""
-
-    prompt: str
-    text: str
-    """The continuation alone."""
-    tokens: list[int]
-    """The ids of `text`."""
-    seed: int
-    """The seed that was asked for."""
-    sample: int
-    """Which of the prompt's samples, from 0."""
-    calls: int
-    """Passes of the network for a block, reading its context included; the most of any block.
-    With best_of, those of all candidates and of rating them."""
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A text on its way: one step of the block that is being denoised."""
-
-    text: str
-    """The continuation so far, the current block as it would end now."""
-    settled: str
-    """The part of it in blocks that are decided."""
-    block: int
-    t: int
-    """The noise level reached, 0 at the end of a block."""
-    step: Step
-
-
-@dataclass(frozen=True)
-class Row:
-    """One text to write."""
-
-    prompt: str
-    context: tuple[int, ...]
-    seed: int
-    sample: int
-    plan: Plan | None = None
-    """What the text must hold and must not, if anything was asked for."""
-
-    def blocks(self, decoding: DecodeConfig) -> list[int]:
-        """Return the lengths of its blocks; a gap and what stands after it are one block."""
-        has_suffix = self.plan is not None and self.plan.demand.length > decoding.length
-        return [self.plan.demand.length] if self.plan and has_suffix else decoding.blocks()
-
-    @property
-    def noise_seed(self) -> int:
-        """The row's own seed: what was asked for, which sample, and the prompt itself."""
-        return mix(self.seed, self.sample, *self.context)
 
 
 class SSDLM:
@@ -236,7 +181,7 @@ class SSDLM:
         rows = self.rows(prompts, seed=seed, num_samples=num_samples * best_of)
         asked = {name: options.pop(name) for name in CONSTRAINTS if name in options}
         decoding = decode_config(self.decoding, **options)
-        has_trim = self.strategy(decoding).trim is not None
+        has_trim = strategy_of(decoding, self.denoiser).trim is not None
         if any(asked.values()):
             if has_trim and decoding.returns == "logits":
                 raise ValueError(
@@ -367,7 +312,7 @@ class SSDLM:
         context = torch.tensor([row.context for row in rows], dtype=torch.long, device=device)
         seeds = torch.tensor([row.noise_seed for row in rows], device=device)
         end = self.tokenizer.end_of_text if decoding.stop_at_end and self.tokenizer else None
-        strategy = self.strategy(decoding)
+        strategy = strategy_of(decoding, self.denoiser)
         if decoding.never_end and not decoding.stop_at_end and self.tokenizer:
             strategy = replace(strategy, unwanted=(self.tokenizer.end_of_text,))
         if plans := [row.plan for row in rows if row.plan is not None]:
@@ -383,23 +328,6 @@ class SSDLM:
             end_of_text=end,
         )
 
-    def strategy(self, decoding: DecodeConfig) -> Strategy:
-        """Return the sampler's strategy that the settings name, for this model."""
-        is_cut, temperature = decoding.nucleus == "network", decoding.temperature
-        if not is_cut and temperature == 1:
-            return strategy_for(decoding, K=self.denoiser.K)
-        if not isinstance(self.denoiser, BlockDenoiser):
-            told = "nucleus=network" if is_cut else f"temperature={temperature}"
-            raise ValueError(
-                f"{told} needs a network that reads evidence, a BlockDenoiser; "
-                "use nucleus=logits and temperature=1"
-            )
-        strategy = strategy_for(decoding, K=self.denoiser.K)
-        if is_cut:
-            strategy = strategy_for(replace(decoding, top_p=1.0), K=self.denoiser.K)
-        top_p = decoding.top_p if is_cut else 1.0
-        return replace(strategy, trim=Trim(self.denoiser.evidence, top_p, temperature))
-
     def finish(self, row: Row, tokens: list[int], decoding: DecodeConfig, calls: int) -> Generation:
         """Return a row's text, cut where that is asked for."""
         tokens = self.cut(row, tokens, decoding)
@@ -413,55 +341,6 @@ class SSDLM:
             tokens, is_whole = tokens[: tokens.index(self.tokenizer.end_of_text)], True
         sentences = row.plan.demand.automaton.sentences if row.plan else None
         return tokens[: sentences.cut(tokens)] if sentences and is_whole else tokens
-
-
-def decode_config(base: DecodeConfig, **overrides: Any) -> DecodeConfig:
-    """Return decoding settings with some replaced; B may be a number."""
-    names = [item.name for item in fields(DecodeConfig)]
-    for name in overrides:
-        if name not in names:
-            raise ValueError(f"there is no option {name!r}; there are {', '.join(names)}")
-    for name in {"length", "T", "B"} & overrides.keys():
-        value = overrides[name]
-        for number in value if isinstance(value, list | tuple) else [value]:
-            if type(number) is not int:
-                raise ValueError(f"{name}={number!r} is not a whole number; write one such as 25")
-    if "B" in overrides and not isinstance(overrides["B"], list | tuple):
-        overrides["B"] = [overrides["B"]]
-    return replace(base, **overrides | ({"B": tuple(overrides["B"])} if "B" in overrides else {}))
-
-
-def strategy_for(decoding: DecodeConfig, *, K: float) -> Strategy:
-    """Return the sampler's strategy that the settings name."""
-    rules: dict[str, StepRule] = {
-        "renoise": Renoise(decoding.rho),
-        "adaptive": Renoise("adaptive"),
-        "ddpm": Ddpm(),
-        "ddpm_simplified": Ddpm(simplified=True),
-    }
-    plans = {
-        "uniform": Uniform(decoding.T),
-        "warped": Warped(decoding.T),
-        "staggered": Staggered(decoding.T, decoding.width),
-    }
-    return Strategy(
-        plan=plans[decoding.grid],
-        project=named(decoding.projection, K=K, top_p=decoding.top_p),
-        rule=rules[decoding.rule],
-        stop=stopping.stable() if decoding.early_exit else stopping.never(),
-        returns=decoding.returns,
-    )
-
-
-def batches(rows: Sequence[Row], size: int, decoding: DecodeConfig) -> Iterator[list[int]]:
-    """Yield the numbers of rows that can go together: equal lengths, at most `size`."""
-    by_length: dict[tuple[int, int], list[int]] = {}
-    for index, row in enumerate(rows):
-        lengths = len(row.context), sum(row.blocks(decoding))
-        by_length.setdefault(lengths, []).append(index)
-    for indices in by_length.values():
-        for start in range(0, len(indices), size):
-            yield indices[start : start + size]
 
 
 def drain(steps: Iterator[Step]) -> tuple[Tensor, list[int]]:

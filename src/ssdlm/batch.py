@@ -14,8 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from ssdlm.api import Generation
 from ssdlm.progress import Show, bar, ignore
+from ssdlm.rows import Generation
 
 PROMPTS_AT_A_TIME = {"cpu": 4}
 """How many prompts are written between two saves; elsewhere more go together."""

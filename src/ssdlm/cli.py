@@ -428,8 +428,9 @@ def run_convert(arguments: argparse.Namespace) -> None:
     """Write a checkpoint anew in our layout."""
     from pathlib import Path
 
-    from ssdlm.api import SSDLM, decode_config
+    from ssdlm.api import SSDLM
     from ssdlm.checkpoint import new_folder
+    from ssdlm.decoding import decode_config
 
     model = SSDLM.from_pretrained(arguments.source, device="cpu")
     given = {name: getattr(arguments, name) for name in DECODING}

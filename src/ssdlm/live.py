@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from ssdlm.api import Draft
+    from ssdlm.rows import Draft
     from ssdlm.sampler import Step
 
 FRAMES_PER_SECOND = 12

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from ssdlm import checkpoint
-from ssdlm.api import Generation
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.layer import norm
 from ssdlm.noise import mix
+from ssdlm.rows import Generation
 from ssdlm.shapes import Tensor, Tokens
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
