@@ -1,0 +1,139 @@
+"""Commands that measure: evaluate, prompts, reproduce.  [measuring]"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add_evaluate(commands: Any) -> None:
+    command = commands.add_parser("evaluate", help="measure generated texts")
+    command.set_defaults(run=run_evaluate)
+    command.add_argument("generations", metavar="GENERATIONS.jsonl", help="what generate wrote")
+    command.add_argument("--reference", metavar="GOLD.jsonl", help="gold continuations, by prompt")
+    command.add_argument("--metrics", help="of mauve,ppl,dist,zipf,rep,self_bleu,entropy")
+    command.add_argument("--judge", help="causal LM for perplexity (default SmolLM2: make judge)")
+    command.add_argument("--features", help="models for MAUVE, by comma (default judge,minilm)")
+    for kind, what in (("guide", "that steered"), ("judge", "that had no part in it")):
+        command.add_argument(
+            f"--control-{kind}",
+            action="append",
+            default=[],
+            metavar="CLASSIFIER=LABEL",
+            help=f"accuracy under a classifier {what}; may be repeated",
+        )
+    command.add_argument(
+        "--mixed-lengths", action="store_true", help="allow texts of different lengths"
+    )
+    command.add_argument("--out", required=True, metavar="REPORT.json", help="where to write")
+
+
+def run_evaluate(arguments: argparse.Namespace) -> None:
+    """Measure a file of generations."""
+    from ssdlm.evaluate.report import progress_on_stderr, show
+    from ssdlm.evaluate.run import evaluate
+
+    given = {name: getattr(arguments, name) for name in ("metrics", "features")}
+    options: dict[str, Any] = {k: v.split(",") for k, v in given.items() if v is not None}
+    options |= {"judge": arguments.judge} if arguments.judge else {}
+    report = evaluate(
+        arguments.generations,
+        reference=arguments.reference,
+        out=arguments.out,
+        mixed_lengths=arguments.mixed_lengths,
+        control_guides=arguments.control_guide,
+        control_judges=arguments.control_judge,
+        observe=progress_on_stderr,
+        **options,
+    )
+    show(report)
+
+
+def add_prompts(commands: Any) -> None:
+    command = commands.add_parser("prompts", help="make prompts, with gold where it is known")
+    command.set_defaults(run=run_prompts)
+    command.add_argument(
+        "sources",
+        nargs="+",
+        metavar="SOURCE",
+        help="folders that prepare wrote (their hold-outs), or .jsonl with prompt, context_string",
+    )
+    command.add_argument("--count", type=int, default=1000, help="prompts in all (default 1000)")
+    command.add_argument("--prompt-length", type=int, default=50, help="tokens (default 50)")
+    command.add_argument("--length", type=int, default=50, help="tokens of gold (default 50)")
+    command.add_argument("--out", required=True, metavar="PROMPTS.jsonl", help="new file")
+
+
+def run_prompts(arguments: argparse.Namespace) -> None:
+    """Write a file of prompts."""
+    from ssdlm.reproduce.prompts import make_prompts
+
+    report = make_prompts(
+        arguments.sources,
+        out=arguments.out,
+        count=arguments.count,
+        prompt_length=arguments.prompt_length,
+        length=arguments.length,
+    )
+    print(report)
+
+
+def add_reproduce(commands: Any) -> None:
+    command = commands.add_parser("reproduce", help="run an experiment of the paper")
+    command.set_defaults(run=run_reproduce)
+    command.add_argument("table", help="table1, table2, table3 or figures")
+    command.add_argument("--scale", default="mini", help="mini (default) or paper")
+    command.add_argument("--out", required=True, help="folder; what is done in it is kept")
+    command.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="ROLE=MODEL",
+        help="folder or Hub id of ours, twin, paper or another; may be repeated",
+    )
+    command.add_argument(
+        "--prompts",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="prompts of a length (50=FILE, owt-50=FILE) or for all (FILE); may be repeated",
+    )
+    command.add_argument(
+        "--stage",
+        default="both",
+        help="generate (needs the models), evaluate, both (default), or page (measures nothing)",
+    )
+    command.add_argument(
+        "--only", action="append", default=[], metavar="PATTERN", help="cells by name: 50/ours/*"
+    )
+    command.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    command.add_argument("--dtype", default="float32", help="float32 or bfloat16")
+    command.add_argument("--batch-size", type=int, default=32, help="rows at a time (default 32)")
+    command.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change the scale: T=200 seeds=1,2; may be repeated",
+    )
+
+
+def run_reproduce(arguments: argparse.Namespace) -> None:
+    """Run an experiment, or one stage of it."""
+    from ssdlm.reproduce.run import reproduce
+
+    written = reproduce(
+        arguments.table,
+        out=arguments.out,
+        scale=arguments.scale,
+        stage=arguments.stage,
+        models=arguments.model,
+        prompts=arguments.prompts,
+        overrides=arguments.set,
+        only=tuple(arguments.only),
+        device=arguments.device,
+        dtype=arguments.dtype,
+        batch_size=arguments.batch_size,
+    )
+    print(f"wrote {', '.join(map(str, written))}" if written else f"made {arguments.out}/cells")
