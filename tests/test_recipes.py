@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from ssdlm.checkpoint import build
 from ssdlm.config import BlockConfig, EncoderConfig, override
-from ssdlm.recipes import RECIPES, mini, paper_large, paper_rocstories, recipe, tiny
+from ssdlm.recipes import (
+    RECIPES,
+    mini,
+    paper_large,
+    paper_mini,
+    paper_rocstories,
+    recipe,
+    tiny,
+)
 from ssdlm.updates import author_groups, lr_scale
 from tests import tiny as tiny_models
 
@@ -38,6 +47,20 @@ def test_mini_has_34m_parameters_at_a_vocabulary_of_8192():
     assert isinstance(model, BlockConfig)
     count = sum(weight.numel() for weight in build(model).parameters())
     assert count == pytest.approx(34e6, rel=0.02)
+
+
+def test_the_papers_recipe_at_the_size_of_mini_differs_in_what_is_the_papers():
+    large, small, own = paper_large(), paper_mini(), mini()
+    assert (small.train.batch, small.data) == (own.train.batch, own.data)
+    for name in ("objective", "levels", "stratify", "optimizer", "decay_rule", "ema"):
+        assert getattr(small.train, name) == getattr(large.train, name)
+    model = replace(small.model, backbone=small.model.backbone | {"vocab_size": 8192})
+    counts = [sum(p.numel() for p in build(m).parameters()) for m in (model, own_model(own))]
+    assert counts[0] == pytest.approx(counts[1], rel=0.02)
+
+
+def own_model(config):
+    return replace(config.model, V=8192)
 
 
 def test_tiny_is_not_compiled_and_saves_within_five_seconds():

@@ -6,14 +6,17 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from ssdlm import train as training
 from ssdlm.api import SSDLM
 from ssdlm.config import EncoderConfig
 from ssdlm.data.shards import TokenStore
+from ssdlm.recipes import paper_mini
 from ssdlm.train import configure, train
 from ssdlm.train.weights import count_tokens
 from tests import tiny
@@ -284,3 +287,69 @@ def test_the_unigram_counts_the_training_tokens(store):
     tokens = TokenStore.open(store)
     counts = count_tokens([tokens], tokens.V)
     assert counts.sum() == len(tokens)
+
+
+def let_steps_take_a_second(monkeypatch, *, die_at: int = 0) -> None:
+    """Make time stand still but for steps: the first of a process takes 100 s, as if compiled."""
+    now, real = [0.0], training.optimise
+
+    def optimise(run):
+        if run.step == die_at > 0:
+            raise KeyboardInterrupt
+        now[0] += 1.0 if now[0] else 100.0
+        return real(run)
+
+    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(training, "optimise", optimise)
+
+
+BY_THE_CLOCK = [*SMALL, "train.steps=1000", "seconds=20", "warmup=1", "log_every=3"]
+
+
+@pytest.mark.parametrize("log_every", [1, 3, 50])
+def test_a_run_by_the_clock_ends_in_time_whatever_it_compiled(
+    log_every, store, tmp_path, monkeypatch
+):
+    let_steps_take_a_second(monkeypatch)
+    settings = [*BY_THE_CLOCK, f"log_every={log_every}", "save_every=0"]
+    if log_every == 50:  # nothing is known of the speed before the run's own steps are over
+        settings.append("train.steps=12")
+    report = train(configure("tiny", settings), data=[store], out=tmp_path)
+    assert report.step == (12 if log_every == 50 else 21)
+    assert report.validation is not None
+    assert (tmp_path / "model.safetensors").exists()
+
+
+def test_by_the_clock_the_learning_rate_falls_to_the_end(store, tmp_path, monkeypatch):
+    let_steps_take_a_second(monkeypatch)
+    settings = [*BY_THE_CLOCK, "log_every=1", "lr=1.0", "schedule=wsd", "cooldown=0.5"]
+    train(configure("tiny", settings), data=[store], out=tmp_path)
+    rates = [line["lr"] for line in log_of(tmp_path)]
+    assert rates[:10] == [1.0] * 10
+    assert rates[-5:] == pytest.approx([0.5, 0.4, 0.3, 0.2, 0.1], abs=0.05)
+
+
+def test_a_run_by_the_clock_that_was_stopped_has_the_seconds_left_that_it_had(
+    store, tmp_path, monkeypatch
+):
+    settings = [*BY_THE_CLOCK, "save_every=4"]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        let_steps_take_a_second(patch, die_at=10)
+        train(configure("tiny", settings), data=[store], out=tmp_path)
+    let_steps_take_a_second(monkeypatch)
+    report = train(configure("tiny", settings), data=[store], out=tmp_path)
+    # Steps 2 to 8 took 7 s; step 9 compiles anew and is not counted; 13 s are left.
+    assert (report.resumed, report.step) == (8, 22)
+    again = train(configure("tiny", settings), data=[store], out=tmp_path)
+    assert (again.resumed, again.step) == (22, 22)
+
+
+def test_an_encoder_without_a_vocabulary_takes_the_datas(store, tmp_path):
+    sizes = ["batch=4", "micro_batch=2", "share_c=2", "max_len=30", "train.steps=1"]
+    small = replace(configure("paper_mini", sizes), model=replace(paper_mini().model, B=8))
+    backbone = small.model.backbone | {"hidden_size": 16, "num_hidden_layers": 1}
+    backbone |= {"num_attention_heads": 2, "intermediate_size": 32}
+    small = replace(small, model=replace(small.model, backbone=backbone))
+    small = replace(small, train=replace(small.train, precision="fp32", compile=False))
+    train(small, data=[store], out=tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["backbone"]["vocab_size"] == tiny.V

@@ -199,6 +199,8 @@ class TrainConfig:
 
     steps: int = 1000
     """Optimiser steps."""
+    seconds: float = 0.0
+    """End sooner, after so many seconds of training, and let the rate fall by then; 0: never."""
     batch: int = 256
     """Sequences in an optimiser step, over all processes."""
     micro_batch: int = 0
@@ -318,7 +320,15 @@ class TrainConfig:
         ):
             value = getattr(self, name)
             require(value >= 0, f"train.{name}", value, "use 0 or more")
-        for name in ("save_every", "save_seconds", "lr", "muon_lr", "weight_decay", "clip"):
+        for name in (
+            "seconds",
+            "save_every",
+            "save_seconds",
+            "lr",
+            "muon_lr",
+            "weight_decay",
+            "clip",
+        ):
             value = getattr(self, name)
             require(value >= 0, f"train.{name}", value, "use 0 or more")
         for name in ("ema", "beta1", "beta2", "cooldown", "lr_end", "own_share", "ramp_share"):

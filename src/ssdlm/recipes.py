@@ -95,6 +95,51 @@ def mini() -> Config:
     )
 
 
+def paper_mini() -> Config:
+    """The paper's recipe at the size of `mini`: an encoder from random weights, for one GPU.
+
+    One block of each sequence, t drawn evenly, AdamW; batch, learning rate and data are for minutes
+    instead of days.
+    """
+    large, own = paper_large(), mini()
+    backbone = {
+        "model_type": "roberta",
+        "vocab_size": 0,
+        "hidden_size": 512,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "intermediate_size": 2048,
+        "max_position_embeddings": 258,
+        "type_vocab_size": 1,
+        "pad_token_id": 1,
+    }
+    return Config(
+        model=replace(large.model, backbone=backbone),
+        data=own.data,
+        train=replace(
+            large.train,
+            steps=own.train.steps,
+            batch=own.train.batch,
+            micro_batch=128,
+            share_c=128,
+            lr=5e-4,
+            beta2=0.98,
+            clip=1.0,
+            schedule="wsd",
+            cooldown=own.train.cooldown,
+            warmup=100,
+            precision="bf16",
+            compile=True,
+            init="",
+            log_every=50,
+            validate_every=2000,
+            save_every=0,
+            save_seconds=120.0,
+            decode_T=200,
+        ),
+    )
+
+
 def twin() -> Config:
     """The autoregressive twin of `mini`: the context stream alone, and no block is noised."""
     own = mini()
@@ -126,7 +171,8 @@ def tiny() -> Config:
 
 
 RECIPES: dict[str, Callable[[], Config]] = {
-    recipe.__name__: recipe for recipe in (paper_large, paper_rocstories, mini, twin, tiny)
+    recipe.__name__: recipe
+    for recipe in (paper_large, paper_rocstories, paper_mini, mini, twin, tiny)
 }
 
 

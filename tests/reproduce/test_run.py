@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ssdlm import cli
+from ssdlm.evaluate import mauve, perplexity
 from ssdlm.reproduce import making, measuring, run, table1
 from ssdlm.reproduce.cell import Cell, Diffusion, Given, Gold
 from ssdlm.reproduce.order import Finding, Findings, Order, find, named
@@ -64,6 +65,9 @@ def test_table1_has_a_row_for_every_setting_and_a_figure_from_every_report(done)
         "ours, sampling p0.9 T2",
         "ours, multi_hot p0.9 T2",
         "ours, own",
+        "ours, own p0.5",
+        "the built-in model, own",
+        "the built-in model, own p0.5",
     ]
     report = json.loads((done / "cells/6/ours/own/report.json").read_text())
     for metric, value in rows["ours, own"]["values"].items():
@@ -113,9 +117,6 @@ def test_the_figures_have_their_plots_trajectories_and_examples(done):
 
 
 def test_what_is_done_is_not_done_again(done, toy, monkeypatch):
-    def refuse(*args, **options):
-        raise AssertionError("this was done already")
-
     monkeypatch.setattr(making, "generate_file", refuse)
     monkeypatch.setattr(measuring, "evaluate", refuse)
     before = {path: path.stat().st_mtime_ns for path in done.rglob("generations.jsonl")}
@@ -123,6 +124,31 @@ def test_what_is_done_is_not_done_again(done, toy, monkeypatch):
     assert cli.main(["reproduce", "table1", *arguments]) == 0
     own = done / "cells/6/ours/own/generations.jsonl"
     assert own.stat().st_mtime_ns == before[own]
+
+
+def test_what_was_read_elsewhere_gives_the_same_report_and_is_not_read_again(
+    done, toy, tmp_path, monkeypatch
+):
+    cell = "6/twin/top_p-0.9/seed-1"
+    shutil.copytree(done / "cells" / cell, tmp_path / "cells" / cell)
+    plain = json.loads((tmp_path / "cells" / cell / "report.json").read_text())
+    for name in ("report.json", "measured.json"):
+        (tmp_path / "cells" / cell / name).unlink()
+    arguments = [*toy.arguments(6), "--out", str(tmp_path), "--only", cell]
+    with monkeypatch.context() as patch:
+        for name in ("mauve", "faiss", "sklearn", "scipy", "matplotlib"):
+            patch.setitem(sys.modules, name, None)
+        assert cli.main(["reproduce", "table1", *arguments, "--stage", "read"]) == 0
+    names = sorted(path.name.split("-")[0] for path in (tmp_path / "readings").iterdir())
+    assert names == ["features", "features", "nats", "nats"]
+    monkeypatch.setattr(perplexity, "nats", refuse)
+    monkeypatch.setattr(mauve, "features", refuse)
+    assert cli.main(["reproduce", "table1", *arguments, "--stage", "evaluate"]) == 0
+    assert json.loads((tmp_path / "cells" / cell / "report.json").read_text()) == plain
+
+
+def refuse(*args, **options):
+    raise AssertionError("this was done already")
 
 
 def test_a_page_is_written_from_reports_alone(done, toy, tmp_path):
@@ -189,7 +215,7 @@ def test_what_is_missing_is_told_and_not_made_up(done, toy, tmp_path):
     page = (tmp_path / "table1.md").read_text()
     assert "no model was given as `twin`" in page and "no model was given as `paper`" in page
     assert "no prompts were given for length 3" in page
-    assert "4 cells are not measured yet: 6/gold" in page
+    assert "7 cells are not measured yet: 6/gold" in page
     assert "twin," not in page and "ours, own" in page
 
 
@@ -260,7 +286,10 @@ def test_names_of_cells_are_paths_and_one_each(toy):
 
 
 def test_training_costs_are_read_from_the_runs_log(tmp_path):
-    records = [{"tokens": 100, "tokens_per_s": 50.0}, {"tokens": 300, "tokens_per_s": 100.0}]
+    compiling = {"step": 1, "tokens": 20, "tokens_per_s": 0.1}
+    later = [(5, 100, 40.0), (15, 300, 100.0)]
+    records = [{"step": s, "tokens": n, "tokens_per_s": speed} for s, n, speed in later]
+    records = [compiling, *records]
     (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
     (tmp_path / "run.json").write_text('{"asked": {"data": ["x"]}}')
     assert making.training(str(tmp_path)) == {"tokens": 300, "seconds": 4.0, "data": ["x"]}

@@ -101,7 +101,8 @@ def add_reproduce(commands: Any) -> None:
     command.add_argument(
         "--stage",
         default="both",
-        help="generate (needs the models), evaluate, both (default), or page (measures nothing)",
+        help="generate (needs the models), read (needs the judges), evaluate, both (default: "
+        "generate and evaluate), or page (measures nothing)",
     )
     command.add_argument(
         "--only", action="append", default=[], metavar="PATTERN", help="cells by name: 50/ours/*"

@@ -66,7 +66,9 @@ def add_train(commands: Any) -> None:
     command = commands.add_parser("train", help="train a model, or go on with a run")
     command.set_defaults(run=run_train)
     command.add_argument(
-        "--recipe", required=True, help="paper_large, paper_rocstories, mini, twin, tiny"
+        "--recipe",
+        required=True,
+        help="paper_large, paper_rocstories, paper_mini, mini, twin, tiny",
     )
     command.add_argument("--data", nargs="+", required=True, help="folders that prepare wrote")
     command.add_argument("--out", required=True, help="folder of the run; resumed if it is there")

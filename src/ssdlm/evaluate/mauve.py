@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ssdlm.evaluate.judge import Judge, is_encoder
+from ssdlm.evaluate.judge import NOT_KEPT, Arrays, Judge, Readings, is_encoder
 from ssdlm.evaluate.perplexity import Observe, batches, ignore, pad
 from ssdlm.evaluate.samples import Pool
 
@@ -45,12 +45,16 @@ class Mauve:
 
 
 def mauve(
-    pools: Sequence[Pool], gold: Sequence[Pool], model: Judge, observe: Observe = ignore
+    pools: Sequence[Pool],
+    gold: Sequence[Pool],
+    model: Judge,
+    observe: Observe = ignore,
+    readings: Readings = NOT_KEPT,
 ) -> Mauve:
     """MAUVE of all samples against the gold continuations of the same prompts."""
     compute_mauve = _library()
-    human, human_cut = features(_texts(gold), model, observe)
-    machine, machine_cut = features(_texts(pools), model, observe)
+    human, human_cut = features_of(gold, model, observe, readings)
+    machine, machine_cut = features_of(pools, model, observe, readings)
     result = compute_mauve(p_features=human, q_features=machine, seed=SEED, verbose=False)
     buckets = quantise(human, machine, result.num_buckets)
     owner = np.repeat(np.arange(len(pools)), [len(pool.samples) for pool in pools])
@@ -62,6 +66,20 @@ def mauve(
         human=_counts(rows, buckets[: len(human)], len(gold), result.num_buckets),
         machine=_counts(owner, buckets[len(human) :], len(gold), result.num_buckets),
     )
+
+
+def features_of(
+    pools: Sequence[Pool], model: Judge, observe: Observe, readings: Readings
+) -> tuple[np.ndarray, int]:
+    """The features of prompts and continuations, from what is kept where they are there."""
+    texts = [pool.prompt + sample.text for pool in pools for sample in pool.samples]
+
+    def read() -> Arrays:
+        rows, cut = features(texts, model, observe)
+        return {"rows": rows, "cut": np.array(cut)}
+
+    found = readings.of("features", model, texts, read)
+    return found["rows"], int(found["cut"])
 
 
 @torch.no_grad()
@@ -134,10 +152,6 @@ def _counts(owner: np.ndarray, buckets: np.ndarray, rows: int, num_buckets: int)
     counts = np.zeros((rows, num_buckets))
     np.add.at(counts, (owner, buckets), 1)
     return counts
-
-
-def _texts(pools: Sequence[Pool]) -> list[str]:
-    return [pool.prompt + sample.text for pool in pools for sample in pool.samples]
 
 
 def _library():

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ssdlm.evaluate.judge import Judge
+from ssdlm.evaluate.judge import NOT_KEPT, Arrays, Judge, Readings
 from ssdlm.evaluate.samples import Pool
 
 ABSURD = 1e4
@@ -64,8 +64,21 @@ class Surprise:
         return np.exp(np.minimum(self.nll / np.maximum(self.tokens, 1), 700.0))
 
 
-def surprise(pools: Sequence[Pool], judge: Judge, observe: Observe = ignore) -> Surprise:
+def surprise(
+    pools: Sequence[Pool],
+    judge: Judge,
+    observe: Observe = ignore,
+    readings: Readings = NOT_KEPT,
+) -> Surprise:
     """Judge every sample of every pool, telling `observe` how many texts of how many are done."""
+    texts = [[pool.prompt, *(sample.text for sample in pool.samples)] for pool in pools]
+    found = readings.of("nats", judge, texts, lambda: nats(pools, judge, observe))
+    owner = [index for index, pool in enumerate(pools) for _ in pool.samples]
+    return Surprise(found["nll"], found["tokens"], np.array(owner))
+
+
+def nats(pools: Sequence[Pool], judge: Judge, observe: Observe) -> Arrays:
+    """Return the nats and the judge tokens of every sample, its prompt's taken off."""
     prompts = _encode(judge, [pool.prompt for pool in pools])
     owner = [index for index, pool in enumerate(pools) for _ in pool.samples]
     full = _encode(judge, [pool.prompt + sample.text for pool in pools for sample in pool.samples])
@@ -80,7 +93,7 @@ def surprise(pools: Sequence[Pool], judge: Judge, observe: Observe = ignore) -> 
     for row, prompt_nll in zip(torn, alone, strict=True):
         spent[row] = float(whole[row].sum() - prompt_nll.sum())
     counts = [_scored(ids) - _scored(prompt) for ids, prompt in zip(full, own_prompt, strict=True)]
-    return Surprise(np.array(spent), np.array(counts), np.array(owner))
+    return {"nll": np.array(spent), "tokens": np.array(counts)}
 
 
 @torch.no_grad()

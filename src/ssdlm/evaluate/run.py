@@ -12,7 +12,7 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from ssdlm.evaluate.bootstrap import Bootstrap
@@ -26,8 +26,17 @@ from ssdlm.evaluate.figures import (
     perplexity_figures,
     perplexity_remarks,
 )
-from ssdlm.evaluate.judge import MINILM, SMOLLM2, Judge, has_minilm, load_encoder, load_judge
-from ssdlm.evaluate.mauve import mauve
+from ssdlm.evaluate.judge import (
+    MINILM,
+    NOT_KEPT,
+    SMOLLM2,
+    Judge,
+    Readings,
+    has_minilm,
+    load_encoder,
+    load_judge,
+)
+from ssdlm.evaluate.mauve import features_of, mauve
 from ssdlm.evaluate.perplexity import surprise
 from ssdlm.evaluate.report import Report
 from ssdlm.evaluate.samples import Pool, Rows, has_tokens, read_gold, read_pools, refuse_mixed
@@ -68,6 +77,7 @@ class _Texts:
     pools: list[Pool]
     gold: list[Pool]
     bootstrap: Bootstrap
+    readings: Readings
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,7 @@ def evaluate(
     mixed_lengths: bool = False,
     num_resamples: int = 1000,
     device: str | None = None,
+    readings: Readings = NOT_KEPT,
     observe: Observe = ignore,
 ) -> Report:
     """Measure continuations, against their gold where it is given, and write the report to `out`.
@@ -99,20 +110,21 @@ def evaluate(
     `metrics` defaults to all that the input allows. `features` lists sources of MAUVE's features,
     the first giving `mauve`: `judge` for the judge's hidden states, `minilm`, a folder or a Hub id.
     By default the judge's, with MiniLM as a second opinion where it is installed. The controls are
-    `CLASSIFIER=LABEL`: the guides that steered, and classifiers that had no part in it.
+    `CLASSIFIER=LABEL`: the guides that steered, and classifiers that had no part in it. What
+    `readings` hold of the texts is not read again.
     """
     pools = read_pools(generations)
     gold, left = ([], 0) if reference is None else read_gold(reference, pools)
     chosen = choose_metrics(metrics, pools, gold)
     if not mixed_lengths:
         refuse_mixed(pools, gold, "the generations")
-    texts = _Texts(pools, gold, Bootstrap(len(pools), num_resamples))
+    texts = _Texts(pools, gold, Bootstrap(len(pools), num_resamples), readings)
     sources = _sources(features) if "mauve" in chosen else []
     found = _Found()
     if "ppl" in chosen or JUDGE in sources:
         judge = load_judge(judge, device) if isinstance(judge, str) else judge
     for source in sources:
-        model = judge if source == JUDGE else load_encoder(source, device)
+        model = judge if source == JUDGE else _encoder(source, device)
         name = "mauve" if source == sources[0] else f"mauve_{source}"
         _add_mauve(found, texts, name, model, partial(observe, f"features of {source}:"))
     if "ppl" in chosen:
@@ -138,6 +150,38 @@ def evaluate(
     if out is not None:
         report.save(out)
     return report
+
+
+def read_texts(
+    generations: Rows,
+    *,
+    readings: Readings,
+    reference: Rows | None = None,
+    metrics: Sequence[str] | None = None,
+    judge: str | Judge = SMOLLM2,
+    features: Sequence[str] | None = None,
+    device: str | None = None,
+    observe: Observe = ignore,
+    **others: object,
+) -> None:
+    """Let the judges read what `evaluate` would ask them for, and keep what they find.
+
+    This is the part that a GPU makes fast, and it needs neither mauve-text nor what that needs.
+    """
+    pools = read_pools(generations)
+    gold = [] if reference is None else read_gold(reference, pools)[0]
+    chosen = choose_metrics(metrics, pools, gold)
+    sources = _sources(features) if "mauve" in chosen else []
+    if not sources and "ppl" not in chosen:
+        return
+    judge = load_judge(judge, device) if isinstance(judge, str) else judge
+    for source in sources:
+        model = judge if source == JUDGE else _encoder(source, device)
+        for some in (gold, pools):
+            features_of(some, model, partial(observe, f"features of {source}:"), readings)
+    for some in (pools, gold) if "ppl" in chosen else ():
+        if some:
+            surprise(some, judge, partial(observe, "judging:"), readings)
 
 
 def choose_metrics(
@@ -172,18 +216,19 @@ def _add_mauve(
     found: _Found, texts: _Texts, name: str, model: str | Judge, observe: Callable[[int, int], None]
 ) -> None:
     assert isinstance(model, Judge)
-    result = mauve(texts.pools, texts.gold, model, observe)
+    result = mauve(texts.pools, texts.gold, model, observe, texts.readings)
     found.samples.append(mauve_figure(name, result, texts.bootstrap))
     found.remarks.extend(mauve_remarks(name, result))
 
 
 def _add_perplexity(found: _Found, texts: _Texts, judge: str | Judge, observe: Observe) -> None:
     assert isinstance(judge, Judge)
-    samples = surprise(texts.pools, judge, partial(observe, "judging samples:"))
+    kept = texts.readings
+    samples = surprise(texts.pools, judge, partial(observe, "judging samples:"), kept)
     found.samples.extend(perplexity_figures(samples, texts.bootstrap))
     found.remarks.extend(perplexity_remarks(samples))
     if texts.gold:
-        gold = surprise(texts.gold, judge, partial(observe, "judging gold:"))
+        gold = surprise(texts.gold, judge, partial(observe, "judging gold:"), kept)
         found.gold.extend(perplexity_figures(gold, texts.bootstrap))
         found.samples.append(delta_figure(samples, gold, texts.bootstrap))
 
@@ -193,6 +238,11 @@ def _add_diversity(found: _Found, texts: _Texts, chosen: Sequence[str]) -> None:
     if texts.gold:
         known = [name for name in chosen if name not in NEED_TOKENS or has_tokens(texts.gold)]
         found.gold.extend(diversity_figures(texts.gold, known, texts.bootstrap))
+
+
+@lru_cache(maxsize=1)
+def _encoder(name: str, device: str | None) -> Judge:
+    return load_encoder(name, device)
 
 
 def _sources(features: Sequence[str] | None) -> list[str]:

@@ -14,7 +14,8 @@ A `Cell` is one setting: who writes (`Diffusion`, `Autoregressive`, `Given`, `Go
 prompts, with which options of `SSDLM.generate`, and with which of `evaluate` it is measured. It
 lives in OUT/cells/NAME/: generations.jsonl and made.json are written by the stage `generate`,
 report.json and measured.json by the stage `evaluate`, which needs no model and may run elsewhere. A
-cell that is done is not run again, and cells of one name are shared by all tables in one OUT.
+cell that is done is not run again, and cells of one name are shared by all tables in one OUT. The
+stage `read` between them is for a GPU: what the judges find in the texts is kept in OUT/readings.
 
 `order.scale` says how much; `order.models` maps roles (`ours`, `twin`, `paper`) to folders or Hub
 names and `order.prompts` maps names (`50`, `owt-50`, `pplm`) to files. What is not given is told in

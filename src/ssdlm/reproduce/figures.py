@@ -61,7 +61,7 @@ def record(order: Order) -> None:
     paper = table1.PAPER_SAMPLER | {"length": length, "B": scale.B, "seed": scale.seed}
     paper |= {"T": scale.T[-1], "projection": "sampling", "top_p": max(scale.top_p)}
     settings: dict[str, dict[str, Any]] = {
-        f"{role}, the paper's sampler": paper for role in table1.DIFFUSION if order.model(role)
+        f"{role}, the paper's sampler": paper for role in table1.COMPARED if order.model(role)
     }
     if order.model("ours"):
         settings["ours, own settings"] = {"length": length, "seed": scale.seed}
@@ -73,7 +73,7 @@ def record(order: Order) -> None:
 def page(order: Order, found: Findings) -> Page:
     """Return the figures, the tables behind them, trajectories and examples."""
     parts, values, plots = [], {}, {}
-    for role in table1.DIFFUSION:
+    for role in table1.COMPARED:
         points = grid_points(found, role)
         if points:
             name = f"projection-{role}"
@@ -213,7 +213,7 @@ def steered(order: Order, controlled: Findings) -> Iterator[tuple[str, Finding]]
 
 def shown(order: Order, found: Findings) -> Iterator[tuple[str, Finding]]:
     """Yield the setting of the highest MAUVE at the main length, for each diffusion model."""
-    for role in table1.DIFFUSION:
+    for role in table1.COMPARED:
         home = f"{main_length(order)}/{role}/"
         rivals = [finding for name, finding in found.items() if name.startswith(home)]
         ranked = sorted(rivals, key=lambda finding: -(finding.value("mauve") or 0.0))
@@ -224,7 +224,7 @@ def shown(order: Order, found: Findings) -> Iterator[tuple[str, Finding]]:
 def notes(order: Order, found: Findings) -> list[str]:
     """Return what is missing, and how the figures are to be read."""
     said = [
-        f"no model was given as `{role}`" for role in table1.DIFFUSION if role not in order.models
+        f"no model was given as `{role}`" for role in table1.COMPARED if role not in order.models
     ]
     if missing := found.missing():
         said.append(f"{len(missing)} cells are not measured yet: {', '.join(missing[:8])}")

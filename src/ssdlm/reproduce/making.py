@@ -211,7 +211,10 @@ def about(author: Given) -> dict[str, Any]:
 
 
 def training(model: str) -> dict[str, Any]:
-    """Return what a training run left beside its weights: tokens seen, seconds, data's digests."""
+    """Return what a training run left beside its weights: tokens seen, seconds, data's digests.
+
+    The seconds are those of training steps, as `train.seconds` counts them.
+    """
     log = Path(model) / "log.jsonl"
     if not log.exists():
         return {}
@@ -221,7 +224,8 @@ def training(model: str) -> dict[str, Any]:
         return {}
     seconds, before = 0.0, 0
     for record in timed:
-        seconds += (record["tokens"] - before) / record["tokens_per_s"]
+        if record["step"] > 1:  # the first one compiles
+            seconds += (record["tokens"] - before) / record["tokens_per_s"]
         before = record["tokens"]
     asked = (read(Path(model) / "run.json") or {}).get("asked", {})
     return {"tokens": before, "seconds": seconds, "data": asked.get("data", [])}

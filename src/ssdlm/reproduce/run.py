@@ -19,7 +19,7 @@ from ssdlm.reproduce.order import Findings, Order, find, named
 from ssdlm.reproduce.scale import scale_of
 
 TABLES = ("table1", "table2", "table3", "figures")
-STAGES = ("generate", "evaluate", "page", "both")
+STAGES = ("generate", "read", "evaluate", "page", "both")
 
 
 def reproduce(
@@ -56,7 +56,11 @@ def reproduce(
     if stage in ("generate", "both"):
         make(order, wanted)
         record(table, order)
-    if stage == "generate":
+    if stage == "read":
+        from ssdlm.reproduce.measuring import read_cells
+
+        read_cells(order, wanted)
+    if stage in ("generate", "read"):
         return []
     if stage != "page":
         from ssdlm.reproduce.measuring import measure

@@ -67,6 +67,8 @@ class Scale:
     T: tuple[int, ...] = (1000, 2500)
     samplers: tuple[str, ...] = ("top_p=0.9", "top_p=0.95", "typical_p=0.2", "typical_p=0.95")
     """How the autoregressive models draw."""
+    free_top_p: tuple[float, ...] = ()
+    """Nuclei of our own sampler, beside the one that a model's folder names."""
     seeds: tuple[int, ...] = SEEDS
     """Runs of each autoregressive sampler; their spread is reported."""
     seed: int = 0
@@ -143,6 +145,7 @@ def mini() -> Scale:
         projections=("sampling", "multi_hot"),
         top_p=(0.0, 0.5, 0.9, 0.95, 0.99),
         T=(64, 200),
+        free_top_p=(0.95, 1.0),
         stories=1000,
         story_holdout=0.2,
         story_init="minilm",
@@ -174,6 +177,7 @@ def toy() -> Scale:
         top_p=(0.0, 0.9),
         T=(2,),
         samplers=("top_p=0.9", "typical_p=0.95"),
+        free_top_p=(0.5,),
         seeds=(1, 2),
         calls=(2, 3),
         blocks=(2, 3),

@@ -27,8 +27,12 @@ COLUMNS = {
     "zipf": "Zipf",
     "rep": "Rep",
 }
-DIFFUSION = {"paper": "the paper's recipe", "ours": "ours"}
+DIFFUSION = {"paper": "the paper's recipe", "ours": "ours", "builtin": "the built-in model"}
 """Roles of models of this library; every other role is an autoregressive model."""
+COMPARED = ("paper", "ours")
+"""Those that the paper's sampler is tried on; the built-in model, trained for longer, is extra."""
+OWN = ("ours", "builtin")
+"""Those that have settings of their own."""
 PAPER_SAMPLER = {"grid": "uniform", "rule": "renoise", "rho": 0.0, "returns": "logits"}
 """What the authors' decoder does, whatever a model's own settings are."""
 OPEN_TOP_P = 0.9
@@ -56,7 +60,7 @@ def closed_cells(order: Order, length: int, file: str) -> Iterator[Cell]:
     for role in autoregressive(order):
         for sampler in order.scale.samplers:
             yield from drawn(order, f"{length}/{role}", role, file, length, sampler)
-    for role in DIFFUSION:
+    for role in COMPARED:
         if model := order.model(role):
             for name, options in grid(order, length):
                 yield cell(order, f"{length}/{role}/{name}", Diffusion(model), file, options)
@@ -69,7 +73,7 @@ def open_cells(order: Order, length: int, file: str) -> Iterator[Cell]:
     for role in autoregressive(order):
         for sampler in order.scale.samplers:
             yield next(drawn(order, f"{home}/{role}", role, file, length, sampler, has_gold=False))
-    for role in DIFFUSION:
+    for role in COMPARED:
         if model := order.model(role):
             for name, options in grid(order, length, is_small=True):
                 where = f"{home}/{role}/{name}"
@@ -109,10 +113,14 @@ def grid(
 
 
 def own_settings(order: Order, home: str, file: str, length: int, **rest: Any) -> Iterator[Cell]:
-    """Yield our model with the settings that its folder recommends."""
-    if model := order.model("ours"):
-        options = {"length": length, "seed": order.scale.seed}
-        yield cell(order, f"{home}/ours/own", Diffusion(model), file, options, **rest)
+    """Yield our models with the settings that their folders recommend, and with other nuclei."""
+    options = {"length": length, "seed": order.scale.seed}
+    for role in (role for role in OWN if order.model(role)):
+        author = Diffusion(order.models[role])
+        yield cell(order, f"{home}/{role}/own", author, file, options, **rest)
+        for top_p in order.scale.free_top_p:
+            other = options | {"top_p": top_p}
+            yield cell(order, f"{home}/{role}/own-p{top_p:g}", author, file, other, **rest)
 
 
 def cell(
@@ -257,7 +265,7 @@ def shortlist(ours: Sequence[Line]) -> list[Line]:
     for line in ours:
         rivals = [other for other in ours if is_diffusion(other) and kind(other) == kind(line)]
         rivals.sort(key=lambda other: -(other.values["mauve"] or 0.0))
-        if not is_diffusion(line) or line.label.endswith(", own") or line in rivals[:BEST]:
+        if not is_diffusion(line) or ", own" in line.label or line in rivals[:BEST]:
             kept.append(line)
     return kept
 
@@ -288,7 +296,7 @@ def rows_of(lines: Sequence[Line]) -> str:
 
 def notes(order: Order, found: Findings) -> list[str]:
     """Return what is missing, and how the figures are to be read."""
-    lacking = [role for role in ("twin", *DIFFUSION) if role not in order.models]
+    lacking = [role for role in ("twin", *COMPARED) if role not in order.models]
     said = [f"no model was given as `{role}`; its rows are missing" for role in lacking]
     for length in order.scale.lengths:
         if order.prompt_file(str(length)) is None:

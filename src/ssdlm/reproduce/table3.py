@@ -19,7 +19,7 @@ from ssdlm.reproduce import published
 from ssdlm.reproduce.cell import Cell, Diffusion
 from ssdlm.reproduce.order import Finding, Findings, Order
 from ssdlm.reproduce.page import Page, number, percent, table
-from ssdlm.reproduce.table1 import DIFFUSION, PAPER_SAMPLER
+from ssdlm.reproduce.table1 import COMPARED, DIFFUSION, PAPER_SAMPLER
 
 PROMPTS = "pplm"
 METRICS = ("ppl", "dist")
@@ -378,7 +378,7 @@ def draw(figure: Any, lines: Sequence[Line]) -> None:
 
 def notes(order: Order, found: Findings) -> list[str]:
     """Return what is missing, and how the figures are to be read."""
-    said = [f"no model was given as `{role}`; its rows are missing" for role in DIFFUSION
+    said = [f"no model was given as `{role}`; its rows are missing" for role in COMPARED
             if role not in order.models]  # fmt: skip
     if not order.scale.control_judges:
         said.append("no outside judge was given; name one with --set control_judges=FOLDER")

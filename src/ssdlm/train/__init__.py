@@ -7,7 +7,8 @@
     OUT/run.json               the settings, as asked for and as resolved, and the data's digests
 
 A step is a function of the weights before it, the seed and its number, so a run that was killed and
-started again, or was cut into other micro-batches, does what it would have done.
+started again, or was cut into other micro-batches, does what it would have done. Where the clock is
+to end it (`train.seconds`), the learning rate and the number of steps depend on the machine too.
 """
 
 from __future__ import annotations
@@ -88,25 +89,42 @@ def loop(run: Run, records: runlog.Silent) -> runlog.Record:
     record: runlog.Record = {}
     saved = time.monotonic()
     clock, since = saved, run.step
-    while run.step < run.config.train.steps:
+    first = run.step + 1
+    while run.step < run.plan.steps:
         sums, norm = optimise(run)
         run.step += 1
         if is_logged(run):
             record = describe_step(run, sums, norm)
-            record |= speed(run, run.step - since, time.monotonic() - clock) | validate_if_due(run)
+            steps, seconds = run.step - since, time.monotonic() - clock
+            record |= speed(run, steps, seconds)
+            if since >= first:
+                keep_time(run, steps, seconds)
+            record |= validate_if_due(run)
             records.write(record)
+            clock, since = time.monotonic(), run.step
+        elif run.step == first:  # it was compiled in this one
             clock, since = time.monotonic(), run.step
         records.show(run.step)
         if is_save_due(run, saved):
+            run.clock = run.clock.after(run.step - since, time.monotonic() - clock)
             save_or_tell(run)
             saved = time.monotonic()
             clock, since = saved, run.step
     return record
 
 
+def keep_time(run: Run, steps: int, seconds: float) -> None:
+    """Add the time of some steps to the clock, and let it say anew where the run ends.
+
+    Several processes must agree on that, so the main one's clock is everyone's.
+    """
+    clock = run.clock.after(steps, seconds).ending(run.step, run.config.train)
+    run.clock = distributed.told(run.accelerator, clock) if run.config.train.seconds else clock
+
+
 def optimise(run: Run) -> tuple[Parts, Tensor]:
     """Take one optimiser step; return this process's mean losses and the gradient's norm."""
-    train, accelerator = run.config.train, run.accelerator
+    train, accelerator = run.plan, run.accelerator
     scale = lr_scale(run.step, train, warmup=train.warmup)
     for group in run.optimizer.param_groups:
         group["lr"] = group["peak"] * scale
@@ -165,21 +183,21 @@ def row_seeds(seed: int, use: int, numbers: np.ndarray) -> Seeds:
 
 def is_logged(run: Run) -> bool:
     """Say whether the step just taken gets a line: now and then, and the first and the last."""
-    train = run.config.train
+    train = run.plan
     is_regular = run.step % train.log_every == 0 or run.step in (1, train.steps)
     return is_regular or is_validated(run)
 
 
 def is_validated(run: Run) -> bool:
     """Say whether the step just taken is followed by a validation."""
-    train = run.config.train
+    train = run.plan
     is_regular = train.validate_every > 0 and run.step % train.validate_every == 0
     return len(run.held) > 0 and (is_regular or run.step == train.steps)
 
 
 def describe_step(run: Run, sums: Parts, norm: Tensor) -> runlog.Record:
     """Return the record of the step just taken, its losses those of the whole batch."""
-    train = run.config.train
+    train = run.plan
     losses = run.accelerator.reduce(torch.stack(sums), "mean")
     total, block, next_token = losses.tolist()
     if not math.isfinite(total):
@@ -226,7 +244,7 @@ def is_save_due(run: Run, saved: float) -> bool:
     Where the clock decides, it is the main process's, and several processes ask it only after a
     logged step: to ask is to wait for each other.
     """
-    train = run.config.train
+    train = run.plan
     if run.step == train.steps or (train.save_every > 0 and run.step % train.save_every == 0):
         return True
     if train.save_seconds == 0 or (run.accelerator.num_processes > 1 and not is_logged(run)):
@@ -237,7 +255,7 @@ def is_save_due(run: Run, saved: float) -> bool:
 def save_or_tell(run: Run) -> None:
     """Write a checkpoint; only the last one must not fail for want of space."""
     folder = save(run)
-    is_last = run.step == run.config.train.steps
+    is_last = run.step == run.plan.steps
     if folder is None and is_last and run.accelerator.is_main_process:
         raise OSError(errno.ENOSPC, "no space left for the last checkpoint", str(run.out))
 

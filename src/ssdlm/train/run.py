@@ -9,7 +9,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,16 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from ssdlm import checkpoint, distributed, trainstate
-from ssdlm.config import BlockConfig, Config, DecodeConfig, differences, from_json, to_json
+from ssdlm.config import (
+    BlockConfig,
+    Config,
+    DecodeConfig,
+    EncoderConfig,
+    TrainConfig,
+    differences,
+    from_json,
+    to_json,
+)
 from ssdlm.data.shards import TokenStore
 from ssdlm.data.windows import Windows, held_out
 from ssdlm.files import write_json
@@ -65,6 +74,36 @@ class Run:
     """Optimiser steps done."""
     profile: list[list[float]] = field(default_factory=list)
     """[progress, loss] of the last validation."""
+    clock: Clock = field(default_factory=lambda: Clock())
+
+    @property
+    def plan(self) -> TrainConfig:
+        """The settings of training, their steps as many as the clock leaves."""
+        train = self.config.train
+        return replace(train, steps=self.clock.end) if self.clock.end else train
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How long a run has trained, over all its processes' lives, and when it is to end."""
+
+    seconds: float = 0.0
+    """Of training alone: without compiling, validations and checkpoints."""
+    steps: int = 0
+    """The steps they took."""
+    end: int = 0
+    """The step after which `train.seconds` will be over; 0: not known, or not asked for."""
+
+    def after(self, steps: int, seconds: float) -> Clock:
+        """Return the clock some steps later."""
+        return Clock(self.seconds + seconds, self.steps + steps, self.end)
+
+    def ending(self, step: int, train: TrainConfig) -> Clock:
+        """Return the clock with the end that the speed so far leads to, seen from a step."""
+        if train.seconds == 0 or self.seconds == 0:
+            return self
+        left = (train.seconds - self.seconds) * self.steps / self.seconds
+        return replace(self, end=min(train.steps, step + max(0, round(left))))
 
 
 def start(config: Config, folders: list[Path], out: Path, *, fresh: bool) -> Run:
@@ -142,6 +181,8 @@ def resolve(config: Config, stores: list[TokenStore]) -> Config:
         )
     if is_block and model.V == 0:
         model = replace(model, V=sizes[0])
+    if isinstance(model, EncoderConfig) and model.backbone.get("vocab_size") == 0:
+        model = replace(model, backbone=model.backbone | {"vocab_size": sizes[0]})
     if is_warm(folder_of(train.init)):
         train = replace(train, warmup=train.rewarmup)
     return replace(config, model=model, train=train)
@@ -253,6 +294,7 @@ def describe(run: Run, folder: Path) -> None:
     write_json(folder / SETTINGS, to_json(config))
     state = {
         "step": run.step,
+        "clock": asdict(run.clock),
         "groups": [{"steps": group.get("steps", 0)} for group in run.optimizer.param_groups],
         "ema_steps": run.ema.steps if run.ema is not None else 0,
         "scaler": scaler.state_dict() if scaler is not None else {},
@@ -280,6 +322,7 @@ def restore(run: Run, folder: Path) -> None:
     """Take a run to where a checkpoint left it; every process reads the files."""
     state = checkpoint.read_json(folder / STATE)
     run.step = state["step"]
+    run.clock = Clock(**state.get("clock", {}))
     run.profile = json.loads((folder / PROFILE).read_text(encoding="utf-8"))
     weights = load_file(folder / checkpoint.WEIGHTS)
     for name, value in trainstate.unique_tensors(run.denoiser).items():
