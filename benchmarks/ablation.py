@@ -42,7 +42,7 @@ LEVELS = (0.25, 0.325, 0.4, 0.475, 0.55, 0.7)
 WARM_UP = 6
 """Steps before the clock starts: the first ones compile."""
 QUIET = ("validate_sequences=0", "tensorboard=false", "ema=0")
-QUIET += ("own_share=0", "ramp_share=0", "block_lengths=")
+QUIET += ("own_share=0", "ramp_share=0", "block_lengths=", "context_share=0")
 PAPER_IO = ("has_evidence=false", "is_shifted=false", "has_tied_simplex=false")
 ONE_BLOCK = ("objective=one_block", "micro_batch=128", "share_c=128")
 UNIFORM = ("levels=uniform", "stratify=false")

@@ -34,7 +34,7 @@ from ssdlm.recipes import mini
 from ssdlm.shapes import Tokens
 from ssdlm.train.run import Run
 
-QUIET = ("validate_sequences=0", "tensorboard=false", "ema=0")
+QUIET = ("validate_sequences=0", "tensorboard=false", "ema=0", "context_share=0")
 WIDTHS = (0.0, 8.0, 3.0, 1.0)
 """Of the windows that bounds are taken along; 0: all positions share one level."""
 TEXT_WIDTHS = (1.0, 4.0, 0.0)

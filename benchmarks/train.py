@@ -37,7 +37,7 @@ WARM_UP, LEAST_STEPS = 6, 20
 """Optimiser steps before and while the clock runs; a CPU takes two at least."""
 ROBERTA = {"model_type": "roberta", "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 ROBERTA |= {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-QUIET = ("validate_sequences=0", "tensorboard=false")
+QUIET = ("validate_sequences=0", "tensorboard=false", "context_share=0")
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from ssdlm import train as training
 from ssdlm.api import SSDLM
 from ssdlm.config import EncoderConfig
 from ssdlm.data.shards import TokenStore
+from ssdlm.noise import mix
 from ssdlm.recipes import paper_mini
 from ssdlm.train import configure, train
-from ssdlm.train.weights import count_tokens
+from ssdlm.train.weights import build, count_tokens, initialised
 from tests import tiny
 from tests.processes import SMALL, make_store, run_together, spawn
 
@@ -152,7 +153,7 @@ def test_micro_batches_do_not_change_the_losses(store, tmp_path):
 
 @pytest.mark.parametrize("setting", ["sharding=ddp", "sharding=fsdp"])
 def test_two_processes_give_the_losses_of_one(store, tmp_path, setting):
-    settings = [*SMALL, "ema=0.9", "micro_batch=1", setting]
+    settings = [*SMALL, "ema=0.9", "micro_batch=1", "context_share=0.3", setting]
     alone = spawn(settings, [store], tmp_path / "one")
     run_together(settings, [store], tmp_path / "two", count=2)
     alone.join(120)
@@ -220,8 +221,6 @@ def test_init_starts_from_a_checkpoints_weights_alone(store, trained, tmp_path):
 
 
 def test_init_reads_raw_or_averaged_weights_also_in_bf16(store, trained, tmp_path):
-    from ssdlm.train.weights import initialised
-
     newest = trained / "checkpoints" / "step-12"
     for kind, name in (("raw", "model"), ("ema", "ema")):
         denoiser = initialised(configure("tiny", [f"init={trained}", f"init_from={kind}"]))
@@ -249,6 +248,19 @@ def test_a_twin_is_trained_validated_and_resumed(store, tmp_path):
     assert 0 < report.resumed < 12 and losses(report.out) == losses(whole.out)
 
 
+def test_the_context_stream_may_be_trained_alone_at_first(store, tmp_path):
+    settings = [*SMALL, "context_share=0.34", "log_every=1", "weight_decay=0", "keep=3"]
+    report = train(configure("tiny", settings), data=[store], out=tmp_path)
+    assert [line["block"] == 0 for line in log_of(report.out)] == [True] * 4 + [False] * 8
+    first = load_file(tmp_path / "checkpoints" / "step-4" / "model.safetensors")
+    last = load_file(tmp_path / "checkpoints" / "step-12" / "model.safetensors")
+    torch.manual_seed(mix(0, 0))
+    fresh = build(configure("tiny", [*settings, f"V={len(first['words'])}"]).model)
+    assert torch.equal(first["own_embed"], fresh.own_embed)
+    assert not torch.equal(first["words"], fresh.words)
+    assert not torch.equal(last["own_embed"], fresh.own_embed)
+
+
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # a CPU without bf16 says so
 def test_the_optimiser_and_schedule_variants_run(store, tmp_path):
     settings = [*SMALL, "optimizer=muon", "schedule=wsd", "steps=4", "precision=bf16", "clip=0"]
@@ -268,6 +280,7 @@ def test_tensorboard_gets_the_losses(store, tmp_path):
         (["model.V=10"], "vocabulary of 10 and the data one of 64"),
         (["max_len=100000"], "less than one sequence"),
         (["objective=one_block", "max_len=8"], "no room for a context"),
+        (["objective=one_block", "context_share=0.5"], "context_share=0.5 is of objective=all_bl"),
         (["init=nowhere"], "not the folder of an SSD-LM checkpoint"),
         (["data.weights=1,2"], "2 numbers for 1 data folders"),
         (["tracker=wandb"], "not installed"),
@@ -290,13 +303,15 @@ def test_the_unigram_counts_the_training_tokens(store):
 
 
 def let_steps_take_a_second(monkeypatch, *, die_at: int = 0) -> None:
-    """Make time stand still but for steps: the first of a process takes 100 s, as if compiled."""
-    now, real = [0.0], training.optimise
+    """Make time stand still but for steps: the first of each kind takes 100 s, as if compiled."""
+    now, seen, real = [0.0], set(), training.optimise
 
     def optimise(run):
         if run.step == die_at > 0:
             raise KeyboardInterrupt
-        now[0] += 1.0 if now[0] else 100.0
+        kind = training.is_context_alone(run)
+        now[0] += 1.0 if kind in seen else 100.0
+        seen.add(kind)
         return real(run)
 
     monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -318,6 +333,18 @@ def test_a_run_by_the_clock_ends_in_time_whatever_it_compiled(
     assert report.step == (12 if log_every == 50 else 21)
     assert report.validation is not None
     assert (tmp_path / "model.safetensors").exists()
+
+
+def test_by_the_clock_the_context_comes_first_for_its_share_of_the_time(
+    store, tmp_path, monkeypatch
+):
+    let_steps_take_a_second(monkeypatch)
+    settings = [*BY_THE_CLOCK, "context_share=0.5", "log_every=1"]
+    report = train(configure("tiny", settings), data=[store], out=tmp_path)
+    assert report.step == 22  # two of them were compiled
+    is_alone = [line["block"] == 0 for line in log_of(tmp_path)]
+    assert is_alone == sorted(is_alone, reverse=True)
+    assert 9 <= sum(is_alone) <= 12
 
 
 def test_by_the_clock_the_learning_rate_falls_to_the_end(store, tmp_path, monkeypatch):

@@ -214,6 +214,8 @@ class TrainConfig:
     """one_block: how many consecutive sequences share a context length (the authors: 24)."""
     block_lengths: tuple[int, ...] = ()
     """all_blocks: each step cuts its sequences into blocks of one of these; empty: model.B."""
+    context_share: float = 0.0
+    """all_blocks: share of the run, its beginning, that trains the context stream alone."""
     loss: Literal["cross_entropy", "l2"] = "cross_entropy"
     """Of a noised token: -log p(token), or the squared distance of p from the token's one-hot."""
     reduction: Literal["sum", "mean"] = "mean"
@@ -331,7 +333,16 @@ class TrainConfig:
         ):
             value = getattr(self, name)
             require(value >= 0, f"train.{name}", value, "use 0 or more")
-        for name in ("ema", "beta1", "beta2", "cooldown", "lr_end", "own_share", "ramp_share"):
+        for name in (
+            "ema",
+            "beta1",
+            "beta2",
+            "cooldown",
+            "lr_end",
+            "own_share",
+            "ramp_share",
+            "context_share",
+        ):
             value = getattr(self, name)
             require(0 <= value <= 1, f"train.{name}", value, "use 0 to 1")
         require(self.widest_ramp > 0, "train.widest_ramp", self.widest_ramp, "use more than 0")

@@ -48,11 +48,13 @@ class Examples:
     """Where each example stands in the step's whole batch, (N,)."""
     step_seed: int
     """One for the step, whichever examples these are."""
+    is_context_alone: bool = False
+    """Whether no block is noised in this step."""
 
     def to(self, device: torch.device) -> Examples:
         """Return the examples on a device, sent so that nobody waits for it."""
         parts = (send(part, device) for part in (self.tokens, self.seeds, self.places))
-        return Examples(*parts, step_seed=self.step_seed)
+        return Examples(*parts, self.step_seed, self.is_context_alone)
 
 
 @dataclass(frozen=True)
@@ -124,9 +126,11 @@ class AllBlocks(nn.Module):
     def forward(self, examples: Examples) -> Parts:
         """Return the losses of some examples, noised as their seeds say."""
         config, examples = self.denoiser.config, examples.to(self.denoiser.device)
-        if config.block_weight == 0:
+        if config.block_weight == 0 or examples.is_context_alone:
             next_token = self.denoiser.context_loss(examples.tokens)
             total = config.next_token_weight * next_token
+            if config.block_weight > 0:
+                total = total + self.denoiser.no_blocks()
             return Parts(total, torch.zeros_like(total).detach(), next_token.detach())
         length = examples.tokens.shape[1]
         blocks = self.blocks(length, examples.step_seed)

@@ -74,6 +74,7 @@ def mini() -> Config:
             steps=20_000,
             batch=256,
             block_lengths=(25, 25, 10, 5),
+            context_share=0.4,
             own_share=0.1,
             ramp_share=0.6,
             optimizer="muon",
@@ -143,7 +144,8 @@ def paper_mini() -> Config:
 def twin() -> Config:
     """The autoregressive twin of `mini`: the context stream alone, and no block is noised."""
     own = mini()
-    return replace(own, model=replace(own.model, block_weight=0.0))
+    model, train = own.model, own.train
+    return Config(replace(model, block_weight=0.0), own.data, replace(train, context_share=0.0))
 
 
 def tiny() -> Config:

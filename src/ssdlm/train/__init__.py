@@ -89,8 +89,10 @@ def loop(run: Run, records: runlog.Silent) -> runlog.Record:
     record: runlog.Record = {}
     saved = time.monotonic()
     clock, since = saved, run.step
-    first = run.step + 1
+    first, was_alone = run.step + 1, None
     while run.step < run.plan.steps:
+        if (is_alone := is_context_alone(run)) is not was_alone:
+            first, was_alone = run.step + 1, is_alone
         sums, norm = optimise(run)
         run.step += 1
         if is_logged(run):
@@ -173,7 +175,13 @@ def examples(run: Run, places: np.ndarray) -> Examples:
         row_seeds(train.seed, EXAMPLES, numbers),
         torch.from_numpy(places),
         mix(train.seed, STEP, run.step),
+        is_context_alone(run),
     )
+
+
+def is_context_alone(run: Run) -> bool:
+    """Say whether the coming step trains the context stream alone."""
+    return run.step < run.turn
 
 
 def row_seeds(seed: int, use: int, numbers: np.ndarray) -> Seeds:
@@ -184,7 +192,7 @@ def row_seeds(seed: int, use: int, numbers: np.ndarray) -> Seeds:
 def is_logged(run: Run) -> bool:
     """Say whether the step just taken gets a line: now and then, and the first and the last."""
     train = run.plan
-    is_regular = run.step % train.log_every == 0 or run.step in (1, train.steps)
+    is_regular = run.step % train.log_every == 0 or run.step in (1, run.turn, train.steps)
     return is_regular or is_validated(run)
 
 

@@ -82,6 +82,11 @@ class Run:
         train = self.config.train
         return replace(train, steps=self.clock.end) if self.clock.end else train
 
+    @property
+    def turn(self) -> int:
+        """How many steps train the context stream alone, before the others."""
+        return round(self.plan.context_share * self.plan.steps)
+
 
 @dataclass(frozen=True)
 class Clock:
@@ -178,6 +183,11 @@ def resolve(config: Config, stores: list[TokenStore]) -> Config:
         raise ValueError(
             f"data.max_len={config.data.max_len} has no room for a context and a block of "
             f"model.B={model.B}; raise data.max_len"
+        )
+    if train.objective == "one_block" and train.context_share > 0:
+        raise ValueError(
+            f"train.context_share={train.context_share:g} is of objective=all_blocks; "
+            "with one_block use 0"
         )
     if is_block and model.V == 0:
         model = replace(model, V=sizes[0])
