@@ -8,7 +8,7 @@ the step's batch; so a batch may be cut into any pieces, for any number of proce
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -53,8 +53,10 @@ class Examples:
 
     def to(self, device: torch.device) -> Examples:
         """Return the examples on a device, sent so that nobody waits for it."""
-        parts = (send(part, device) for part in (self.tokens, self.seeds, self.places))
-        return Examples(*parts, self.step_seed, self.is_context_alone)
+        tokens, seeds, places = (
+            send(part, device) for part in (self.tokens, self.seeds, self.places)
+        )
+        return replace(self, tokens=tokens, seeds=seeds, places=places)
 
 
 @dataclass(frozen=True)
