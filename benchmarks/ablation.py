@@ -23,7 +23,7 @@ import time
 import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ from ssdlm import likelihood
 from ssdlm.config import BlockConfig, Config, EncoderConfig, override
 from ssdlm.data.shards import TokenStore
 from ssdlm.objective import normals
-from ssdlm.recipes import mini, paper_large
+from ssdlm.recipes import mini, paper_large, paper_mini
 from ssdlm.shapes import Tensor, Tokens
 from ssdlm.train import optimise, row_seeds
 from ssdlm.train.run import Run
@@ -115,18 +115,10 @@ def backbone_of(row: Row, args: argparse.Namespace) -> dict[str, Any]:
     """Return the encoder of `mini`'s size, or the one that --init has."""
     if row.kind == "random":
         return json.loads((Path(args.init) / "config.json").read_text(encoding="utf-8"))
-    D, layers = (32, 2) if args.tiny else (512, 8)
-    return {
-        "model_type": "roberta",
-        "vocab_size": args.V,
-        "hidden_size": D,
-        "num_hidden_layers": layers,
-        "num_attention_heads": layers,
-        "intermediate_size": 4 * D,
-        "max_position_embeddings": 258,
-        "type_vocab_size": 1,
-        "pad_token_id": 1,
-    }
+    small = {"hidden_size": 32, "intermediate_size": 128}
+    small |= {"num_hidden_layers": 2, "num_attention_heads": 2}
+    own = cast(EncoderConfig, paper_mini().model).backbone | {"vocab_size": args.V}
+    return own | (small if args.tiny else {})
 
 
 def load_tokens(paths: list[str], limit: int) -> np.ndarray:

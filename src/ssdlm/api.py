@@ -135,12 +135,9 @@ class SSDLM:
         for indices in batches(rows, 1 if is_alone else batch_size, decoding):
             batch = [rows[index] for index in indices]
             tokens, calls = drain(self.steps(batch, decoding, denoiser))
+            passes = max(calls) + self.num_context_passes
             for index, row, ids in zip(indices, batch, tokens.tolist(), strict=True):
-                yield (
-                    index,
-                    row,
-                    self.finish(row, ids, decoding, max(calls) + self.num_context_passes),
-                )
+                yield index, row, self.finish(row, ids, decoding, passes)
 
     @property
     def num_context_passes(self) -> int:
@@ -181,9 +178,9 @@ class SSDLM:
         rows = self.rows(prompts, seed=seed, num_samples=num_samples * best_of)
         asked = {name: options.pop(name) for name in CONSTRAINTS if name in options}
         decoding = decode_config(self.decoding, **options)
-        has_trim = strategy_of(decoding, self.denoiser).trim is not None
+        trim = strategy_of(decoding, self.denoiser).trim
         if any(asked.values()):
-            if has_trim and decoding.returns == "logits":
+            if trim is not None and decoding.returns == "logits":
                 raise ValueError(
                     f"{', '.join(asked)}: with nucleus=network or a temperature, words are certain "
                     "only as they are drawn; use returns=w_0"

@@ -11,8 +11,11 @@ from typing import Any
 
 
 def write(path: Path, writer: Callable[[Path], Any]) -> None:
-    """Call `writer` with a temporary name beside `path`, then rename: all of a file or nothing."""
-    temporary = path.with_name(f"{path.name}.tmp")
+    """Call `writer` with a temporary name beside `path`, then rename: all of a file or nothing.
+
+    Each process has a name of its own, so several may write the same file.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         writer(temporary)
         temporary.chmod(0o644)

@@ -138,7 +138,7 @@ class Strategy:
     unwanted: tuple[int, ...] = ()
     """Tokens that are not written, unless a constraint leaves no other."""
     trim: Trim | None = None
-    """What no token may be drawn from, apart from the projection's own nucleus."""
+    """How the network's share of the logits is cut and sharpened, before they are projected."""
     stop: Stop = field(default_factory=never)
     """When to leave early."""
     returns: str = "logits"

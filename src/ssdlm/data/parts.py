@@ -180,7 +180,8 @@ def remove_strays(out_dir: Path, journal: Journal) -> None:
             if path.name not in known:
                 path.unlink()
     for name in (INDEX, JOURNAL):
-        (out_dir / f"{name}.tmp").unlink(missing_ok=True)
+        for path in out_dir.glob(f"{name}*.tmp"):
+            path.unlink()
 
 
 @contextlib.contextmanager

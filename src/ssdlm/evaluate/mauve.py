@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ssdlm.evaluate.judge import NOT_KEPT, Arrays, Judge, Readings, is_encoder
+from ssdlm.evaluate.judge import Judge, is_encoder
 from ssdlm.evaluate.perplexity import Observe, batches, ignore, pad
+from ssdlm.evaluate.readings import NOT_KEPT, Arrays, Readings
 from ssdlm.evaluate.samples import Pool
 
 MAX_TEXT_TOKENS = 256

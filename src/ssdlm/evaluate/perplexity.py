@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ssdlm.evaluate.judge import NOT_KEPT, Arrays, Judge, Readings
+from ssdlm.evaluate.judge import Judge
+from ssdlm.evaluate.readings import NOT_KEPT, Arrays, Readings
 from ssdlm.evaluate.samples import Pool
 
 ABSURD = 1e4

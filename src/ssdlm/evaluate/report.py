@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ssdlm.files import write
+
 Interval = list[float]
 
 PERCENT = ("mauve", "dist", "rep", "self_bleu", "control")
@@ -38,10 +40,8 @@ class Report:
         """Write the report as JSON, whole or not at all."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         text = json.dumps(asdict(self), indent=2, allow_nan=False)
-        unfinished.write_text(text + "\n", encoding="utf-8")
-        os.replace(unfinished, path)
+        write(path, lambda unfinished: unfinished.write_text(text + "\n", encoding="utf-8"))
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Name, figure, interval and gold figure of each metric, as shown."""

@@ -26,18 +26,10 @@ from ssdlm.evaluate.figures import (
     perplexity_figures,
     perplexity_remarks,
 )
-from ssdlm.evaluate.judge import (
-    MINILM,
-    NOT_KEPT,
-    SMOLLM2,
-    Judge,
-    Readings,
-    has_minilm,
-    load_encoder,
-    load_judge,
-)
+from ssdlm.evaluate.judge import MINILM, SMOLLM2, Judge, has_minilm, load_encoder, load_judge
 from ssdlm.evaluate.mauve import features_of, mauve
 from ssdlm.evaluate.perplexity import surprise
+from ssdlm.evaluate.readings import NOT_KEPT, Readings
 from ssdlm.evaluate.report import Report
 from ssdlm.evaluate.samples import Pool, Rows, has_tokens, read_gold, read_pools, refuse_mixed
 

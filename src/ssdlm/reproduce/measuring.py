@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ssdlm.evaluate.judge import Judge, Readings, load_judge
+from ssdlm.evaluate.judge import Judge, load_judge
+from ssdlm.evaluate.readings import Readings
 from ssdlm.evaluate.run import evaluate, read_texts
 from ssdlm.files import sha256, write_json
 from ssdlm.progress import bar

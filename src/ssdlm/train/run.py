@@ -52,6 +52,29 @@ WEIGHTS, STEP, DROPOUT, HELD_OUT = range(4)
 """What a run's seed is used for."""
 
 
+@dataclass(frozen=True)
+class Clock:
+    """How long a run has trained, over all its processes' lives, and when it is to end."""
+
+    seconds: float = 0.0
+    """Of training alone: without compiling, validations and checkpoints."""
+    steps: int = 0
+    """The steps they took."""
+    end: int = 0
+    """The step after which `train.seconds` will be over; 0: not known, or not asked for."""
+
+    def after(self, steps: int, seconds: float) -> Clock:
+        """Return the clock some steps later."""
+        return Clock(self.seconds + seconds, self.steps + steps, self.end)
+
+    def ending(self, step: int, train: TrainConfig) -> Clock:
+        """Return the clock with the end that the speed so far leads to, seen from a step."""
+        if train.seconds == 0 or self.seconds == 0:
+            return self
+        left = (train.seconds - self.seconds) * self.steps / self.seconds
+        return replace(self, end=min(train.steps, step + max(0, round(left))))
+
+
 @dataclass
 class Run:
     """All that a run holds while it goes on."""
@@ -74,7 +97,7 @@ class Run:
     """Optimiser steps done."""
     profile: list[list[float]] = field(default_factory=list)
     """[progress, loss] of the last validation."""
-    clock: Clock = field(default_factory=lambda: Clock())
+    clock: Clock = field(default_factory=Clock)
 
     @property
     def plan(self) -> TrainConfig:
@@ -86,29 +109,6 @@ class Run:
     def turn(self) -> int:
         """How many steps train the context stream alone, before the others."""
         return round(self.plan.context_share * self.plan.steps)
-
-
-@dataclass(frozen=True)
-class Clock:
-    """How long a run has trained, over all its processes' lives, and when it is to end."""
-
-    seconds: float = 0.0
-    """Of training alone: without compiling, validations and checkpoints."""
-    steps: int = 0
-    """The steps they took."""
-    end: int = 0
-    """The step after which `train.seconds` will be over; 0: not known, or not asked for."""
-
-    def after(self, steps: int, seconds: float) -> Clock:
-        """Return the clock some steps later."""
-        return Clock(self.seconds + seconds, self.steps + steps, self.end)
-
-    def ending(self, step: int, train: TrainConfig) -> Clock:
-        """Return the clock with the end that the speed so far leads to, seen from a step."""
-        if train.seconds == 0 or self.seconds == 0:
-            return self
-        left = (train.seconds - self.seconds) * self.steps / self.seconds
-        return replace(self, end=min(train.steps, step + max(0, round(left))))
 
 
 def start(config: Config, folders: list[Path], out: Path, *, fresh: bool) -> Run:
