@@ -31,6 +31,8 @@ COLUMNS = {
     "dist-2": "Dist-2",
     "dist-3": "Dist-3",
 }
+EVEN_LAM = 10.0
+"""Beyond this a plot's lambdas are spaced by their logarithm."""
 PANELS = {
     "control_external": "external accuracy, %",
     "control_internal": "internal accuracy, %",
@@ -372,7 +374,8 @@ def draw(figure: Any, lines: Sequence[Line]) -> None:
             if points:
                 axes.plot(*zip(*points, strict=True), "o-", label=setting)
         axes.set(xlabel="lambda", title=title)
-        axes.set_xscale("symlog", linthresh=1.0)
+        if max(line.lam for line in lines) > EVEN_LAM:
+            axes.set_xscale("symlog", linthresh=EVEN_LAM)
         axes.legend(fontsize="small")
 
 
