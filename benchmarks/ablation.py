@@ -30,10 +30,11 @@ import torch
 from runs import Pace, count_parameters, free, make_run, write_store
 
 from ssdlm import likelihood
-from ssdlm.config import BlockConfig, Config, EncoderConfig, override
+from ssdlm.config import BlockConfig, Config, EncoderConfig
 from ssdlm.data.shards import TokenStore
 from ssdlm.objective import normals
 from ssdlm.recipes import mini, paper_large, paper_mini
+from ssdlm.settings import override
 from ssdlm.shapes import Tensor, Tokens
 from ssdlm.train import optimise, row_seeds
 from ssdlm.train.run import Run

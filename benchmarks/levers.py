@@ -29,8 +29,9 @@ from ablation import held_rows, load_tokens, noise_after, train_for
 from runs import count_parameters, free, make_run, write_store
 
 from ssdlm import SSDLM, checkpoint, likelihood
-from ssdlm.config import Config, override
+from ssdlm.config import Config
 from ssdlm.recipes import mini
+from ssdlm.settings import override
 from ssdlm.shapes import Tokens
 from ssdlm.train.run import Run
 

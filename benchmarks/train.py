@@ -27,8 +27,9 @@ import numpy as np
 import torch
 from runs import Pace, count_parameters, make_run, write_store
 
-from ssdlm.config import BlockConfig, Config, EncoderConfig, override
+from ssdlm.config import BlockConfig, Config, EncoderConfig
 from ssdlm.recipes import mini, paper_large
+from ssdlm.settings import override
 from ssdlm.train import examples, optimise
 from ssdlm.train.run import Run
 

@@ -17,6 +17,7 @@ SRC = Path(__file__).resolve().parents[1] / "src" / "ssdlm"
 ROWS = [
     ["shapes", "config"],
     [
+        "settings",
         "schedule",
         "simplex",
         "noise",

@@ -12,18 +12,9 @@ from pathlib import Path
 import pytest
 
 from ssdlm import config as config_module
-from ssdlm.config import (
-    BlockConfig,
-    Config,
-    DataConfig,
-    EncoderConfig,
-    TrainConfig,
-    differences,
-    from_json,
-    override,
-    to_json,
-)
+from ssdlm.config import BlockConfig, Config, DataConfig, EncoderConfig, TrainConfig
 from ssdlm.recipes import RECIPES
+from ssdlm.settings import differences, from_json, override, to_json
 
 
 def test_a_dotted_key_sets_its_field():

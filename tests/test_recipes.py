@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ssdlm.checkpoint import build
-from ssdlm.config import BlockConfig, EncoderConfig, override
+from ssdlm.config import BlockConfig, EncoderConfig
 from ssdlm.recipes import (
     RECIPES,
     mini,
@@ -18,6 +18,7 @@ from ssdlm.recipes import (
     recipe,
     tiny,
 )
+from ssdlm.settings import override
 from ssdlm.updates import author_groups, lr_scale
 from tests import tiny as tiny_models
 

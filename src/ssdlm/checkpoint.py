@@ -19,18 +19,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ssdlm.config import (
-    DENOISERS,
-    BlockConfig,
-    DecodeConfig,
-    EncoderConfig,
-    choose,
-    from_json,
-    to_json,
-)
+from ssdlm.config import BlockConfig, DecodeConfig, EncoderConfig, choose
 from ssdlm.denoiser.encoder import EncoderDenoiser, masked_lm
 from ssdlm.files import write, write_json
 from ssdlm.quantise import dequantise, quantise
+from ssdlm.settings import DENOISERS, from_json, to_json
 from ssdlm.shelf import PREFIX, builtin_folder
 
 CONFIG, WEIGHTS, DECODING = "config.json", "model.safetensors", "generation_config.json"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_type_hints
 
-from ssdlm.config import nearest, parse
+from ssdlm.settings import nearest, parse
 
 
 @dataclass(frozen=True)

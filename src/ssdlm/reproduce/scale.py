@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import get_type_hints
 
-from ssdlm.config import nearest, parse
+from ssdlm.settings import nearest, parse
 
 PAPER_TOP_P = (0.0, 0.1, 0.2, 0.5, 0.7, 0.9, 0.95, 0.99)
 SEEDS = (2022, 2023, 2024, 2025, 2026)

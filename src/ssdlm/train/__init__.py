@@ -26,11 +26,12 @@ import numpy as np
 import torch
 
 from ssdlm import checkpoint, distributed, runlog, validation
-from ssdlm.config import Config, override, to_json
+from ssdlm.config import Config
 from ssdlm.data.windows import keys
 from ssdlm.noise import mix
 from ssdlm.objective import Examples, Parts
 from ssdlm.recipes import recipe
+from ssdlm.settings import override, to_json
 from ssdlm.shapes import Seeds, Tensor
 from ssdlm.train.run import DROPOUT, HELD_OUT, STEP, Run, averaged, save, start
 from ssdlm.train.weights import folder_of, is_ours

@@ -20,22 +20,14 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from ssdlm import checkpoint, distributed, trainstate
-from ssdlm.config import (
-    BlockConfig,
-    Config,
-    DecodeConfig,
-    EncoderConfig,
-    TrainConfig,
-    differences,
-    from_json,
-    to_json,
-)
+from ssdlm.config import BlockConfig, Config, DecodeConfig, EncoderConfig, TrainConfig
 from ssdlm.data.shards import TokenStore
 from ssdlm.data.windows import Windows, held_out
 from ssdlm.files import write_json
 from ssdlm.noise import mix
 from ssdlm.objective import AllBlocks, Levels, OneBlock
 from ssdlm.optim import Ema, MuonAdamW
+from ssdlm.settings import differences, from_json, to_json
 from ssdlm.shapes import Tensor, Tokens
 from ssdlm.train.weights import EMA, build, first_denoiser, folder_of, is_warm
 from ssdlm.updates import optimizer_of
