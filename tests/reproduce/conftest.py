@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -41,7 +41,8 @@ def toy(tmp_path_factory) -> Toy:
     root, decoding = tmp_path_factory.mktemp("toy"), DecodeConfig(length=6, B=(3,), T=2)
     torch.manual_seed(0)
     block = BlockDenoiser(BlockConfig(V=tiny.V, D=16, num_layers=1, num_heads=2, B=3))
-    SSDLM(block, tiny.tokenizer(), decoding).save_pretrained(root / "ours")
+    own = replace(decoding, grid="staggered", width=1.0, nucleus="network", returns="w_0")
+    SSDLM(block, tiny.tokenizer(), own).save_pretrained(root / "ours")
     SSDLM(tiny.encoder(), tiny.tokenizer(), decoding).save_pretrained(root / "paper")
     (root / "judge").mkdir()
     save_judge(root / "judge")

@@ -1,8 +1,12 @@
 """How large an experiment is."""
 
+from dataclasses import fields
+
 import pytest
 
+from ssdlm import DecodeConfig
 from ssdlm.reproduce.scale import SCALES, Scale, mini, paper, scale_of
+from ssdlm.reproduce.table1 import PAPER_SAMPLER
 
 
 def test_the_papers_scale_has_the_papers_numbers():
@@ -43,3 +47,13 @@ def test_fields_are_overridden_by_name():
 def test_a_wrong_override_is_named(name, overrides, message):
     with pytest.raises(ValueError, match=message):
         scale_of(name, overrides)
+
+
+def test_the_papers_sampler_leaves_nothing_of_a_models_own():
+    varied = {"length", "B", "T", "projection", "top_p"}
+    ends_or_steers = {"stop_at_end", "never_end", "gradient", "threshold", "band"}
+    of_other_grids = {"width"}
+    names = {item.name for item in fields(DecodeConfig)}
+    assert set(PAPER_SAMPLER) == names - varied - ends_or_steers - of_other_grids
+    authors = DecodeConfig()
+    assert {name: getattr(authors, name) for name in PAPER_SAMPLER} == PAPER_SAMPLER

@@ -33,7 +33,15 @@ COMPARED = ("paper", "ours")
 """Those that the paper's sampler is tried on; the built-in model, trained for longer, is extra."""
 OWN = ("ours", "builtin")
 """Those that have settings of their own."""
-PAPER_SAMPLER = {"grid": "uniform", "rule": "renoise", "rho": 0.0, "returns": "logits"}
+PAPER_SAMPLER = {
+    "grid": "uniform",
+    "nucleus": "logits",
+    "temperature": 1.0,
+    "rule": "renoise",
+    "rho": 0.0,
+    "returns": "logits",
+    "early_exit": False,
+}
 """What the authors' decoder does, whatever a model's own settings are."""
 OPEN_TOP_P = 0.9
 """Without gold, the nuclei from here on are tried, at the first T."""
