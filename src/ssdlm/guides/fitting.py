@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ssdlm.guides.classifiers import frame_ids, has_independent_labels, longest_text
 from ssdlm.shapes import Context, Simplex, Tensor
 
-LAMS = {"logits": 2000.0, "simplex": 10.0, "words": 5.5}
+LAMS = {"logits": 2000.0, "simplex": 10.0, "words": 5.0}
 """The weight of a guide that suggests none, by where its gradient is taken; the first is the
 largest of the paper's."""
 
