@@ -3,11 +3,14 @@
     python benchmarks/quality.py write builtin:mini --prompts reviews=FILE --out runs/quality
     python benchmarks/quality.py judge runs/quality
     python benchmarks/quality.py draw runs/quality --picture docs/quality.svg
+    python benchmarks/quality.py compare runs/quality "reviews, uniform, 64" "reviews, window 1, 64"
 
 `write` decodes 50 tokens after each prompt (of `ssdlm prompts`, which gives their gold) in every
 way of `plans`, into a file each; `judge` puts perplexity with an interval over prompts, distinct-n
 and repetition of every file, and of its gold, into judged.jsonl; `draw` makes tables and a picture
-of that. What is done is not done again. The first source of prompts is the one that sweeps use.
+of that; `compare` prints log ratios of perplexities to the first of some files that have the same
+prompts, with intervals over these. What is done is not done again. The first source of prompts is
+the one that sweeps use.
 """
 
 from __future__ import annotations
@@ -159,9 +162,8 @@ def judge(args: argparse.Namespace) -> None:
 def figures(rows: list[tuple[str, str, list[int]]], judge: Any) -> dict[str, Any]:
     """Return the figures of texts, each with its prompt and its ids."""
     from ssdlm.evaluate import diversity, perplexity
-    from ssdlm.evaluate.samples import Pool, Sample
 
-    pools = [Pool(prompt, (Sample(text, tuple(tokens)),)) for prompt, text, tokens in rows]
+    pools = pools_of(rows)
     one, surprise = np.ones(len(pools)), perplexity.surprise(pools, judge)
     draws = np.random.default_rng(0).multinomial(len(pools), one / len(pools), 1000)
     interval = np.quantile([surprise.micro(draw.astype(float)) for draw in draws], [0.025, 0.975])
@@ -171,6 +173,36 @@ def figures(rows: list[tuple[str, str, list[int]]], judge: Any) -> dict[str, Any
         **{f"dist-{n}": diversity.distinct(pools, n).of(one) for n in (1, 2, 3)},
         "rep": diversity.repetition(pools).of(one),
     }
+
+
+def pools_of(rows: list[tuple[str, str, list[int]]]) -> list[Any]:
+    """Return texts, each with its prompt and its ids, as the library pools them."""
+    from ssdlm.evaluate.samples import Pool, Sample
+
+    return [Pool(prompt, (Sample(text, tuple(tokens)),)) for prompt, text, tokens in rows]
+
+
+def compare(args: argparse.Namespace) -> None:
+    """Print the log ratios of files' perplexities to the first one's, prompt by prompt."""
+    from ssdlm.evaluate import perplexity
+    from ssdlm.evaluate.bootstrap import Bootstrap
+    from ssdlm.evaluate.judge import load_judge
+
+    judge, first = load_judge(args.judge), None
+    for name in args.names:
+        rows = read(Path(args.out) / f"{name}.jsonl")
+        pools = pools_of([(row["prompt"], row["text"], row["tokens"]) for row in rows])
+        found = perplexity.surprise(pools, judge)
+        first = first or (found, [pool.prompt for pool in pools])
+        if [pool.prompt for pool in pools] != first[1]:
+            raise SystemExit(f"error: {name!r} has other prompts than {args.names[0]!r}")
+
+        def ratio(weights: np.ndarray, found: Any = found, base: Any = first[0]) -> float:
+            return float(np.log(found.micro(weights) / base.micro(weights)))
+
+        bootstrap = Bootstrap(len(pools))
+        low, high = bootstrap.interval(ratio) or (0.0, 0.0)
+        print(f"{name}: {bootstrap.estimate(ratio):.2f} [{low:.2f}, {high:.2f}]", flush=True)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -249,6 +281,11 @@ def main() -> None:
     stage.set_defaults(run=draw)
     stage.add_argument("out", help="folder of the texts")
     stage.add_argument("--picture", help="where to draw perplexity against calls")
+    stage = stages.add_parser("compare", help="print ratios of perplexities over the same prompts")
+    stage.set_defaults(run=compare)
+    stage.add_argument("out", help="folder of the texts")
+    stage.add_argument("names", nargs="+", metavar="NAME", help="files without .jsonl")
+    stage.add_argument("--judge", default="smollm2", help="folder or Hub id (default smollm2)")
     args = parser.parse_args()
     args.run(args)
 

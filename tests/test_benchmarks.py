@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -163,6 +164,12 @@ def test_quality_is_written_judged_and_drawn(load, monkeypatch, capsys, tmp_path
     told = capsys.readouterr().out
     assert all(f"| {name} |" in told for name in names)
     assert "</svg>" in (tmp_path / "calls.svg").read_text()
+    pair = ["words, uniform, 4", "words, warped, 4"]
+    run(quality.main, monkeypatch, ["compare", out, *pair, *judge[2:]])
+    same, other = capsys.readouterr().out.splitlines()
+    ppl = {row["name"]: row["ppl"] for row in judged}
+    assert same == "words, uniform, 4: 0.00 [0.00, 0.00]"
+    assert f": {math.log(ppl['warped, 4'] / ppl['uniform, 4']):.2f} [" in other
 
 
 def run(main, monkeypatch, args: list[str]) -> None:
