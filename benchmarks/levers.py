@@ -171,6 +171,8 @@ def main() -> None:
     args = parser.parse_args()
     fitting = [name for name in ROWS if not (args.init and name in FROM_NOTHING)]
     names = args.rows.split(",") if args.rows else fitting
+    if strange := [name for name in names if name not in fitting]:
+        parser.error(f"--rows {','.join(strange)}: give some of {', '.join(fitting)}")
     out, results = Path(args.out), []
     out.mkdir(parents=True, exist_ok=True)
     tokens, held = load_tokens(args.data, args.tokens), args.sequences * (40 if args.tiny else 200)

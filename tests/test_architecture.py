@@ -263,6 +263,43 @@ def not_ascii(sources: Sources) -> list[str]:
     ]
 
 
+def names_used(node: ast.AST, bound: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Yield the names that are read in a node and not bound by a comprehension around them."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in bound:
+        yield node.id
+    for part in getattr(node, "generators", ()):
+        bound |= {name.id for name in ast.walk(part.target) if isinstance(name, ast.Name)}
+    for child in ast.iter_child_nodes(node):
+        yield from names_used(child, bound)
+
+
+def names_hidden_by_comprehensions(sources: Sources) -> list[str]:
+    """Python 3.12 runs comprehensions in their function's frame, and once took one name for two."""
+    return [
+        f"{module}:{node.lineno} {name} is a comprehension's variable and a global name"
+        for module, text in sources.items()
+        for tree in [ast.parse(text)]
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp)
+        for name in sorted(
+            {
+                part.id
+                for item in node.generators
+                for part in ast.walk(item.target)
+                if isinstance(part, ast.Name)
+            }
+            & set(names_used(function))
+            & {
+                thing.name
+                for thing in tree.body
+                if isinstance(thing, ast.FunctionDef | ast.ClassDef)
+            }
+        )
+    ]
+
+
 RULES = [
     unplaced_modules,
     forbidden_names,
@@ -272,6 +309,7 @@ RULES = [
     heavy_on_load,
     libraries_behind_the_door,
     not_ascii,
+    names_hidden_by_comprehensions,
 ]
 
 
@@ -315,6 +353,11 @@ def test_the_package_keeps_the_rule(rule):
             libraries_behind_the_door,
             {"cli": "from ssdlm.data import prepare", "data": "import numpy", "data.prepare": ""},
             "data:1 imports numpy",
+        ),
+        (
+            names_hidden_by_comprehensions,
+            {"loss": "def a(x):\n    return [a for a in x] + [a(b) for b in x]\n"},
+            "loss:2 a is",
         ),
         (not_ascii, {"loss": "\n# \N{GREEK SMALL LETTER LAMDA}"}, "loss:2"),
     ],

@@ -132,7 +132,7 @@ def page(order: Order, found: Findings) -> Page:
     measured = [name for name, finding in found.items() if finding.report is not None]
     values = {name: figures(found, name, columns) for name in measured}
     heading = ["", *columns.values(), "tokens seen", "training s", "writing s"]
-    rows = [shown(f"[paper] {label}", row, columns) for label, row in printed()]
+    rows = [shown(f"[paper] {method}", row, columns) for method, row in printed()]
     rows += [shown(label(name), values[name], columns, cost(found, [name])) for name in measured]
     parts = [introduction(order, found), table(heading, rows)]
     return Page("Diffusion-LM and ours on stories", parts, {"rows": values}, notes(order, found))
