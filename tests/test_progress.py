@@ -27,6 +27,16 @@ def test_away_from_a_terminal_there_is_a_line_now_and_then_and_one_at_the_end(ca
     assert capsys.readouterr().err == "read 7  no end known\n"
 
 
+def test_no_time_is_foretold_before_anything_is_done(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    with progress.bar("read", 20, done=5) as show:
+        show(5, "first file")
+        show(6, "second file")
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "read 5/20  first file"
+    assert second.endswith("second file  0 s left")
+
+
 def test_a_terminal_gets_a_bar(capsys, monkeypatch):
     pytest.importorskip("rich")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)

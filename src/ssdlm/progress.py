@@ -40,8 +40,9 @@ def plain_lines(what: str, total: int, begun: int) -> Show:
         if now - spoke < SECONDS_BETWEEN_LINES and done != total:
             return
         spoke = now
-        left = (now - start) / max(done - begun, 1) * (total - done)
-        end = f"/{total:,}  {said}  {left:.0f} s left" if total else f"  {said}"
+        end = f"/{total:,}  {said}" if total else f"  {said}"
+        if total and done > begun:
+            end += f"  {(now - start) / (done - begun) * (total - done):.0f} s left"
         print(f"{what} {done:,}{end}", file=sys.stderr, flush=True)
 
     return show
