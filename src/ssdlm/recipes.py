@@ -100,7 +100,7 @@ def paper_mini() -> Config:
     """The paper's recipe at the size of `mini`: an encoder from random weights, for one GPU.
 
     One block of each sequence, t drawn evenly, AdamW; batch, learning rate and data are for minutes
-    instead of days. A rate of 5e-4 after 100 steps left it at the frequencies of words (docs/log.md).
+    instead of days. A rate of 5e-4 after 100 steps left it at word frequencies (docs/log.md).
     """
     large, own = paper_large(), mini()
     backbone = {

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 
 from ssdlm import schedule, simplex
 from ssdlm.config import BlockConfig
-from ssdlm.denoiser.block import MAX_SNR, BlockCache, BlockDenoiser, Earlier
+from ssdlm.denoiser.block import BlockCache, BlockDenoiser, Earlier
+from ssdlm.denoiser.network import MAX_SNR
 from ssdlm.grid import Uniform
 from ssdlm.kernels.noisy_logits import noisy_logits
 from ssdlm.levels import block_index, earlier_noise

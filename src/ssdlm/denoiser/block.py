@@ -10,29 +10,25 @@ a clean left side and pure noise elsewhere the two tasks are one, and what is le
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from ssdlm import schedule
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser import row_by_row
-from ssdlm.denoiser.attention import causal_mask, noisy_bias, rotation
-from ssdlm.denoiser.layer import Layer, norm
+from ssdlm.denoiser.attention import causal_mask, noisy_bias
+from ssdlm.denoiser.layer import norm
+from ssdlm.denoiser.network import BlockNetwork
 from ssdlm.kernels.cross_entropy import block_cross_entropy, clean_cross_entropy
 from ssdlm.kernels.noisy_logits import Noisy, noisy_logits
 from ssdlm.kernels.padding import pad_prior, pad_table, padded
 from ssdlm.kernels.soft_embedding import chunks, soft_embedding
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 
-MAX_SNR = 30.0
-"""Evidence stops growing here: the token is certain, and exp stays finite."""
-NUM_TIME_FEATURES = 16
 NOISY_WEIGHTS = ("start", "own_embed", "simplex_embed", "time_embed", "self_embed")
 
 
@@ -61,80 +57,13 @@ class BlockCache:
     """What a position without evidence reads."""
 
 
-class BlockDenoiser(nn.Module):
+class BlockDenoiser(BlockNetwork):
     """logits_theta of Eq. 13 as network + ell, with the context computed once."""
-
-    log_unigram: Tensor
-
-    def __init__(self, config: BlockConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.V, self.K, self.max_len = config.V, config.K, None
-        self.has_fast_loss = True
-        self.has_memory = config.has_self_conditioning
-        width = config.D
-        self.words = nn.Parameter(torch.randn(config.V, width))
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
-        self.register_buffer("log_unigram", torch.full((config.V,), -math.log(config.V)))
-        if config.is_shifted:
-            self.start = nn.Parameter(torch.zeros(width))
-        if config.has_tied_simplex:
-            self.own_embed = nn.Parameter(torch.randn(width, width) * width**-0.5)
-        else:
-            self.simplex_embed = nn.Parameter(torch.randn(config.V, width))
-        if config.has_time:
-            self.time_embed = nn.Parameter(torch.zeros(width, NUM_TIME_FEATURES))
-        if not config.has_tied_head:
-            self.head = nn.Parameter(torch.zeros(config.V, width))
-        if config.has_self_conditioning:
-            self.self_embed = nn.Parameter(torch.zeros(width, width))
 
     @classmethod
     def from_config(cls, config: BlockConfig) -> BlockDenoiser:
         """Build the network of a configuration, with random weights."""
         return cls(config)
-
-    @property
-    def device(self) -> torch.device:
-        return self.words.device
-
-    @property
-    def stack(self) -> list[Layer]:
-        return cast(list[Layer], list(self.layers))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision that the streams run in: the weights', or what autocast says."""
-        kind = self.device.type
-        is_mixed = torch.is_autocast_enabled(kind)
-        return torch.get_autocast_dtype(kind) if is_mixed else self.words.dtype
-
-    @property
-    def prior(self) -> Tensor:
-        """What is known of a token before any evidence; the paper's form has no such thing."""
-        return self.log_unigram if self.config.has_evidence else torch.zeros_like(self.log_unigram)
-
-    @torch.no_grad()
-    def set_unigram(self, counts: Tensor) -> None:
-        """Store the smoothed log frequencies of the training tokens."""
-        smoothed = counts.double() + 1.0
-        self.log_unigram.copy_((smoothed / smoothed.sum()).log())
-
-    def compile_layers(self) -> None:
-        """Compile the layers for training on all blocks; one compiled layer serves them all.
-
-        Single blocks come after contexts of many lengths, and on those inductor fails.
-        """
-        for layer in self.stack:
-            layer.is_compiled = True
-
-    @torch.no_grad()
-    def store_by_columns(self) -> None:
-        """Lay the layers' matrices out as a CPU multiplies them fastest; their values stay."""
-        for layer in self.stack:
-            for weight in (layer.qkv, layer.out, layer.up, layer.down):
-                columns = weight.flatten(0, -2).t().contiguous()
-                weight.data = columns.t().unflatten(0, weight.shape[:-1])
 
     def prefill(self, context: Context) -> BlockCache:
         config = self.config
@@ -233,23 +162,6 @@ class BlockDenoiser(nn.Module):
         x = self.enter(soft, torch.cat((last, soft[:, :-1, : self.config.D]), 1), progress, blank)
         hidden, _ = self.run(x, self.places(past.shape[4], x.shape[1]), None, past, at)
         return self.to_logits(hidden) + read
-
-    def evidence(self, w_t: Tensor, progress: Tensor) -> Tensor:
-        """Return ell, what a noisy state says by itself; nothing where it is not read so."""
-        if not self.config.has_evidence:
-            return torch.zeros_like(w_t)
-        progress = progress.reshape(*progress.shape, *[1] * (2 - progress.dim()))
-        return self.gain(progress).unsqueeze(-1) * w_t.float()
-
-    def gain(self, progress: Tensor) -> Tensor:
-        """Return what w_t is multiplied by: 2 sqrt(a) / (K (1 - a)), which makes it evidence, or 1.
-
-        Beyond MAX_SNR the evidence keeps its mean there.
-        """
-        if not self.config.has_evidence:
-            return torch.ones_like(progress, dtype=torch.float32)
-        snr = schedule.snr(progress).clamp(max=MAX_SNR)
-        return (2 * snr / (self.K * schedule.cosine(progress).sqrt())).float()
 
     def noised(self, tokens: Block, progress: Tensor, z: Simplex) -> Noisy:
         """Return noised tokens in factors: gain * w_t, up to a constant a position."""
@@ -408,84 +320,3 @@ class BlockDenoiser(nn.Module):
         noised = torch.cat((start, soft[:, :-1, : self.config.D]), 1)
         is_first = F.pad(blocks[1:] != blocks[:-1], (1, 0), value=True).to(self.device)
         return torch.where(is_first.unsqueeze(-1), clean, noised)
-
-    def run(
-        self,
-        x: Tensor,
-        places: Tensor,
-        mask: Tensor | None,
-        past: Tensor,
-        at: slice = slice(None),
-    ) -> tuple[Tensor, Tensor]:
-        """Run positions that also see `past`; return the output `at` some, and all keys, values."""
-        turn, new = self.turn(places), []
-        for layer, seen in zip(self.stack, past.unbind(1), strict=True):
-            query, *key_value = layer.project(x, turn)
-            if layer is self.layers[-1]:  # of the rest, nobody reads the output
-                query, x = query[:, :, at], x[:, at]
-            new.append(torch.stack(key_value, 1))
-            key, value = torch.cat((seen, new[-1]), 3).unbind(1)
-            x = layer.update(x, query, key, value, mask)
-        return norm(x), torch.stack(new, 1)
-
-    def blank(self) -> Tensor:
-        """Return what a position without evidence reads: the mean word under the prior."""
-        return self.prior.softmax(-1).to(self.dtype) @ self.tables()
-
-    def enter(self, soft: Tensor, left: Tensor, progress: Tensor, blank: Tensor) -> Tensor:
-        """Return what a noisy position starts from: its neighbour, its own evidence, its level.
-
-        Evidence and level enter as what they add to knowing nothing, which adds nothing.
-        """
-        own = soft[..., -self.config.D :] - blank[-self.config.D :]
-        if self.config.has_tied_simplex:
-            own = F.linear(own, self.own_embed.to(own.dtype))
-        x = own + left if self.config.is_shifted else own
-        if self.config.has_time:
-            x = x + F.linear(level_features(progress).to(x.dtype), self.time_embed.to(x.dtype))
-        return x
-
-    def believed(self, belief: Tensor, soft: Tensor) -> Tensor:
-        """Return what a belief adds to the evidence alone."""
-        news = belief - soft[..., : self.config.D]
-        return F.linear(news, self.self_embed.to(news.dtype))
-
-    def places(self, num_past: int, num_new: int) -> Tensor:
-        """Return where noisy positions stand: at the token they read, or at the one they are."""
-        first = num_past - self.config.is_shifted
-        return torch.arange(first, first + num_new, device=self.device)
-
-    def turn(self, places: Tensor) -> Tensor:
-        return rotation(places, self.config.D // self.config.num_heads)
-
-    def embed(self, tokens: Block) -> Tensor:
-        return F.embedding(tokens, self.words).to(self.dtype)
-
-    def last_word(self, context: Context) -> Tensor:
-        """Return what stands before a block, (N, 1, D): a word, or the start of a text."""
-        if context.shape[1] == 0 and self.config.is_shifted:
-            return self.start.to(self.dtype).expand(len(context), 1, -1)
-        return self.embed(context[:, -1:])
-
-    def tables(self) -> Tensor:
-        """Return what simplexes are multiplied by: the words, and W_diff where it is apart."""
-        if self.config.has_tied_simplex:
-            return self.words.to(self.dtype)
-        return torch.cat((self.words, self.simplex_embed), 1).to(self.dtype)
-
-    def output_table(self) -> Tensor:
-        """Return the output head (V, D); tied, it is scaled to start small."""
-        if self.config.has_tied_head:
-            return (self.words / self.config.D).to(self.dtype)
-        return self.head.to(self.dtype)
-
-    def to_logits(self, hidden: Tensor) -> Tensor:
-        """Return next-token or network logits; the prior is in them, evidence is not."""
-        return (hidden @ self.output_table().T).float() + self.prior
-
-
-def level_features(progress: Tensor) -> Tensor:
-    """Return snr / (snr + c) for c from 0.003 to 100, (..., 16): sigmoids of log snr, or 0."""
-    snr = schedule.snr(progress).clamp(max=MAX_SNR).float().unsqueeze(-1)
-    scale = torch.logspace(-2.5, 2.0, NUM_TIME_FEATURES, device=progress.device)
-    return snr / (snr + scale)
