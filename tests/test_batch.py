@@ -94,6 +94,22 @@ def test_a_bad_option_leaves_no_file_behind(model, source, tmp_path):
     assert list(tmp_path.iterdir()) == before
 
 
+def test_a_later_prompt_that_cannot_be_continued_is_named_before_anything_is_written(
+    model, tmp_path
+):
+    source = tmp_path / "prompts.jsonl"
+    source.write_text("".join(json.dumps({"prompt": f"abc {end}"}) + "\n" for end in "fghijx"))
+    with pytest.raises(ValueError, match=r"prompt 6 of .*prompts.jsonl: no text of 2 tokens"):
+        write(model, source, tmp_path / "out.jsonl", length=2, must="y", must_not="x y")
+    source.write_text('{"prompt": "a"}\n{"prompt": "\\ud800"}\n')
+    with pytest.raises(ValueError, match=r"prompt 2 of .*prompts.jsonl: .* is not UTF-8"):
+        write(model, source, tmp_path / "out.jsonl")
+    source.write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"line 1 is not JSON \(too deep\)"):
+        write(model, source, tmp_path / "out.jsonl")
+    assert list(tmp_path.iterdir()) == [source]
+
+
 def test_an_empty_file_is_refused(model, tmp_path):
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(ValueError, match="has no prompts"):

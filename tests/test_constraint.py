@@ -92,7 +92,7 @@ def check(model: SSDLM, made, *, length, must=(), must_not=(), suffix="", pin=No
     elif not options.get("stop_at_end"):
         assert len(made.tokens) == total
     assert len(made.tokens) <= total
-    if options.get("stop_at_end"):
+    if options.get("stop_at_end") or options.get("never_end"):
         assert tokenizer.end_of_text not in made.tokens
 
 
@@ -124,6 +124,7 @@ def random_case(rng: random.Random, letters: str) -> dict:
         "early_exit": rng.random() < 0.3,
         "stop_at_end": rng.random() < 0.3,
         "end_at_sentence": rng.random() < 0.3,
+        "never_end": rng.random() < 0.5,
     }
     if case["returns"] == "logits" and rng.random() < 0.2:
         case["projection"] = "mean"

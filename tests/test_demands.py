@@ -15,6 +15,7 @@ def model():
 def test_options_are_for_all_prompts_or_one_each():
     assert wishes(2, must="a", must_not=["b"]) == [Wish(("a",), ("b",))] * 2
     assert wishes(2, must=[["a"], []], suffix=["", "x"]) == [Wish(("a",)), Wish(suffix="x")]
+    assert wishes(2, end_at_sentence=[True, False]) == [Wish(end_at_sentence=True), Wish()]
     assert wishes(1, pin={3: "x", 1: "y"}) == [Wish(pin=((1, "y"), (3, "x")))]
 
 
@@ -27,6 +28,9 @@ def test_options_are_for_all_prompts_or_one_each():
         ({"must": ["caf\u00e9"]}, "cannot be written with this tokenizer"),
         ({"must": [""]}, "must='' is not a word"),
         ({"must_not": ["a", ""]}, "must_not='' is not a word; write one"),
+        ({"must_not": ["\ufffd"]}, "is how broken bytes are shown, not a character; leave it out"),
+        ({"end_at_sentence": "yes"}, "end_at_sentence='yes' is not one for each of 1 prompts"),
+        ({"end_at_sentence": ["yes"]}, "end_at_sentence='yes' is neither True nor False"),
         ({"must": ["\udc80"]}, "is not UTF-8; save or type it as UTF-8"),
         ({"must": [3]}, "3 is not a word or a list of words"),
         ({"must": [["a"], ["b"]]}, "is not one for each of 1 prompts; give one each"),
@@ -53,6 +57,14 @@ def test_what_cannot_be_done_is_refused_in_one_line(model, options, message):
 def test_words_need_a_tokenizer():
     with pytest.raises(ValueError, match="words need a tokenizer, and this model has none"):
         SSDLM(tiny.encoder()).generate([[1, 2]], must=["a"])
+
+
+def test_what_a_sign_makes_possible_is_not_refused(model):
+    made = model.generate("x", must=["ab"], must_not=["ab "])
+    assert " ab" in made.text
+    assert "ab " not in made.text
+    for suffix in (" ok. ", " ok.\n", " 'ok.'"):
+        assert model.generate("x", suffix=suffix, end_at_sentence=True).text.endswith(suffix)
 
 
 def test_words_that_only_just_fit_are_placed(model):

@@ -2,13 +2,14 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 
-from ssdlm import guides
+from ssdlm import SSDLM, guides
 from ssdlm.guides import builtin_guides, classifier_guide, guide_from, split_wish, wishes
-from ssdlm.guides.classifiers import frame_ids
+from ssdlm.guides.classifiers import frame_ids, label_index
 from ssdlm.guides.fitting import suggested_lam
 from tests import tiny
 
@@ -61,8 +62,19 @@ def test_labels_go_by_name_or_number(folder):
     with pytest.raises(ValueError, match="label='happy' is not one of") as caught:
         classifier_guide(folder, "happy")
     assert "0: negative, 1: neutral, 2: positive" in str(caught.value)
-    with pytest.raises(ValueError, match="label=3 is not one of"):
+    with pytest.raises(ValueError, match="label=3 is not one of") as caught:
         classifier_guide(folder, 3)
+    assert str(folder) in str(caught.value)
+
+
+def test_a_label_that_is_called_by_a_number_is_meant_by_its_name():
+    names = {0: "-1", 1: "0", 2: "1"}
+    assert [label_index(names, name) for name in ("-1", "0", "1", "2")] == [0, 1, 2, 2]
+    assert [label_index(names, number) for number in (0, 1, 2)] == [0, 1, 2]
+    cases = {0: "Yes", 1: "yes", 2: "no"}
+    assert [label_index(cases, name) for name in ("Yes", "yes", "NO")] == [0, 1, 2]
+    with pytest.raises(ValueError, match="label='YES' is not one of"):
+        label_index(cases, "YES")
 
 
 def test_another_vocabulary_without_tokenizers_is_refused(folder):
@@ -73,6 +85,9 @@ def test_another_vocabulary_without_tokenizers_is_refused(folder):
 def test_tokens_are_matched_by_their_strings():
     rows = guides.rows_by_string(["b", "a", "<eot>"], ["a", "x", "b", "</s>"], 2, 3)
     assert rows.tolist() == [2, 0, 3]
+    # RoBERTa's vocabulary has GPT-2's end of text as well, untrained.
+    rows = guides.rows_by_string(["a", "<eot>"], ["<s>", "</s>", "a", "<eot>"], 1, 1)
+    assert rows.tolist() == [2, 1]
     with pytest.raises(ValueError, match=r"lacks 2 of the model's 3 tokens \(such as 'q', 'z'\)"):
         guides.rows_by_string(["a", "q", "z"], ["a"], None, None)
 
@@ -116,7 +131,10 @@ def test_a_model_that_is_no_classifier_is_refused(tmp_path):
     tiny.encoder().backbone.save_pretrained(tmp_path / "masked-lm")
     with pytest.raises(ValueError, match="no trained weights for classifier"):
         classifier_guide(tmp_path / "masked-lm", 0)
+    (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="is not a sequence classifier that can be loaded"):
+        classifier_guide(tmp_path / "empty", 0)
+    with pytest.raises(ValueError, match="nor a folder of that name"):
         classifier_guide(tmp_path / "nothing", 0)
 
 
@@ -128,6 +146,8 @@ def test_a_model_that_is_no_classifier_is_refused(tmp_path):
         ("toxicity!=toxic:30.5", "toxicity", "toxic", True, 30.5),
         ("cardiffnlp/twitter-roberta=2:2000", "cardiffnlp/twitter-roberta", "2", False, 2000.0),
         ("runs/lr=3/guide=a", "runs/lr=3/guide", "a", False, None),
+        ("runs/a!b!=a", "runs/a!b", "a", True, None),
+        (" sentiment = positive : 5 ", "sentiment", "positive", False, 5.0),
     ],
 )
 def test_a_wish_names_classifier_label_and_weight(text, name, label, avoid, lam):
@@ -135,11 +155,58 @@ def test_a_wish_names_classifier_label_and_weight(text, name, label, avoid, lam)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "sentiment", "=positive", "!=positive", "a=", "a=b:", "a=b:x"]
+    "text",
+    ["", "sentiment", "=positive", "!=positive", "a=", "a=b:", "a=b:x", "a==b", "a!!=b", "a=b:nan"],
 )
 def test_what_is_no_wish_is_refused(text):
     with pytest.raises(ValueError, match="is not CLASSIFIER=LABEL"):
         split_wish(text)
+
+
+@pytest.mark.parametrize("number", ["-1", "inf", "1e300"])
+def test_a_weight_that_cannot_be_meant_is_refused(number):
+    with pytest.raises(ValueError, match="is not a weight from 0 to 1e") as caught:
+        split_wish(f"sentiment=positive:{number}")
+    assert f"control 'sentiment=positive:{number}'" in str(caught.value)
+
+
+def test_a_label_cannot_be_sought_and_avoided(folder):
+    model = SSDLM(tiny.encoder(), tiny.tokenizer())
+    for other in (f"{folder}!=positive", f"{folder}!=2:3"):
+        with pytest.raises(ValueError, match="'positive' is to be sought and avoided"):
+            model.plan("a", control=[f"{folder}=positive", other])
+    model.plan("a", control=[f"{folder}=positive", f"{folder}!=neutral"])
+    assert model.plan("a", control=None)[2] is model.denoiser
+    with pytest.raises(ValueError, match="reduction='max'"):
+        model.controlled(f"{folder}=positive", None, "max", model.decoding)
+
+
+def test_a_classifier_that_could_not_steer_is_refused_in_one_line(folder, tmp_path):
+    from transformers import T5Config, T5ForSequenceClassification
+
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    T5ForSequenceClassification(T5Config(vocab_size=tiny.V, **sizes)).save_pretrained(
+        tmp_path / "t5"
+    )
+    with pytest.raises(ValueError, match="is an encoder with a decoder"):
+        classifier_guide(tmp_path / "t5", 0)
+    guide = classifier_guide(folder, 0)
+    guide.classifier.classifier.out_proj.weight.fill_(torch.nan)
+    guide.classifier.save_pretrained(tmp_path / "nan")
+    with pytest.raises(ValueError, match="has weights that are no numbers"):
+        classifier_guide(tmp_path / "nan", 0)
+    strings = tuple(f"t{number}" for number in range(tiny.V + 1))
+    longer = replace(guide, token_strings=strings)
+    with pytest.raises(ValueError, match=f"embeddings of {tiny.V} tokens and a tokenizer of"):
+        longer.fit(V=tiny.V + 1, token_strings=strings)
+
+
+@pytest.mark.parametrize("told", [[1], "abc", {"logits": "5"}])
+def test_a_suggested_weight_that_is_no_number_is_named(folder, told):
+    guide = classifier_guide(folder, 0)
+    guide.classifier.config.guide_lam = told
+    with pytest.raises(ValueError, match=r"guide_lam=.* is no weight; write a number"):
+        guide.suggested("logits")
 
 
 def test_an_unknown_bare_name_lists_what_there_is():

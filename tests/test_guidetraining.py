@@ -219,6 +219,12 @@ def test_the_learning_rate_rises_and_falls():
         (["holdout=1"], "holdout=1.0 is not between 0 and 1"),
         (["dropout=1"], "dropout=1.0 is not a share"),
         (["lr=0"], "lr=0.0 does not learn"),
+        (["lr=inf"], "lr=inf is not a finite number"),
+        (["lam=nan"], "lam=nan is not a finite number"),
+        (["lam=-5"], "lam=-5.0 is negative"),
+        (["max_len=2"], "max_len=2 has no room for a text"),
+        (["seed=99999999999999999999"], "seed=99999999999999999999 is not a whole number from 0"),
+        (["lr=1e9", "epochs=1"], "broke the guide; lower lr"),
         (["eps=0"], "eps=0.0, weight_decay=0.01: use more than 0"),
         (["epoch=3"], "no setting 'epoch'; the nearest is 'epochs'"),
         (["epochs=many"], "epochs"),
@@ -238,6 +244,16 @@ def test_bad_data_is_refused_and_leaves_nothing(data, tmp_path):
     one.write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}')
     with pytest.raises(ValueError, match="no text of label"):
         train_guide([one], out=tmp_path / "g", tokenizer=data / "tokenizer")
+    for text, label in (("\\ud800", "x"), ("a", "\\ud800")):
+        one.write_text(f'{{"text": "{text}", "label": "{label}"}}')
+        with pytest.raises(ValueError, match="line 1 is not UTF-8"):
+            train_guide([one], out=tmp_path / "g", tokenizer=data / "tokenizer")
+    one.write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="line 1 is not JSON: it is too deep"):
+        train_guide([one], out=tmp_path / "g", tokenizer=data / "tokenizer")
+    one.write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}')
+    with pytest.raises(ValueError, match="holds all the texts of the data"):
+        train_guide([one], out=tmp_path / "g", test=one, tokenizer=data / "tokenizer")
     one.write_text('{"text": "a", "label": "strange"}')
     with pytest.raises(ValueError, match="label 'strange' in the test is not in the training"):
         train(data, tmp_path / "g", test=one)

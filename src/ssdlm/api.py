@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from ssdlm.demands import Planner
 from ssdlm.denoiser import Denoiser, WindowDenoiser
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.guides import ClassifierGuide, guide_from
-from ssdlm.guides.fitting import suggested_lam
+from ssdlm.guides.fitting import check_lam, refuse_contradictions, suggested_lam
 from ssdlm.noise import RowNoise
 from ssdlm.rows import Draft, Generation, Row, batches
 from ssdlm.sampler import Step, generate
@@ -163,7 +162,7 @@ class SSDLM:
         seed: int | Sequence[int] = 0,
         num_samples: int = 1,
         best_of: int = 1,
-        control: Control | Sequence[Control] = (),
+        control: Control | Sequence[Control] | None = (),
         lam: float | Sequence[float] | None = None,
         reduction: Literal["sum", "mean"] = "sum",
         **options: Any,
@@ -255,15 +254,17 @@ class SSDLM:
 
     def controlled(
         self,
-        control: Control | Sequence[Control],
+        control: Control | Sequence[Control] | None,
         lam: float | Sequence[float] | None,
         reduction: Any,
         decoding: DecodeConfig,
     ) -> Denoiser:
         """Return the denoiser, nudged by the guides if there are any, each with its own weight."""
         if isinstance(control, str) or not isinstance(control, Sequence):
-            control = [control]
+            control = [] if control is None else [control]
+        choose("reduction", reduction, ("sum", "mean"))
         guides = [self.guide(one) for one in control]
+        refuse_contradictions(guides)
         own = [suggested_lam(guide, decoding.gradient) for guide in guides]
         given = [lam] * len(own) if isinstance(lam, float | int) else lam
         weights = own if given is None else list(given)
@@ -272,8 +273,7 @@ class SSDLM:
                 f"{len(weights)} values of lam for {len(guides)} guides; give one each"
             )
         for weight in weights:
-            if not math.isfinite(weight):
-                raise ValueError(f"lam={weight} is not a finite number; 2000 is the paper's most")
+            check_lam(weight)
         if not guides:
             return self.denoiser
         terms = [(self.fit(guide), weight) for guide, weight in zip(guides, weights, strict=True)]
@@ -286,6 +286,10 @@ class SSDLM:
     def guide(self, control: Control) -> ClassifierGuide | LogProb:
         """Return the guide that a string wishes for, where the model is; others as they are."""
         if not isinstance(control, str):
+            if not isinstance(control, ClassifierGuide) and not callable(control):
+                raise ValueError(
+                    f"control={control!r} is no guide; give sentiment=positive, say, or a function"
+                )
             return control
         return guide_from(control, device=str(self.denoiser.device))
 
@@ -313,7 +317,9 @@ class SSDLM:
         if decoding.never_end and not decoding.stop_at_end and self.tokenizer:
             strategy = replace(strategy, unwanted=(self.tokenizer.end_of_text,))
         if plans := [row.plan for row in rows if row.plan is not None]:
-            denoiser = constrained(denoiser, plans, isinstance(self.denoiser, BlockDenoiser))
+            has_levels = isinstance(self.denoiser, BlockDenoiser)
+            denoiser = constrained(denoiser, plans, has_levels, strategy.unwanted)
+            strategy = replace(strategy, unwanted=())  # else a legal token could be lost to one
             if decoding.returns == "w_0":
                 strategy = replace(strategy, project=denoiser.guard(strategy.project))
         yield from generate(

@@ -70,11 +70,11 @@ class Matcher:
         return frozenset(i for i in items if i[2]) | begun(self, False)
 
     def find(self, text: bytes) -> str | None:
-        """Return a word that occurs in the text on its own, if one does."""
+        """Return a word that occurs on its own in a text, as far as the text tells."""
         for number, word in enumerate(self.words):
             alone = Matcher(self.words[number : number + 1])
             items = begun(alone, False)
-            for byte in text + b" ":
+            for byte in text:
                 items, has_match = alone.step(items, byte)
                 if has_match:
                     return word

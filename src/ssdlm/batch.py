@@ -58,8 +58,7 @@ def generate_file(
     run = digest(lines, settings | {"num_samples": num_samples})
     if target.exists():
         return finished(target, run, len(lines) * num_samples)
-    first = lines[0]["prompt"]
-    model.plan([first], num_samples=num_samples, **options)  # bad options leave no file behind
+    refuse_bad(model, source, lines, num_samples=num_samples, **options)
     part = target.with_name(target.name + ".part")
     done = resume(part, run, num_samples)
     size = PROMPTS_AT_A_TIME.get(model.device.type, MANY)
@@ -84,6 +83,20 @@ def generate_file(
     return len(lines) * num_samples
 
 
+def refuse_bad(model: Writer, source: Path, lines: list[dict[str, Any]], **options: Any) -> None:
+    """Raise on options, or on a prompt, that cannot be written to, before any file is begun."""
+    model.plan([lines[0]["prompt"]], **options)
+    try:
+        model.plan([line["prompt"] for line in lines], **options)
+    except ValueError:
+        for number, line in enumerate(lines, start=1):
+            try:
+                model.plan([line["prompt"]], **options)
+            except ValueError as error:
+                raise ValueError(f"prompt {number} of {source}: {error}") from error
+        raise
+
+
 def read_prompts(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a JSON-lines file, each an object with a text under `prompt`."""
     lines = []
@@ -101,8 +114,9 @@ def read_prompt(raw: bytes, where: str) -> dict[str, Any]:
         line = json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError:
         raise ValueError(f"{where} is not UTF-8; save the file as UTF-8") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where} is not JSON ({error.msg}); mend or remove it") from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        told = getattr(error, "msg", "too deep")
+        raise ValueError(f"{where} is not JSON ({told}); mend or remove it") from None
     if not isinstance(line, dict) or not isinstance(line.get("prompt"), str):
         raise ValueError(f'{where} is not an object with a text "prompt"; mend or remove it')
     return line

@@ -20,7 +20,7 @@ import torch
 
 from ssdlm.denoiser import Around, Denoiser, remember
 from ssdlm.plan import FREE, Plan
-from ssdlm.projection import Projection
+from ssdlm.projection import Projection, shunned
 from ssdlm.shapes import Block, Context, Levels, Simplex, Tensor
 from ssdlm.simplex import to_logits
 
@@ -55,6 +55,8 @@ class constrained(Around):
     plans: Sequence[Plan]
     has_levels: bool = False
     """Whether it takes a noise level for each position: then what is pinned is marked as clean."""
+    unwanted: tuple[int, ...] = ()
+    """Tokens that are not written where another is legal."""
     call: Call | None = field(default=None, repr=False)
 
     @property
@@ -105,7 +107,7 @@ class constrained(Around):
             clean = to_logits(pins.clamp(min=0), V=self.V, K=self.K)
             w_t = torch.where(is_pinned.unsqueeze(-1), clean, w_t)
             progress = levels.masked_fill(is_pinned, 0.0) if self.has_levels else progress
-        return self.denoiser.denoise(cache.inner, w_t, progress)
+        return shunned(self.denoiser.denoise(cache.inner, w_t, progress), self.unwanted)
 
     def guard(self, project: Projection) -> Projection:
         """Return the projection with illegal tokens replaced; for texts that end as w_0."""

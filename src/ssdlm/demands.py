@@ -37,6 +37,10 @@ class Wish:
             for word in getattr(self, name):
                 if not isinstance(word, str) or not word:
                     raise ValueError(f"{name}={word!r} is not a word; write one")
+        if any("\ufffd" in word for word in self.must_not):
+            raise ValueError(
+                "must_not='\\ufffd' is how broken bytes are shown, not a character; leave it out"
+            )
         if not isinstance(self.suffix, str):
             raise ValueError(f"suffix={self.suffix!r} is not a text; give the text after the gap")
         for text in (*self.must, *self.must_not, self.suffix, *(text for _, text in self.pin)):
@@ -51,14 +55,15 @@ def wishes(
     must_not: str | Sequence[Any] = (),
     suffix: str | Sequence[Any] = "",
     pin: Mapping[Any, Any] | Sequence[Any] = (),
-    end_at_sentence: bool = False,
+    end_at_sentence: bool | Sequence[Any] = False,
 ) -> list[Wish]:
     """Return a wish for each prompt; every option is for all of them, or a list with one each."""
     musts = each("must", must, count, is_words, as_words)
     bans = each("must_not", must_not, count, is_words, as_words)
     ends = each("suffix", suffix, count, lambda value: isinstance(value, str), lambda text: text)
     pins = each("pin", pin or {}, count, lambda value: isinstance(value, Mapping), as_pins)
-    return [Wish(*parts, end_at_sentence) for parts in zip(musts, bans, ends, pins, strict=True)]
+    whole = each("end_at_sentence", end_at_sentence, count, is_yes_or_no, as_yes_or_no)
+    return [Wish(*parts) for parts in zip(musts, bans, ends, pins, whole, strict=True)]
 
 
 def each(
@@ -77,6 +82,18 @@ def is_words(value: Any) -> bool:
     return isinstance(value, str) or (
         isinstance(value, Sequence) and all(isinstance(word, str) for word in value)
     )
+
+
+def is_yes_or_no(value: Any) -> bool:
+    """Tell whether a value is a truth value, rather than a list of them."""
+    return isinstance(value, bool)
+
+
+def as_yes_or_no(value: Any) -> bool:
+    """Return a truth value."""
+    if not isinstance(value, bool):
+        raise ValueError(f"end_at_sentence={value!r} is neither True nor False; give one of them")
+    return value
 
 
 def as_words(value: Any) -> tuple[str, ...]:
@@ -156,22 +173,26 @@ class Planner:
     def machine(self, wish: Wish, context: Sequence[int]) -> Automaton:
         """Return the automaton for a wish after a prompt."""
         prompt = b"".join(self.spellings[token] for token in context) if wish.must_not else b""
-        key = wish.must_not, wish.end_at_sentence, Matcher(wish.must_not).after(prompt)
+        # A suffix has been seen to end a sentence, and stays whole.
+        is_sentence = wish.end_at_sentence and not wish.suffix
+        key = wish.must_not, is_sentence, Matcher(wish.must_not).after(prompt)
         if key not in self.machines:
             self.machines[key] = automaton(
                 wish.must_not,
                 self.spellings,
                 prompt=prompt,
                 end_of_text=self.end_of_text,
-                is_sentence=wish.end_at_sentence,
+                is_sentence=is_sentence,
             )
         return self.machines[key]
 
     def word(self, word: str, must_not: tuple[str, ...]) -> Word:
         """Return the tokens of a word, a space before it if it begins with a letter."""
         text = f" {word}" if continues_word(word[0]) else word
-        banned = Matcher(must_not).find(word.encode())
-        if banned is not None:
+        # It is held whatever follows the word, if it is held before a space and a full stop.
+        matcher = Matcher(must_not)
+        banned = matcher.find(word.encode() + b" ")
+        if banned is not None and matcher.find(word.encode() + b".") is not None:
             raise ValueError(f"must={word!r} holds must_not={banned!r}; drop one of them")
         return Word(self.spell("must", text), needs_break=continues_word(word[-1]))
 

@@ -7,7 +7,7 @@ A projection takes logits and one uniform number a position and returns w_hat, b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +23,9 @@ FEW = 512
 
 DIGITS = ((18, 2**13), (9, 2**9), (0, 2**9))
 """How radix selection cuts up a probability's bits: shift and number of values."""
+
+LEAST = -1e4
+"""A logit below all that a network says, yet above what a constraint rules out."""
 
 Projection = Callable[[Simplex, Levels], Simplex]
 
@@ -111,6 +114,13 @@ class Trim:
         if self.top_p >= 1:
             return logits
         return logits.masked_fill(~nucleus(share, self.top_p), -torch.inf)
+
+
+def shunned(logits: Tensor, tokens: Sequence[int]) -> Tensor:
+    """Return the logits with some tokens left for when there is no other."""
+    if not tokens:
+        return logits
+    return logits.index_fill(-1, torch.tensor(tokens, device=logits.device), LEAST)
 
 
 def named(name: str, *, K: float, top_p: float) -> Projection:

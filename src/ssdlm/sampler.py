@@ -16,13 +16,10 @@ import torch
 
 from ssdlm.denoiser import Denoiser, RememberingDenoiser, WindowDenoiser, remember
 from ssdlm.grid import Grid
-from ssdlm.projection import Projection, Trim
+from ssdlm.projection import Projection, Trim, shunned
 from ssdlm.shapes import Block, Context, Levels, Simplex, Tensor
 from ssdlm.simplex import to_ids, to_logits
 from ssdlm.stopping import Stop, never
-
-LEAST = -1e4
-"""A logit below all that a network says, yet above what a constraint rules out."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +133,7 @@ class Strategy:
     rule: StepRule = field(default_factory=Renoise)
     """From one level to the next (Eq. 18)."""
     unwanted: tuple[int, ...] = ()
-    """Tokens that are not written, unless a constraint leaves no other."""
+    """Tokens that are not written."""
     trim: Trim | None = None
     """How the network's share of the logits is cut and sharpened, before they are projected."""
     stop: Stop = field(default_factory=never)
@@ -166,9 +163,7 @@ def denoise_block(
                 logits = said = denoiser.denoise(cache, w_t, level, previous=said)
             else:
                 logits = look(denoiser, cache, w_t, level, result, at)
-        if strategy.unwanted:
-            unwanted = torch.tensor(strategy.unwanted, device=logits.device)
-            logits = logits.index_fill(-1, unwanted, LEAST)
+        logits = shunned(logits, strategy.unwanted)
         if strategy.trim is not None:
             logits = strategy.trim(logits, before, level[:, at] if level.dim() else level)
         w_hat = strategy.project(logits, noise.uniform(block=block, step=step, B=B)[:, at])

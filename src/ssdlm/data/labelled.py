@@ -65,6 +65,8 @@ def json_rows(text: str) -> Iterator[tuple[int, object]]:
                 yield number, json.loads(line)
             except json.JSONDecodeError as error:
                 raise RowError(f"line {number} is not JSON: {error.msg}") from None
+            except RecursionError:
+                raise RowError(f"line {number} is not JSON: it is too deep") from None
 
 
 def table_rows(text: str, delimiter: str) -> Iterator[tuple[int, object]]:
@@ -91,6 +93,8 @@ def labelled(number: int, row: object) -> Labelled:
         raise RowError(f"line {number} has no text")
     if isinstance(label, bool) or not isinstance(label, str | int) or not str(label).strip():
         raise RowError(f"line {number} has no label")
+    if any("\ud800" <= char <= "\udfff" for char in f"{text}{label}"):
+        raise RowError(f"line {number} is not UTF-8; save the file as UTF-8")
     return Labelled(text, str(label).strip())
 
 

@@ -143,6 +143,8 @@ def _file_lines(path: str | os.PathLike[str]) -> Iterator[tuple[str, object]]:
                 raise ValueError(f"{where} is not UTF-8 (byte {error.start})") from None
             except json.JSONDecodeError as error:
                 raise ValueError(f"{where} is not JSON: {error.msg}") from None
+            except RecursionError:
+                raise ValueError(f"{where} is not JSON: it is too deep") from None
 
 
 def _parse(line: object, where: str) -> tuple[str, Sample]:

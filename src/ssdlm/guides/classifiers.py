@@ -87,6 +87,8 @@ def load_classifier(name_or_path: str | Path) -> Any:
             f"{name_or_path} has no trained weights for {missing}; give a model that was trained "
             "as a sequence classifier"
         )
+    if not all(bool(weight.isfinite().all()) for weight in classifier.parameters()):
+        raise ValueError(f"{name_or_path} has weights that are no numbers; train it anew")
     return classifier.eval().requires_grad_(False)
 
 
@@ -106,14 +108,22 @@ def without_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def label_index(id2label: dict[int, str], label: str | int) -> int:
-    """Return the index of a label given by name or number."""
+def label_index(id2label: dict[int, str], label: str | int, of: str = "the classifier") -> int:
+    """Return the index of a label given by name, in any case if that is clear, or by number.
+
+    A name goes first: labels may be called 0 and 1, or -1, 0 and 1.
+    """
     names = {int(index): str(name) for index, name in id2label.items()}
-    for index, name in names.items():
-        if label == index or str(label).lower() == name.lower() or str(label) == str(index):
-            return index
+    if isinstance(label, int) and label in names:
+        return label
+    alike = [index for index, name in names.items() if name.lower() == str(label).lower()]
+    exact = [index for index, name in names.items() if name == str(label)]
+    numbered = [index for index in names if str(index) == str(label)]
+    for found in (exact, alike, numbered):
+        if len(found) == 1:
+            return found[0]
     listed = ", ".join(f"{index}: {name}" for index, name in sorted(names.items()))
-    raise ValueError(f"label={label!r} is not one of the classifier's labels ({listed})")
+    raise ValueError(f"label={label!r} is not one of the labels of {of} ({listed})")
 
 
 def has_independent_labels(classifier: Any) -> bool:

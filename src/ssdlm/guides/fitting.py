@@ -18,6 +18,8 @@ from ssdlm.shapes import Context, Simplex, Tensor
 LAMS = {"logits": 2000.0, "simplex": 10.0, "words": 5.0}
 """The weight of a guide that suggests none, by where its gradient is taken; the first is the
 largest of the paper's."""
+MAX_LAM = 1e6
+"""Beyond, products leave what float32 can hold."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class ClassifierGuide:
     """Raise the log-probability of anything but the label."""
     lam: float | None = None
     """The weight it is to have; None for what its config.json suggests."""
+    name: str = ""
+    """Where it came from."""
 
     @property
     def frame(self) -> tuple[list[int], list[int]]:
@@ -48,9 +52,16 @@ class ClassifierGuide:
 
     def suggested(self, gradient: str) -> float:
         """Return its weight: as given, else `guide_lam` of its config.json, else the usual one."""
-        own = getattr(self.classifier.config, "guide_lam", None) or {}
-        own = own if isinstance(own, dict) else {"logits": own}
-        return float(own.get(gradient, LAMS[gradient]) if self.lam is None else self.lam)
+        if self.lam is not None:
+            return self.lam
+        told = getattr(self.classifier.config, "guide_lam", None) or {}
+        own = told if isinstance(told, dict) else {"logits": told}
+        value = own.get(gradient, LAMS[gradient])
+        if type(value) not in (int, float):
+            raise ValueError(
+                f"guide_lam={told!r} in the config.json of {self.name} is no weight; write a number"
+            )
+        return float(value)
 
     def verdict(self, scores: Tensor) -> Tensor:
         """Return the log-probability that each row has the label, or has it not."""
@@ -77,6 +88,11 @@ class ClassifierGuide:
             raise ValueError(
                 f"the classifier has {len(words)} tokens where the model has {V}, and without both "
                 "tokenizers they cannot be matched; use a classifier of the same tokenizer"
+            )
+        if int(rows.max()) >= len(words):
+            raise ValueError(
+                f"{self.name or 'the classifier'} has embeddings of {len(words)} tokens and a "
+                f"tokenizer of {len(self.token_strings)}; give the tokenizer it was trained with"
             )
         table = words[rows.to(words.device)]
         # A model's table may be longer than its vocabulary; what no token means says nothing.
@@ -116,11 +132,12 @@ def rows_by_string(
 ) -> Tensor:
     """Return for each of a model's tokens the classifier's token of the same string.
 
-    The two end-of-text tokens stand for each other whatever they are called.
+    The two end-of-text tokens stand for each other whatever they are called: RoBERTa's vocabulary
+    has GPT-2's too, which it never met.
     """
     index = {string: row for row, string in enumerate(there)}
     if end_wanted is not None and end_there is not None:
-        index.setdefault(wanted[end_wanted], end_there)
+        index[wanted[end_wanted]] = end_there
     missing = [string for string in wanted if string not in index]
     if missing:
         raise ValueError(
@@ -128,6 +145,27 @@ def rows_by_string(
             f"(such as {', '.join(map(repr, missing[:3]))}); use a classifier of the same tokenizer"
         )
     return torch.tensor([index[string] for string in wanted])
+
+
+def check_lam(lam: float, of: str = "") -> None:
+    """Raise unless a number can be a guide's weight."""
+    if not 0 <= lam <= MAX_LAM:
+        raise ValueError(
+            f"lam={lam:g}{of} is not a weight from 0 to {MAX_LAM:g}, and 2000 is the paper's most; "
+            "to steer away from a label, write CLASSIFIER!=LABEL"
+        )
+
+
+def refuse_contradictions(guides: Sequence[Any]) -> None:
+    """Raise where one label is to be sought and avoided at once."""
+    known = [guide for guide in guides if isinstance(guide, ClassifierGuide) and guide.name]
+    sought = {(guide.name, guide.label) for guide in known if not guide.avoid}
+    for guide in known:
+        if guide.avoid and (guide.name, guide.label) in sought:
+            label = guide.classifier.config.id2label[guide.label]
+            raise ValueError(
+                f"{guide.name}: label {label!r} is to be sought and avoided; drop one of the two"
+            )
 
 
 def suggested_lam(control: Any, gradient: str) -> float:

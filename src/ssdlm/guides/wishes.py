@@ -13,7 +13,7 @@ from typing import Any
 from ssdlm import shelf
 from ssdlm.config import choose
 from ssdlm.guides.classifiers import label_index, load_classifier, vocabulary_of
-from ssdlm.guides.fitting import ClassifierGuide
+from ssdlm.guides.fitting import ClassifierGuide, check_lam
 
 SEES = ("context", "block")
 BUILTIN = shelf.BUILTIN / "guides"
@@ -33,18 +33,21 @@ class Wish:
 def split_wish(text: str) -> Wish:
     """Return the parts of `NAME=LABEL`, `NAME!=LABEL`, either with `:LAMBDA` after it."""
     name, equals, wanted = text.rpartition("=")
-    label, colon, number = wanted.partition(":")
-    name, bang, _ = name.partition("!") if name.endswith("!") else (name, "", "")
+    label, colon, number = (part.strip() for part in wanted.partition(":"))
+    avoid = name.endswith("!")
+    name = name.removesuffix("!").strip()
     try:
         lam = float(number) if colon else None
     except ValueError:
         lam = float("nan")
-    if not (equals and name and label) or lam != lam:
+    if not (equals and name and label) or name[-1] in "!=" or lam != lam:
         raise ValueError(
             f"control {text!r} is not CLASSIFIER=LABEL or CLASSIFIER!=LABEL, with :LAMBDA if "
             "wanted; write such as sentiment=positive:500"
         )
-    return Wish(name, label, bool(bang), lam)
+    if lam is not None:
+        check_lam(lam, f" in control {text!r}")
+    return Wish(name, label, avoid, lam)
 
 
 def guide_from(text: str, **options: Any) -> ClassifierGuide:
@@ -71,16 +74,22 @@ def classifier_guide(
     choose("sees", sees, SEES)
     place = find_guide(name_or_path)
     classifier = load_classifier(place).to(device)
+    if classifier.config.is_encoder_decoder:
+        raise ValueError(
+            f"{name_or_path} is an encoder with a decoder, which reads ids alone; use a classifier "
+            "such as BERT's or RoBERTa's, which can read what is still uncertain"
+        )
     strings, end_of_text = vocabulary_of(place)
     return ClassifierGuide(
         classifier,
-        label_index(classifier.config.id2label, label),
+        label_index(classifier.config.id2label, label, str(name_or_path)),
         sees,
         has_special_tokens,
         strings,
         end_of_text,
         avoid,
         None if lam is None else float(lam),
+        str(name_or_path),
     )
 
 
@@ -89,7 +98,8 @@ def find_guide(name_or_path: str | Path) -> str:
     name = str(name_or_path)
     if name in builtin_guides():
         return str(BUILTIN / name)
-    if re.fullmatch(r"[\w-]+", name) and not Path(name).exists():
+    is_folder = re.fullmatch(r"[\w-]+|[./~].*", name) is not None
+    if is_folder and not Path(name).exists():
         listed = ", ".join(builtin_guides()) or "none"
         raise ValueError(
             f"there is no built-in guide {name!r} (there is {listed}), nor a folder of that name; "

@@ -78,6 +78,8 @@ def train_guide(
     tested = without_repeats(read_labelled(Path(test))) if test else []
     rows = without_repeats([row for path in data for row in read_labelled(Path(path))], tested)
     labels = sorted({row.label for row in rows})
+    if tested and not rows:
+        raise ValueError(f"{test} holds all the texts of the data; give other texts to test on")
     train, held = split(rows, config.holdout, config.seed)
     refuse_few(labels, train, held, tested)
     with new_folder(Path(out)) as folder, torch.random.fork_rng():
@@ -88,6 +90,7 @@ def train_guide(
         epoch = fit(reader, train, held, config, is_shown=is_shown)
         # What is measured is what is stored: half-precision weights.
         reader.classifier.half().float()
+        refuse_broken(reader, config)
         report = GuideReport(
             str(out),
             len(train),
@@ -123,6 +126,14 @@ def refuse_few(labels: list[str], *parts: Sequence[Labelled]) -> None:
         lacking = [label for label in labels if label not in {row.label for row in part}]
         if lacking and (part or name != "in the test"):
             raise ValueError(f"no text of label {lacking[0]!r} is {name}; give more data")
+
+
+def refuse_broken(reader: Reader, config: GuideConfig) -> None:
+    """Raise where training has left what half precision cannot hold."""
+    if not all(bool(weight.isfinite().all()) for weight in reader.classifier.parameters()):
+        raise ValueError(
+            f"lr={config.lr} and weight_decay={config.weight_decay} broke the guide; lower lr"
+        )
 
 
 def save(reader: Reader, folder: Path, text: str) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_type_hints
 
 from ssdlm.settings import nearest, parse
+
+SHORTEST = 3
+"""Positions of a text: its two special tokens, and one."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,15 @@ def configure(assignments: Sequence[str]) -> GuideConfig:
 
 def check(config: GuideConfig) -> None:
     """Raise on settings that cannot be meant."""
+    for name, value in vars(config).items():
+        if not math.isfinite(value):
+            raise ValueError(f"{name}={value} is not a finite number; leave it out or give one")
+    if not 0 <= config.seed < 2**63:
+        raise ValueError(f"seed={config.seed} is not a whole number from 0 to 2**63 - 1")
+    if config.max_len < SHORTEST:
+        raise ValueError(f"max_len={config.max_len} has no room for a text; use {SHORTEST} or more")
+    if config.lam < 0:
+        raise ValueError(f"lam={config.lam} is negative; use 0 or more")
     for name in ("D", "num_layers", "max_len", "max_tokens", "epochs", "patience", "batch_size"):
         if getattr(config, name) < 1:
             raise ValueError(
