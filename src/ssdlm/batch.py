@@ -8,9 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import IO, Any, Protocol, runtime_checkable
 
 import torch
 
@@ -60,27 +63,53 @@ def generate_file(
         return finished(target, run, len(lines) * num_samples)
     refuse_bad(model, source, lines, num_samples=num_samples, **options)
     part = target.with_name(target.name + ".part")
-    done = resume(part, run, num_samples)
     size = PROMPTS_AT_A_TIME.get(model.device.type, MANY)
-    with (
-        part.open("a", encoding="utf-8") as file,
-        bar("generate", len(lines), done=done, is_shown=is_shown) as show,
-    ):
-        for start in range(done, len(lines), size):
-            chunk = lines[start : start + size]
-            prompts = [line["prompt"] for line in chunk]
-            written: list[Generation] = model.generate(
-                prompts, num_samples=num_samples, batch_size=batch_size, **options
-            )
-            for index, text in enumerate(written):
-                values = chunk[index // num_samples] | asdict(text) | {"run": run}
-                file.write(json.dumps(values) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-            show(start + len(chunk), "prompts")
-            observe(start + len(chunk), "prompts")
-    os.replace(part, target)
+    with alone(part) as file:
+        done = resume(part, run, num_samples)
+        with bar("generate", len(lines), done=done, is_shown=is_shown) as show:
+            for start in range(done, len(lines), size):
+                chunk = lines[start : start + size]
+                prompts = [line["prompt"] for line in chunk]
+                written: list[Generation] = model.generate(
+                    prompts, num_samples=num_samples, batch_size=batch_size, **options
+                )
+                for index, text in enumerate(written):
+                    values = chunk[index // num_samples] | asdict(text) | {"run": run}
+                    file.write(json.dumps(values) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+                show(start + len(chunk), "prompts")
+                observe(start + len(chunk), "prompts")
+        os.replace(part, target)
     return len(lines) * num_samples
+
+
+@contextmanager
+def alone(part: Path) -> Iterator[IO[str]]:
+    """Give an unfinished file to append to, if no other process does."""
+    part.parent.mkdir(parents=True, exist_ok=True)
+    with part.open("a", encoding="utf-8") as file:
+        if not (takes_lock(file) and is_at(part, file)):
+            raise ValueError(f"{part} is being written by another process; wait for it or stop it")
+        yield file
+
+
+def takes_lock(file: IO[str]) -> bool:
+    """Lock a file for this process, where files can be locked; tell whether it is not another's."""
+    if find_spec("fcntl") is None:
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_at(path: Path, file: IO[str]) -> bool:
+    """Tell whether an open file still has that name: another process may have finished it."""
+    return path.exists() and os.path.samestat(os.stat(path), os.fstat(file.fileno()))
 
 
 def refuse_bad(model: Writer, source: Path, lines: list[dict[str, Any]], **options: Any) -> None:
@@ -141,9 +170,6 @@ def finished(target: Path, run: str, count: int) -> int:
 
 def resume(part: Path, run: str, num_samples: int) -> int:
     """Cut an unfinished file after its last whole prompt and return how many prompts it keeps."""
-    if not part.exists():
-        part.parent.mkdir(parents=True, exist_ok=True)
-        return 0
     lines = part.read_bytes().splitlines(keepends=True)
     kept = [line for line in lines if line.endswith(b"\n")]
     if not all(is_of(line, run) for line in kept):

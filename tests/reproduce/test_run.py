@@ -204,6 +204,70 @@ def test_figures_by_different_judges_are_told_apart(done, toy, tmp_path):
     assert cli.main(["reproduce", "table1", *words]) == 0
     page = (tmp_path / "table1.md").read_text()
     assert f"not one judge but several: {toy.judge}, other" in page
+    assert f"Judge {toy.judge} and other, MAUVE's features" in page
+
+
+def test_a_page_names_who_judged_and_refuses_texts_of_other_options(done, toy, tmp_path, capsys):
+    shutil.copytree(done / "cells/6/ours", tmp_path / "cells/6/ours")
+    words = [*toy.arguments(6), "--out", str(tmp_path)]
+    assert cli.main(["reproduce", "table1", *words, "--stage", "page", "--set", "judge=nope"]) == 0
+    page = (tmp_path / "table1.md").read_text()
+    assert f"Judge {toy.judge}," in page and "nope" not in page
+    for stage in ("page", "evaluate", "read"):
+        assert cli.main(["reproduce", "table1", *words, "--stage", stage, "--set", "seed=77"]) == 2
+        assert "was written with seed=0, not 77; ask for that" in capsys.readouterr().err
+
+
+def test_a_row_of_some_seeds_says_so(done, toy, tmp_path):
+    shutil.copytree(
+        done / "cells/6/twin/top_p-0.9/seed-1", tmp_path / "cells/6/twin/top_p-0.9/seed-1"
+    )
+    words = [*toy.arguments(6), "--out", str(tmp_path), "--stage", "page"]
+    assert cli.main(["reproduce", "table1", *words]) == 0
+    assert "| twin, top_p 0.9 (1 of 2 seeds) |" in (tmp_path / "table1.md").read_text()
+
+
+def test_a_cell_is_written_by_one_process_at_a_time(toy, tmp_path, capsys):
+    fcntl = pytest.importorskip("fcntl")
+    words = [*toy.arguments(6), "--out", str(tmp_path), "--only", "6/ours/own"]
+    part = tmp_path / "cells/6/ours/own/generations.jsonl.part"
+    part.parent.mkdir(parents=True)
+    with part.open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert cli.main(["reproduce", "table1", *words, "--stage", "generate"]) == 2
+    assert "is being written by another process; wait for it" in capsys.readouterr().err
+    assert cli.main(["reproduce", "table1", *words, "--stage", "generate"]) == 0
+    made = part.parent / "made.json"
+    made.unlink()
+    assert cli.main(["reproduce", "table1", *words, "--stage", "generate"]) == 0
+    assert json.loads(made.read_text())["seconds"] is None  # it was written before
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--only", "6/theirs"], "no cell of table1 is named 6/theirs; there are 6/gold"),
+        (["--set", "num_prompts=-1"], "num_prompts=-1 is not a count; use 1 or more"),
+        (["--set", "T=0"], "T=0 is not a count"),
+        (["--set", "samplers=topp"], "samplers=topp is no sampler; write top_p=0.9"),
+        (["--set", "samplers=top_k=5"], "samplers=top_k=5 is no sampler"),
+        (["--dtype", "float16"], "dtype='float16'"),
+        (["--model", "runs"], "model 'runs' is not NAME=VALUE; write for example ours=runs/mini"),
+        (["--prompts", "7=nowhere.jsonl"], "prompts 'nowhere.jsonl' are no file; make one with"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_line(toy, tmp_path, capsys, words, told):
+    assert cli.main(["reproduce", "table1", *toy.arguments(6), "--out", str(tmp_path), *words]) == 2
+    err = capsys.readouterr().err
+    assert told in err and err.count("\n") == 1
+
+
+def test_a_role_that_a_table_has_no_use_for_is_refused(toy, tmp_path, capsys):
+    words = ["--scale", "toy", "--model", f"ourz={toy.ours}", "--out", str(tmp_path)]
+    assert cli.main(["reproduce", "table3", *words]) == 2
+    assert (
+        "table3 has no use for a model as 'ourz'; there are paper, ours" in capsys.readouterr().err
+    )
 
 
 def test_what_is_missing_is_told_and_not_made_up(done, toy, tmp_path):
@@ -237,7 +301,10 @@ def test_bad_requests_are_refused_in_a_line(words, message, tmp_path, capsys):
 
 
 def test_a_bare_value_is_for_all_names():
-    assert named(["a.jsonl", "50=b.jsonl"], "prompts") == {"all": "a.jsonl", "50": "b.jsonl"}
+    named_so = named(["a.jsonl", "50=b.jsonl"], "prompts", "50=a.jsonl", bare="all")
+    assert named_so == {"all": "a.jsonl", "50": "b.jsonl"}
+    with pytest.raises(ValueError, match="model 'runs/a' is not NAME=VALUE; write for example a=b"):
+        named(["runs/a"], "model", "a=b")
 
 
 def order(toy, out: Path) -> Order:
@@ -315,7 +382,7 @@ def test_models_of_other_data_or_tokenizers_are_told_apart(toy, tmp_path):
 
 def test_at_the_papers_scale_all_models_are_the_hubs(toy, tmp_path):
     scale = scale_of("paper")
-    models, files = named(scale.models, "model"), {"50": toy.prompts[6]}
+    models, files = named(scale.models, "model", "a=b"), {"50": toy.prompts[6]}
     cells = table1.cells(Order("table1", scale, tmp_path, models, files))
     assert len(cells) == 1 + 3 * 4 * 5 + 2 * (1 + 2 * 7)
     authors = {(type(cell.author).__name__, getattr(cell.author, "model", "")) for cell in cells}

@@ -13,6 +13,8 @@ from ssdlm.reproduce.cell import Cell, Diffusion
 from ssdlm.reproduce.order import Finding, Findings, Order, find
 from ssdlm.reproduce.page import Page, code, number, percent, table
 
+ROLES = (*table1.COMPARED, "builtin", "twin")
+"""The last two are table 1's, and of no use here."""
 FEW = 2
 """Prompts and samples in the table of examples."""
 PANELS = {"mauve": "MAUVE, %", "ppl_micro": "PPL", "rep": "repetition, %"}

@@ -119,7 +119,8 @@ def generate(
     if place.generations.exists() and known | asked == known:
         return
     writer = studio.open(author)
-    is_resumed = place.generations.with_name(f"{place.generations.name}.part").exists()
+    part = place.generations.with_name(f"{place.generations.name}.part")
+    is_resumed = part.exists() or place.generations.exists()  # its seconds are not known
     began = time.monotonic()
     with first_prompts(cell, place.folder) as source:
         count = generate_file(
@@ -160,7 +161,7 @@ def prompts_digest(cell: Cell) -> str:
 @contextmanager
 def first_prompts(cell: Cell, folder: Path) -> Iterator[Path]:
     """Give a file of the prompts that a cell uses, without what it does not need."""
-    source = folder / "prompts.jsonl"
+    source = folder / f"prompts-{os.getpid()}.jsonl"
     kept = ("prompt", "source")
     lines = [
         {key: line[key] for key in kept if key in line}

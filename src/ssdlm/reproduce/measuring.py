@@ -19,7 +19,7 @@ from ssdlm.files import sha256, write_json
 from ssdlm.progress import bar
 from ssdlm.reproduce.cell import Cell, Gold, Place
 from ssdlm.reproduce.making import gold_lines
-from ssdlm.reproduce.order import Order, read
+from ssdlm.reproduce.order import Order, read, refuse_others
 
 
 def measure(order: Order, cells: Sequence[Cell]) -> None:
@@ -42,6 +42,7 @@ def each_cell(name: str, work: Callable[..., None], order: Order, cells: Sequenc
                 show(number, f"{cell.name}: {what} {done}/{total}")  # noqa: B023
 
             if order.place(cell).generations.exists():
+                refuse_others(cell, read(order.place(cell).made) or {})
                 work(order, cell, judge, observe)
             show(number + 1, cell.name)
 

@@ -47,15 +47,15 @@ class Order:
         return self.prompts.get(name, self.prompts.get("all"))
 
 
-def named(texts: Sequence[str], what: str) -> dict[str, str]:
-    """Return NAME=VALUE as a mapping; the name of a bare value is `all`."""
+def named(texts: Sequence[str], what: str, example: str, bare: str = "") -> dict[str, str]:
+    """Return NAME=VALUE as a mapping; `bare` is the name of a value without one."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            name, value = "all", text
+            name, value = bare, text
         if not name or not value:
-            raise ValueError(f"{what} {text!r} is not NAME=VALUE; write for example 50=a.jsonl")
+            raise ValueError(f"{what} {text!r} is not NAME=VALUE; write for example {example}")
         if name in found:
             raise ValueError(f"{what} {name} is given twice; give it once")
         found[name] = value
@@ -99,6 +99,11 @@ class Findings(dict[str, Finding]):
         finding = self.get(cell if isinstance(cell, str) else cell.name)
         return None if finding is None else finding.value(metric)
 
+    def judges(self) -> list[str]:
+        """Return who judged, which need not be whom this order would ask."""
+        judged = (finding.judge for finding in self.values() if finding.report is not None)
+        return sorted(set(judged))
+
     def missing(self) -> list[str]:
         """Return the cells that have no report."""
         return [name for name, finding in self.items() if finding.report is None]
@@ -110,10 +115,23 @@ def find(order: Order, cells: Sequence[Cell]) -> Findings:
     for cell in cells:
         place = order.place(cell)
         made, measured = read(place.made) or {}, read(place.measured) or {}
+        refuse_others(cell, made)
         report = read(place.report) if is_current(cell, place, measured) else None
         judge = measured.get("judge", "")
         found[cell.name] = Finding(cell, report, made, place.generations, judge)
     return found
+
+
+def refuse_others(cell: Cell, made: Mapping[str, Any]) -> None:
+    """Raise where a cell's texts were written with other options than those it is to have."""
+    known = made.get("settings", {}).get("options", cell.options)
+    asked = json.loads(json.dumps(cell.options))
+    for key in sorted(known.keys() | asked.keys()):
+        if known.get(key) != asked.get(key):
+            raise ValueError(
+                f"{cell.name} was written with {key}={known.get(key)!r}, not {asked.get(key)!r}; "
+                "ask for that, or give another --out"
+            )
 
 
 def is_current(cell: Cell, place: Place, measured: Mapping[str, Any]) -> bool:
@@ -125,4 +143,9 @@ def is_current(cell: Cell, place: Place, measured: Mapping[str, Any]) -> bool:
 
 def read(path: Path) -> Any:
     """Return a JSON file's value, None where there is no file."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}); remove it and run again") from None

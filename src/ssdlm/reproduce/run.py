@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from ssdlm.batch import read_prompts
+from ssdlm.config import choose
 from ssdlm.reproduce.cell import Cell
 from ssdlm.reproduce.making import gold_lines, make
 from ssdlm.reproduce.order import Findings, Order, find, named
 from ssdlm.reproduce.scale import scale_of
 
+EXAMPLE = "ours=runs/mini"
+DTYPES = ("float32", "bfloat16")
 TABLES = ("table1", "table2", "table3", "figures")
 STAGES = ("generate", "read", "evaluate", "page", "both")
 
@@ -41,18 +44,30 @@ def reproduce(
         raise ValueError(f"stage={stage!r} is unknown; choose one of {', '.join(STAGES)}")
     table = table_of(name)
     size = scale_of(scale, overrides)
+    given = named(models, "model", EXAMPLE)
+    for role in given:
+        if hasattr(table, "ROLES") and role not in table.ROLES:
+            known = ", ".join(table.ROLES)
+            raise ValueError(f"{name} has no use for a model as {role!r}; there are {known}")
     order = Order(
         table=name,
         scale=size,
         out=Path(out),
-        models=named(size.models, "model") | named(models, "model"),
-        prompts=named(prompts, "prompts"),
+        models=named(size.models, "model", EXAMPLE) | given,
+        prompts=named(prompts, "prompts", "50=prompts-50.jsonl", bare="all"),
         **options,
     )
+    choose("dtype", order.dtype, DTYPES)
+    for path in order.prompts.values():
+        if not Path(path).is_file():
+            raise ValueError(f"prompts {path!r} are no file; make one with `ssdlm prompts`")
     if stage in ("generate", "both") and hasattr(table, "prepare"):
         table.prepare(order)
     cells = checked(table.cells(order))
     wanted = [cell for cell in cells if is_wanted(cell, order.only)]
+    if cells and not wanted:
+        asked = " or ".join(order.only)
+        raise ValueError(f"no cell of {name} is named {asked}; there are {several(cells)}")
     if stage in ("generate", "both"):
         make(order, wanted)
         record(table, order)
@@ -89,8 +104,8 @@ def facts(order: Order, found: Findings) -> dict[str, Any]:
 
 def several_judges(found: Findings) -> list[str]:
     """Return a warning where figures of one page are by different judges."""
-    judges = {finding.judge for finding in found.values() if finding.report is not None}
-    return [f"not one judge but several: {', '.join(sorted(judges))}"] if len(judges) > 1 else []
+    judges = found.judges()
+    return [f"not one judge but several: {', '.join(judges)}"] if len(judges) > 1 else []
 
 
 def table_of(name: str) -> Any:
@@ -122,6 +137,12 @@ def fitted(cell: Cell) -> Cell:
     if cell.has_reference:
         gold_lines(cell)
     return cell
+
+
+def several(cells: Sequence[Cell], most: int = 6) -> str:
+    """Return the names of some cells, from all over."""
+    names = [cell.name for cell in cells[:: -(-len(cells) // most)]]
+    return ", ".join(names) + (", ..." if len(names) < len(cells) else "")
 
 
 def is_wanted(cell: Cell, only: Sequence[str]) -> bool:

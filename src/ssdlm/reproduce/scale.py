@@ -14,6 +14,12 @@ from ssdlm.settings import nearest, parse
 
 PAPER_TOP_P = (0.0, 0.1, 0.2, 0.5, 0.7, 0.9, 0.95, 0.99)
 SEEDS = (2022, 2023, 2024, 2025, 2026)
+SAMPLERS = ("top_p", "typical_p")
+COUNTS = (
+    "resamples", "B", "lengths", "num_prompts", "num_samples", "T", "calls", "blocks",
+    "figure_samples", "stories", "story_length", "story_T", "control_lengths", "control_samples",
+    "control_T",
+)  # fmt: skip
 
 MINI_STORIES = (
     "steps=1500",
@@ -214,4 +220,26 @@ def scale_of(name: str, overrides: Sequence[str] = ()) -> Scale:
             names = [item.name for item in fields(Scale) if item.name != "name"]
             raise ValueError(f"a scale has no field {key!r}; {nearest(key, names)}")
         scale = replace(scale, **{key: parse(hints[key], text, key)})
+    check(scale)
     return scale
+
+
+def check(scale: Scale) -> None:
+    """Raise on counts and samplers that cannot be meant."""
+    for name in COUNTS:
+        value = getattr(scale, name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if number < 1:
+                raise ValueError(f"{name}={number} is not a count; use 1 or more")
+    for sampler in scale.samplers:
+        name, _, number = sampler.partition("=")
+        if name not in SAMPLERS or not 0 < as_number(number) <= 1:
+            raise ValueError(f"samplers={sampler} is no sampler; write top_p=0.9 or typical_p=0.2")
+
+
+def as_number(text: str) -> float:
+    """Return a text as a number, 0 where it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0

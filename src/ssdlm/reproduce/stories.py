@@ -73,6 +73,8 @@ def prepare_stories(
 def read_stories(source: str) -> list[str]:
     """Return the texts of a file, one a story."""
     pieces = [piece for one in find_sources([source]) for piece in one.pieces(Tally())]
+    if not pieces:
+        raise ValueError(f"{source} has no stories; write one as `text` on each line")
     return [" ".join(piece.text.split()) for piece in pieces]
 
 

@@ -7,7 +7,7 @@ against the same gold; then the prompts that have no gold, apart.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean, stdev
 from typing import Any
 
@@ -183,7 +183,7 @@ class Line:
 
 def page(order: Order, found: Findings) -> Page:
     """Return the page: for each length the paper's rows, then ours; then every setting."""
-    parts, values = [introduction(order)], {}
+    parts, values = [introduction(order, found)], {}
     for home in homes(found):
         ours = lines(order, found, home)
         values[home] = [vars(line) for line in ours]
@@ -198,11 +198,11 @@ def page(order: Order, found: Findings) -> Page:
     return Page("Unconstrained generation", parts, {"tables": values}, notes(order, found))
 
 
-def introduction(order: Order) -> str:
+def introduction(order: Order, found: Findings) -> str:
     """Return what the figures are."""
-    scale = order.scale
+    scale, judge = order.scale, " and ".join(found.judges()) or order.scale.judge
     return (
-        f"Scale `{scale.name}`. Prompts are as long as their continuations. Judge {scale.judge}, "
+        f"Scale `{scale.name}`. Prompts are as long as their continuations. Judge {judge}, "
         f"MAUVE's features from {scale.features[0]}. MAUVE, Dist and Rep in percent. Rows marked "
         "[paper] are printed in the paper, measured there on other text by other judges: compare "
         "shapes, not digits."
@@ -225,11 +225,18 @@ def homes(found: Findings) -> list[str]:
 def lines(order: Order, found: Findings, home: str) -> list[Line]:
     """Return a line for each setting of ours that was measured; seeds of a sampler are one."""
     groups: dict[str, list[str]] = {}
-    for name, finding in found.items():
-        if name.startswith(f"{home}/") and finding.report is not None:
+    for name in found:
+        if name.startswith(f"{home}/"):
             setting = name.removeprefix(f"{home}/").partition("/seed-")[0]
             groups.setdefault(setting, []).append(name)
-    return [line(found, setting, names) for setting, names in groups.items()]
+    rows = []
+    for setting, names in groups.items():
+        there = [name for name in names if found[name].report is not None]
+        if there:
+            row = line(found, setting, there)
+            share = f" ({len(there)} of {len(names)} seeds)" if len(there) < len(names) else ""
+            rows.append(replace(row, label=row.label + share))
+    return rows
 
 
 def line(found: Findings, setting: str, names: Sequence[str]) -> Line:

@@ -36,6 +36,7 @@ COLUMNS = {
 HOME = "stories"
 OURS, BLOCK, BASELINE = "stories", "stories_block", "diffusion_lm"
 """Roles: a model of the paper's recipe, a BlockDenoiser, and the other's texts."""
+ROLES = (OURS, BLOCK, BASELINE, "init")
 COMMANDS = """python benchmarks/diffusion_lm.py train --data {data} --out DIR --size {size}
 python benchmarks/diffusion_lm.py generate --model DIR --input {prompts} --length {length} \\
     --output DIR/texts.jsonl"""
@@ -140,13 +141,13 @@ def page(order: Order, found: Findings) -> Page:
 
 def introduction(order: Order, found: Findings) -> str:
     """Return what the figures are."""
-    scale = order.scale
+    scale, judge = order.scale, " and ".join(found.judges()) or order.scale.judge
     count = next(iter(found.values())).cell.num_prompts
     start = order.model("init") or scale.story_init
     return (
         f"Scale `{scale.name}`: {count} held-out prompts of {scale.story_length} tokens, one "
         f"continuation of {scale.story_length} tokens each. Ours is recipe `{RECIPE}`, started "
-        f"from {start}; Diffusion-LM is trained on the same text. Judge {scale.judge}, "
+        f"from {start}; Diffusion-LM is trained on the same text. Judge {judge}, "
         f"MAUVE's features from {scale.story_features[0]}. MAUVE, Dist and Rep in percent. Rows "
         "marked [paper] are printed in the paper, measured there on more stories by other judges."
     )

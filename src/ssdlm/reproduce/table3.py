@@ -22,6 +22,7 @@ from ssdlm.reproduce.page import Page, number, percent, table
 from ssdlm.reproduce.table1 import COMPARED, DIFFUSION, PAPER_SAMPLER
 
 PROMPTS = "pplm"
+ROLES = COMPARED
 METRICS = ("ppl", "dist")
 COLUMNS = {
     "control_external": "C-Ext.",
@@ -170,7 +171,7 @@ def show(metric: str, value: float | None) -> str:
 
 def page(order: Order, found: Findings) -> Page:
     """Return the page: for each length the paper's rows, then ours; pairs; and the plot."""
-    parts, values, plots = [introduction(order)], {}, {}
+    parts, values, plots = [introduction(order, found)], {}, {}
     for length in order.scale.control_lengths:
         ours = lines(order, found, length)
         values[str(length)] = [vars(line) for line in ours]
@@ -183,14 +184,15 @@ def page(order: Order, found: Findings) -> Page:
     return Page("Controlled generation", parts, {"tables": values}, notes(order, found), plots)
 
 
-def introduction(order: Order) -> str:
+def introduction(order: Order, found: Findings) -> str:
     """Return what the figures are, and how far the judge can be trusted."""
     scale = order.scale
+    reader = " and ".join(found.judges()) or scale.control_ppl or scale.judge
     judges = ", ".join(f"{name} ({accuracy_of(name)})" for name in scale.control_judges) or "none"
     return (
         f"Scale `{scale.name}`: the paper's prompts x {scale.control_samples} samples x "
         f"{len(scale.labels)} labels. Guide {scale.guide}; outside judge {judges}. PPL by "
-        f"{scale.control_ppl or scale.judge}, macro average, and its ratio to lambda = 0 of the "
+        f"{reader}, macro average, and its ratio to lambda = 0 of the "
         "same setting. Accuracies and Dist in percent, means over the labels. Rows marked [paper] "
         "are printed in the paper, measured there by other judges: compare shapes, not digits."
     )
@@ -283,8 +285,7 @@ def pair_rows(order: Order, found: Findings) -> list[dict[str, Any]]:
         base = found.value(f"{home}/lam0", "ppl_macro")
         for lam in lams:
             some = [found[f"{home}/{wish.name}"] for wish in pairs(order, [lam])]
-            some = [finding for finding in some if finding.report is not None]
-            if some:
+            if some and all(finding.report is not None for finding in some):
                 rows.append({"setting": setting, "lam": lam} | pair_figures(order, some, base))
     return rows
 
