@@ -1,6 +1,7 @@
 """What every test stands on: shape checking on, one thread a worker, no network."""
 
 import os
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,6 +23,8 @@ torch.set_num_threads(1)
 if find_spec("jaxtyping") and find_spec("beartype"):
     from jaxtyping import install_import_hook
 
+    if find_spec("triton"):
+        import_module("ssdlm.kernels.normals")  # Triton reads the source, which the hook changes
     install_import_hook("ssdlm", "beartype.beartype")
 
 

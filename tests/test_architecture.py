@@ -20,7 +20,6 @@ ROWS = [
         "settings",
         "schedule",
         "simplex",
-        "noise",
         "levels",
         "kernels",
         "tokenizer",
@@ -33,7 +32,7 @@ ROWS = [
         "shelf",
         "automaton",
     ],
-    ["noising", "projection", "denoiser", "grid", "stopping", "updates", "plan"],
+    ["noise", "noising", "projection", "denoiser", "grid", "stopping", "updates", "plan"],
     ["loss", "control", "constraint"],
     ["sampler", "likelihood", "objective"],
     [

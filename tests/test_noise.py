@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 
 from ssdlm import noise
@@ -50,6 +51,23 @@ def test_noise_from_a_position_on_is_the_noise_there():
     seeds, where = torch.tensor([5, 7]), {"block": 1, "step": 3, "V": 50}
     whole = noise.normal(seeds, B=9, **where)
     assert torch.equal(noise.normal(seeds, B=2, first=6, **where), whole[:, 6:8])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("block", "step", "B", "V", "first"),
+    [(1, 3, 9, 50, 0), (0, 0, 2, 8192, 6), (3, 64, 1, 4097, 24), (2, 1, 3, 1, 0)],
+)
+def test_a_gpus_own_kernel_draws_the_same_normals(block, step, B, V, first):
+    assert noise.has_triton()
+    seeds = torch.tensor([5, 2**62 + 11, 7], device="cuda")
+    where = {"block": block, "step": step, "B": B, "V": V, "first": first}
+    drawn = noise.RowNoise(seeds).normal(**where)
+    plain = noise.normal(seeds.cpu(), **where)
+    assert drawn.shape == plain.shape
+    assert torch.allclose(drawn.cpu(), plain, atol=1e-4)
+    alone = noise.RowNoise(seeds[1:2]).normal(**where)
+    assert torch.equal(drawn[1:2], alone)
 
 
 def test_uniforms_drawn_together_match_those_of_each_step():

@@ -7,8 +7,10 @@ alone or in a batch, on any device, and in whatever order an optimised loop asks
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 import torch
 
@@ -45,6 +47,11 @@ class RowNoise:
     """The latest uniforms (N, B, steps), by block, B and number of the run of steps."""
 
     def normal(self, *, block: int, step: int, B: int, V: int, first: int = 0) -> Simplex:
+        if self.seeds.is_cuda and has_triton():
+            from ssdlm.kernels.normals import normals
+
+            stream = block * NUM_STREAMS + NORMAL
+            return normals(self.seeds, stream=stream, step=step, B=B, V=V, first=first)
         return normal(self.seeds, block=block, step=step, B=B, V=V, first=first)
 
     def uniform(self, *, block: int, step: int, B: int) -> Levels:
@@ -54,6 +61,12 @@ class RowNoise:
             self.drawn.clear()
             self.drawn[block, B, run] = uniforms(self.seeds, block=block, steps=steps, B=B)
         return self.drawn[block, B, run][..., number]
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Tell whether kernels can be compiled, as they can where PyTorch came with CUDA."""
+    return find_spec("triton") is not None
 
 
 def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
