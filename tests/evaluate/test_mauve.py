@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from tests.evaluate.tiny_judge import save_judge
+from tests.evaluate.tiny_judge import hearing, save_judge
 
 from ssdlm.evaluate import mauve as module
 from ssdlm.evaluate.judge import is_encoder, load_encoder, load_judge
@@ -76,6 +76,14 @@ def test_texts_are_cut_at_the_authors_length_and_counted(judge, monkeypatch):
     whole, _ = features(["abcde", "abc"], judge)
     np.testing.assert_allclose(cut, whole, atol=1e-6)
     assert number == 1
+
+
+def test_reading_says_nothing_of_its_own(judge, monkeypatch, caplog):
+    monkeypatch.setattr(judge.tokenizer, "model_max_length", 1)
+    monkeypatch.setattr(judge.tokenizer, "deprecation_warnings", {})
+    with hearing(caplog.handler):
+        features(texts(2, seed=0), judge)
+    assert caplog.messages == []
 
 
 def test_a_text_without_tokens_is_refused(judge):

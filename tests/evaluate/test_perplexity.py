@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.evaluate.tiny_judge import MAX_LEN, save_judge
+from tests.evaluate.tiny_judge import MAX_LEN, hearing, save_judge
 
 from ssdlm.evaluate import perplexity
 from ssdlm.evaluate.judge import load_judge
@@ -90,6 +90,14 @@ def test_a_loss_that_is_not_finite_is_refused(judge, monkeypatch):
     )
     with pytest.raises(ValueError, match="not finite"):
         surprise(TEXTS, judge)
+
+
+def test_judging_says_nothing_of_its_own(judge, monkeypatch, caplog):
+    monkeypatch.setattr(judge.tokenizer, "model_max_length", 1)
+    monkeypatch.setattr(judge.tokenizer, "deprecation_warnings", {})
+    with hearing(caplog.handler):
+        surprise(TEXTS, judge)
+    assert caplog.messages == []
 
 
 def test_progress_counts_every_text(judge):

@@ -1,11 +1,12 @@
 """The table people see and the file programs read."""
 
 import json
+import os
 import sys
 
 import pytest
 
-from ssdlm.evaluate.report import Report, progress_on_stderr, show
+from ssdlm.evaluate.report import Report, progress_on_stderr, refuse_out, show
 
 REPORT = Report(
     metrics={"mauve": 0.5, "ppl_micro": 31.25, "ppl_macro": None, "rep": 0.0016},
@@ -56,6 +57,54 @@ def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path):
         broken.save(path)
     assert path.read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_path_that_can_be_written_leaves_nothing_behind(tmp_path):
+    (tmp_path / "old.json").write_text("old")
+    for name in ("report.json", "new/deep/report.json", "old.json"):
+        refuse_out(tmp_path / name, [])
+    assert [path.name for path in tmp_path.iterdir()] == ["old.json"]
+    assert (tmp_path / "old.json").read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("folder", r"is a folder: give a file, such as .*folder/report\.json"),
+        ("link", "is a link, a pipe or a device"),
+        ("dangling", "is a link, a pipe or a device"),
+        ("pipe", "is a link, a pipe or a device"),
+        ("file/report.json", "cannot be written: its folder is a file"),
+        ("file/deep/report.json", "cannot be written: Not a directory"),
+        ("x" * 300, "cannot be written: File name too long"),
+        ("new/file" + "x" * 245, "cannot be written: File name too long"),
+        ("new/folder" + "x" * 300 + "/r.json", "cannot be written: File name too long"),
+    ],
+)
+def test_a_path_that_cannot_be_written_is_refused_and_leaves_nothing(tmp_path, name, message):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ValueError, match=message) as error:
+        refuse_out(tmp_path / name, [])
+    assert "\n" not in str(error.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_empty_path_is_refused():
+    with pytest.raises(ValueError, match="empty path"):
+        refuse_out("", [])
+
+
+def test_an_input_is_not_replaced(tmp_path):
+    (tmp_path / "gold.jsonl").write_text("gold")
+    (tmp_path / "same.jsonl").hardlink_to(tmp_path / "gold.jsonl")
+    for name in ("gold.jsonl", "../" + tmp_path.name + "/gold.jsonl", "same.jsonl"):
+        with pytest.raises(ValueError, match=r"would replace what it measures, .*gold\.jsonl"):
+            refuse_out(tmp_path / name, [tmp_path / "nowhere", tmp_path / "gold.jsonl"])
 
 
 def test_progress_is_silent_into_a_file(capsys):

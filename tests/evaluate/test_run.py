@@ -1,11 +1,15 @@
 """A file in, a report out; and every input that must end in an error instead."""
 
+import hashlib
 import json
 import math
+import os
+import threading
 
 import pytest
 from tests.evaluate.tiny_judge import save_judge
 
+from ssdlm import __version__
 from ssdlm.cli import main
 from ssdlm.evaluate import METRICS, evaluate
 from ssdlm.evaluate import run as module
@@ -21,6 +25,7 @@ GOLD = [
     {"prompt": "a dog", "text": " sat by me", "tokens": [1, 10, 11]},
     {"prompt": "the cat", "text": " ate the rat", "tokens": [7, 8, 12]},
 ]
+WITH_GOLD = {"reference": GOLD, "metrics": ["mauve"]}
 WITHOUT_MAUVE = [name for name in METRICS if name != "mauve"]
 
 
@@ -66,6 +71,7 @@ def test_a_report_holds_every_figure_with_its_interval(judge, tmp_path):
     assert saved["settings"]["generations"]["file"] == "generations.jsonl"
     assert len(saved["settings"]["generations"]["sha256"]) == 64
     assert saved["versions"]["torch"]
+    assert saved["versions"]["ssdlm"] == __version__
     assert [path.name for path in out.parent.iterdir()] == ["report.json"]
 
 
@@ -95,6 +101,26 @@ def test_without_gold_everything_but_mauve_is_the_default(judge):
     assert report.settings["metrics"] == WITHOUT_MAUVE
     assert "delta_log_ppl" not in report.metrics
     assert report.reference == {}
+
+
+def test_without_tokens_the_default_is_what_needs_none(judge, monkeypatch):
+    samples, gold = (
+        [{k: row[k] for k in ("prompt", "text")} for row in r] for r in (SAMPLES, GOLD)
+    )
+    assert fast(samples, judge).settings["metrics"] == ["ppl", "dist"]
+    pools = module.read_pools(samples)
+    chosen = module.choose_metrics(None, pools, module.read_gold(gold, pools)[0])
+    assert chosen == ("mauve", "ppl", "dist")
+
+
+def test_a_pipe_is_read_once_and_described_by_what_it_held(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=write, args=(tmp_path / "pipe", SAMPLES))
+    writer.start()
+    report = evaluate(tmp_path / "pipe", metrics=["dist"], num_resamples=10)
+    writer.join()
+    content = write(tmp_path / "same.jsonl", SAMPLES).read_bytes()
+    assert report.settings["generations"]["sha256"] == hashlib.sha256(content).hexdigest()
 
 
 def test_diversity_needs_no_judge():
@@ -160,7 +186,11 @@ def test_progress_is_told(judge):
         ({"reference": GOLD[:1]}, "no gold continuation for 1 of 2 prompts"),
         ({"reference": [*GOLD, GOLD[0]]}, "2 gold continuations"),
         ({"reference": []}, "is empty"),
-        ({"reference": GOLD, "metrics": ["mauve"], "features": "judge"}, "not a list of names"),
+        ({**WITH_GOLD, "features": "judge"}, "not a list of names"),
+        ({**WITH_GOLD, "features": [""]}, "features='' has an empty name"),
+        ({**WITH_GOLD, "features": ["judge", ""]}, "features='judge,' has an empty name"),
+        ({**WITH_GOLD, "features": ["judge", "/nowhere"]}, "there is no folder /nowhere"),
+        ({**WITH_GOLD, "features": ["jugde"]}, "the nearest is 'judge'"),
     ],
 )
 def test_what_cannot_be_computed_is_refused_in_one_line(judge, options, message):
@@ -177,7 +207,7 @@ def test_generations_without_tokens_cannot_be_counted(judge):
 
 def test_mixed_lengths_are_refused_unless_allowed(judge):
     rows = [*SAMPLES[:3], {**SAMPLES[3], "tokens": [7, 8]}]
-    with pytest.raises(ValueError, match="2 to 3 tokens"):
+    with pytest.raises(ValueError, match=r"the given rows mixes .* 2 to 3 tokens"):
         fast(rows, judge, metrics=["dist"])
     report = fast(rows, judge, metrics=["dist"], mixed_lengths=True)
     assert report.settings["mixed_lengths"] is True
@@ -197,6 +227,29 @@ def test_the_command_prints_a_table_and_writes_the_report(judge, tmp_path, capsy
     assert main(["evaluate", str(generations), *options, "--out", str(out)]) == 0
     assert "ppl_micro" in capsys.readouterr().out
     assert json.loads(out.read_text(encoding="utf-8"))["metrics"]["ppl_micro"] > 1
+
+
+def test_a_bad_path_is_refused_before_anything_is_judged(judge, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "surprise", lambda *told: pytest.fail("it was judged"))
+    with pytest.raises(ValueError, match="is a folder"):
+        fast(SAMPLES, judge, metrics=["ppl"], out=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["generations.jsonl", "gold.jsonl"])
+def test_the_command_does_not_replace_its_input(tmp_path, capsys, name):
+    paths = [write(tmp_path / "generations.jsonl", SAMPLES), write(tmp_path / "gold.jsonl", GOLD)]
+    before = [path.read_bytes() for path in paths]
+    arguments = ["evaluate", str(paths[0]), "--reference", str(paths[1]), "--metrics", "dist"]
+    assert main([*arguments, "--out", str(tmp_path / name)]) == 2
+    assert "would replace what it measures" in capsys.readouterr().err
+    assert [path.read_bytes() for path in paths] == before
+
+
+def test_the_command_takes_no_empty_name_for_the_default_judge(tmp_path, capsys):
+    generations = write(tmp_path / "generations.jsonl", SAMPLES)
+    arguments = ["evaluate", str(generations), "--metrics", "ppl", "--judge", ""]
+    assert main([*arguments, "--out", str(tmp_path / "report.json")]) == 2
+    assert "'' names no model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [b"", b'{"prompt": "p", "text": "caf\xe9"}\n', b"{}\n"])

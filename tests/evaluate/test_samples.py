@@ -1,10 +1,19 @@
 """What is read, and everything that is refused because it would give a wrong number."""
 
+import hashlib
 import json
 
 import pytest
 
-from ssdlm.evaluate.samples import Pool, Sample, has_tokens, read_gold, read_pools, refuse_mixed
+from ssdlm.evaluate.samples import (
+    Pool,
+    Sample,
+    has_tokens,
+    hold,
+    read_gold,
+    read_pools,
+    refuse_mixed,
+)
 
 
 def row(prompt, text, tokens=None):
@@ -53,9 +62,13 @@ def test_an_empty_file_is_refused(tmp_path, content):
         (b'{"prompt": "p", "te', r"line 2 is not JSON"),
         (b"[1, 2]", r"line 2 is not a JSON object"),
         (b'{"prompt": "p"}', r"line 2 has no string 'text': it has prompt"),
-        (b'{"prompt": 3, "text": "t"}', r"line 2 has no string 'prompt'"),
+        (b'{"prompt": 3, "text": "t"}', r"line 2 has no string 'prompt': it is 3"),
+        (b'{"prompt": "p", "text": null}', r"line 2 has no string 'text': it is null"),
         (b'{"prompt": "p", "text": "\\ud800"}', r"line 2: text holds half a surrogate pair"),
         (b'{"prompt": "p", "text": "t", "tokens": "12"}', r"line 2: tokens is not a list"),
+        (b'{"prompt": "p", "text": "t", "tokens": ""}', r"line 2: tokens is not a list"),
+        (b'{"prompt": "p", "text": "t", "tokens": [9223372036854775808]}', r"line 2: .* 64 bits"),
+        (b'{"prompt": "p", "text": "t", "n": ' + b"1" * 5000 + b"}", r"line 2 .* too many digits"),
         (b'{"prompt": "p", "text": "t", "tokens": [1.5]}', r"line 2: tokens is not a list"),
         (b'{"prompt": "p", "text": "t", "tokens": [true]}', r"line 2: tokens is not a list"),
         (b'{"prompt": "p", "text": "t"}', r"has tokens on 1 of 2 lines"),
@@ -69,9 +82,25 @@ def test_a_broken_line_is_named(tmp_path, second_line, message):
     assert "\n" not in str(error.value)
 
 
-def test_texts_that_all_repeat_their_prompt_are_refused():
-    with pytest.raises(ValueError, match="repeats its prompt"):
-        read_pools([row("The sky", "The sky is blue"), row("A cat", "A cat sat")])
+def test_the_largest_token_id_that_an_array_holds_is_read():
+    rows = [row("p", "t", [2**63 - 1])]
+    assert read_pools(rows) == [pool("p", Sample("t", (2**63 - 1,)))]
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_texts_most_of_which_repeat_their_prompt_are_refused(others):
+    prompts = ["The sky above", "A cat that I saw"]
+    rows = [row(prompt, prompt + " was grey") for prompt in prompts]
+    rows += [row("The sea below", " was grey")] * others
+    with pytest.raises(ValueError, match=f"2 of {2 + others} texts of .* repeat their prompts"):
+        read_pools(rows)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text"), [(" ", " hello there"), ("\n", "\nhello"), ("I", "Ivan came")]
+)
+def test_a_text_may_begin_with_a_short_prompt_by_itself(prompt, text):
+    assert read_pools([row(prompt, text)]) == [pool(prompt, Sample(text, None))]
 
 
 def test_a_text_may_repeat_its_prompt_now_and_then():
@@ -84,6 +113,25 @@ def test_gold_follows_the_order_of_the_pools_and_counts_what_is_left():
     gold, left = read_gold([row("a", " A"), row("c", " C"), row("b", " B")], pools)
     assert [(pool.prompt, pool.samples[0].text) for pool in gold] == [("b", " B"), ("a", " A")]
     assert left == 1
+
+
+def test_what_the_command_prompts_writes_is_gold():
+    pools = read_pools([row("a", " 1 2", [1, 2])])
+    line = {"prompt": "a", "gold": " A B", "gold_tokens": [3, 4], "source": "news"}
+    assert read_gold([line], pools) == ([pool("a", Sample(" A B", (3, 4)))], 0)
+    assert read_gold([{**line, "text": " C"}], pools) == ([pool("a", Sample(" C", None))], 0)
+    with pytest.raises(ValueError, match="row 1 has no string 'text'"):
+        read_pools([line])
+
+
+def test_what_is_held_is_described_as_it_was_read(tmp_path):
+    path = write(tmp_path / "g.jsonl", [row("a", " 1")])
+    content = path.read_bytes()
+    held = hold(path)
+    path.unlink()
+    assert read_pools(held) == [pool("a", Sample(" 1", None))]
+    digest = hashlib.sha256(content).hexdigest()
+    assert held.describe() == {"file": "g.jsonl", "sha256": digest}
 
 
 def test_a_prompt_with_two_golds_is_refused():
@@ -117,11 +165,32 @@ def test_gold_of_another_length_is_refused_by_tokens():
         refuse_mixed(pools, gold, "the generations")
 
 
-def test_gold_of_another_length_is_refused_by_words_where_it_has_no_tokens():
-    pools = read_pools([row("a", " one two three", [1, 2])])
-    gold, _ = read_gold([row("a", " one two three" * 3)], pools)
+@pytest.mark.parametrize(("tokens", "gold_tokens"), [([1, 2], None), (None, [1, 2]), (None, None)])
+def test_gold_of_another_length_is_refused_by_words_where_either_has_no_tokens(tokens, gold_tokens):
+    pools = read_pools([row("a", " one two three", tokens)])
+    gold, _ = read_gold([row("a", " one two three" * 3, gold_tokens)], pools)
     with pytest.raises(ValueError, match=r"4\.0 words a continuation, its gold 10\.0"):
         refuse_mixed(pools, gold, "the generations")
+
+
+def test_texts_of_unequal_words_pass_where_nothing_has_tokens():
+    pools = read_pools([row("a", " x"), row("b", " y" * 200)])
+    refuse_mixed(pools, [], "the generations")
+
+
+@pytest.mark.parametrize(
+    ("rows", "gold"),
+    [
+        ([row("a", " 1", [1]), row("b", " 2", [1, 2])], []),
+        ([row("a", " 1"), row("a", " 2"), row("b", " 3")], []),
+        ([row("a", " 1", [1])], [row("a", " 1 2", [1, 2])]),
+        ([row("a", " 1 2")], [row("a", " 1 2" * 9)]),
+    ],
+)
+def test_refused_lengths_name_the_file_and_the_flag(rows, gold):
+    pools = read_pools(rows)
+    with pytest.raises(ValueError, match=r"g\.jsonl.*--mixed-lengths"):
+        refuse_mixed(pools, read_gold(gold, pools)[0] if gold else [], "g.jsonl")
 
 
 def test_equal_lengths_pass():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import tokenizers
@@ -20,6 +23,17 @@ from transformers import (
 
 MERGES = [("t", "h"), ("th", "e"), ("r", "l"), ("\u0120", "a")]
 MAX_LEN = 96
+
+
+@contextmanager
+def hearing(handler: logging.Handler) -> Iterator[None]:
+    """Hand a handler what transformers logs, which goes no further by itself."""
+    logger = logging.getLogger("transformers")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def save_tokenizer(folder: Path) -> int:

@@ -35,7 +35,7 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
 
     given = {name: getattr(arguments, name) for name in ("metrics", "features")}
     options: dict[str, Any] = {k: v.split(",") for k, v in given.items() if v is not None}
-    options |= {"judge": arguments.judge} if arguments.judge else {}
+    options |= {"judge": arguments.judge} if arguments.judge is not None else {}
     report = evaluate(
         arguments.generations,
         reference=arguments.reference,

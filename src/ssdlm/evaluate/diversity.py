@@ -84,7 +84,8 @@ def zipf(counts: np.ndarray) -> float:
     x = np.log(np.arange(1, len(commonest) + 1))
     y = np.log(commonest.astype(np.float64))
     x_centred = x - x.mean()
-    return float(-(x_centred @ y) / (x_centred @ x_centred))
+    # Counts fall with rank, so only rounding can bring the slope above zero.
+    return max(0.0, float(-(x_centred @ y) / (x_centred @ x_centred)))
 
 
 def repetition(pools: Sequence[Pool]) -> PromptMean:

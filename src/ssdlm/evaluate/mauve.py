@@ -19,6 +19,7 @@ from ssdlm.evaluate.judge import Judge, is_encoder
 from ssdlm.evaluate.perplexity import Observe, batches, ignore, pad
 from ssdlm.evaluate.readings import NOT_KEPT, Arrays, Readings
 from ssdlm.evaluate.samples import Pool
+from ssdlm.guides.classifiers import without_bars
 
 MAX_TEXT_TOKENS = 256
 SCALE = 5.0
@@ -83,12 +84,13 @@ def features_of(
     return found["rows"], int(found["cut"])
 
 
+@without_bars()
 @torch.no_grad()
 def features(
     texts: Sequence[str], model: Judge, observe: Observe = ignore
 ) -> tuple[np.ndarray, int]:
     """One vector for each text, and how many texts were cut to 256 tokens."""
-    encoded = [model.tokenizer.encode(text) for text in texts]
+    encoded = model.encode(texts)
     limit = min(MAX_TEXT_TOKENS, model.max_len or MAX_TEXT_TOKENS)
     cut = sum(len(ids) > limit for ids in encoded)
     encoded = [ids[:limit] for ids in encoded]

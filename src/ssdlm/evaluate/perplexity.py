@@ -18,6 +18,7 @@ import torch
 from ssdlm.evaluate.judge import Judge
 from ssdlm.evaluate.readings import NOT_KEPT, Arrays, Readings
 from ssdlm.evaluate.samples import Pool
+from ssdlm.guides.classifiers import without_bars
 
 ABSURD = 1e4
 """Macro perplexity leaves out samples at or above this."""
@@ -78,6 +79,7 @@ def surprise(
     return Surprise(found["nll"], found["tokens"], np.array(owner))
 
 
+@without_bars()
 def nats(pools: Sequence[Pool], judge: Judge, observe: Observe) -> Arrays:
     """Return the nats and the judge tokens of every sample, its prompt's taken off."""
     prompts = _encode(judge, [pool.prompt for pool in pools])
@@ -157,7 +159,7 @@ def _scored(ids: Sequence[int]) -> int:
 
 
 def _encode(judge: Judge, texts: Sequence[str]) -> list[list[int]]:
-    encoded = [judge.tokenizer.encode(text) for text in texts]
+    encoded = judge.encode(texts)
     for text, ids in zip(texts, encoded, strict=True):
         if judge.max_len is not None and len(ids) > judge.max_len:
             raise ValueError(

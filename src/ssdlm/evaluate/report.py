@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,38 @@ class Report:
             )
             for name, value in self.metrics.items()
         ]
+
+
+def refuse_out(path: str | os.PathLike[str], inputs: Sequence[str | os.PathLike[str]]) -> None:
+    """Raise if a report cannot be written to a path, or would replace one of the inputs."""
+    if not os.fspath(path):
+        raise ValueError("the report has an empty path: give a file such as report.json")
+    path = Path(path)
+    if os.path.isdir(path):
+        raise ValueError(f"{path} is a folder: give a file, such as {path / 'report.json'}")
+    if os.path.islink(path) or (os.path.exists(path) and not os.path.isfile(path)):
+        raise ValueError(f"{path} is a link, a pipe or a device: give an ordinary file")
+    for other in inputs:
+        if os.path.exists(path) and os.path.exists(other) and path.samefile(other):
+            raise ValueError(f"the report would replace what it measures, {other}: name a new file")
+    try:
+        _try_writing(path)
+    except OSError as error:
+        told = "its folder is a file" if isinstance(error, FileExistsError) else error.strerror
+        raise ValueError(f"{path} cannot be written: {told}") from error
+
+
+def _try_writing(path: Path) -> None:
+    """Write nothing beside a path, as `files.write` will, and leave nothing behind."""
+    missing = [parent for parent in path.parents if not os.path.exists(parent)]
+    trial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        trial.touch()
+    finally:
+        for remove in (trial.unlink, *(parent.rmdir for parent in missing)):
+            with suppress(OSError):
+                remove()
 
 
 def show(report: Report) -> None:

@@ -6,15 +6,14 @@ samples -> judge -> figures -> [run] -> report
 from __future__ import annotations
 
 import difflib
-import hashlib
 import importlib.metadata
 import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from pathlib import Path
 
+from ssdlm import __version__
 from ssdlm.evaluate.bootstrap import Bootstrap
 from ssdlm.evaluate.control import control_figures
 from ssdlm.evaluate.figures import (
@@ -26,12 +25,30 @@ from ssdlm.evaluate.figures import (
     perplexity_figures,
     perplexity_remarks,
 )
-from ssdlm.evaluate.judge import MINILM, SMOLLM2, Judge, has_minilm, load_encoder, load_judge
+from ssdlm.evaluate.judge import (
+    MINILM,
+    SMOLLM2,
+    Judge,
+    has_minilm,
+    load_encoder,
+    load_judge,
+    refuse_missing,
+)
 from ssdlm.evaluate.mauve import features_of, mauve
 from ssdlm.evaluate.perplexity import surprise
 from ssdlm.evaluate.readings import NOT_KEPT, Readings
-from ssdlm.evaluate.report import Report
-from ssdlm.evaluate.samples import Pool, Rows, has_tokens, read_gold, read_pools, refuse_mixed
+from ssdlm.evaluate.report import Report, refuse_out
+from ssdlm.evaluate.samples import (
+    File,
+    Pool,
+    Rows,
+    has_tokens,
+    hold,
+    name_of,
+    read_gold,
+    read_pools,
+    refuse_mixed,
+)
 
 METRICS = ("mauve", "ppl", "dist", "zipf", "rep", "self_bleu", "entropy")
 """What can be asked for, in the order in which it is reported."""
@@ -42,7 +59,6 @@ JUDGE = "judge"
 """As a name for features: the hidden states of the judge itself."""
 
 PACKAGES = (
-    "ssdlm",
     "torch",
     "transformers",
     "tokenizers",
@@ -105,11 +121,16 @@ def evaluate(
     `CLASSIFIER=LABEL`: the guides that steered, and classifiers that had no part in it. What
     `readings` hold of the texts is not read again.
     """
+    if out is not None:
+        rows = [generations, reference]
+        refuse_out(out, [path for path in rows if isinstance(path, (str, os.PathLike))])
+    generations = hold(generations)
+    reference = None if reference is None else hold(reference)
     pools = read_pools(generations)
     gold, left = ([], 0) if reference is None else read_gold(reference, pools)
     chosen = choose_metrics(metrics, pools, gold)
     if not mixed_lengths:
-        refuse_mixed(pools, gold, "the generations")
+        refuse_mixed(pools, gold, name_of(generations))
     texts = _Texts(pools, gold, Bootstrap(len(pools), num_resamples), readings)
     sources = _sources(features) if "mauve" in chosen else []
     found = _Found()
@@ -181,7 +202,9 @@ def choose_metrics(
 ) -> tuple[str, ...]:
     """The metrics to compute, in reporting order; an error where the input lacks what they need."""
     if metrics is None:
-        metrics = [name for name in METRICS if gold or name != "mauve"]
+        lacking = () if has_tokens(pools) else NEED_TOKENS
+        lacking = lacking if gold else (*lacking, "mauve")
+        metrics = [name for name in METRICS if name not in lacking]
     _refuse_unknown(metrics)
     if "mauve" in metrics and not gold:
         raise ValueError("mauve compares with human text: give the gold as --reference GOLD.jsonl")
@@ -242,6 +265,10 @@ def _sources(features: Sequence[str] | None) -> list[str]:
         return [JUDGE, MINILM] if has_minilm() else [JUDGE]
     if isinstance(features, str) or not features:
         raise ValueError(f"features={features!r} is not a list of names such as ['judge']")
+    if "" in features:
+        raise ValueError(f"features={','.join(features)!r} has an empty name: leave it out")
+    for name in features:
+        refuse_missing(name, (JUDGE, SMOLLM2, MINILM))
     return list(dict.fromkeys(features))
 
 
@@ -275,15 +302,11 @@ def _intervals(figures: Sequence[Figure]) -> dict[str, list[float]]:
 
 
 def _describe(rows: Rows) -> dict[str, str] | None:
-    """A file's name and digest, so that a report tells what it was computed from."""
-    if not isinstance(rows, (str, os.PathLike)):
-        return None
-    digest = hashlib.sha256(Path(rows).read_bytes()).hexdigest()
-    return {"file": Path(rows).name, "sha256": digest}
+    return rows.describe() if isinstance(rows, File) else None
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "ssdlm": __version__}
     for name in PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)

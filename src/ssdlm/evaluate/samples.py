@@ -8,16 +8,39 @@ bytes that are not UTF-8, a prompt without gold or with two, pools or continuati
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-Rows = str | os.PathLike[str] | Sequence[Mapping[str, object]]
+
+@dataclass(frozen=True)
+class File:
+    """A jsonl file that was read once, since a pipe cannot be read again."""
+
+    path: str
+    content: bytes
+
+    def describe(self) -> dict[str, str]:
+        """Its name and digest, so that a report tells what it was computed from."""
+        digest = hashlib.sha256(self.content).hexdigest()
+        return {"file": Path(self.path).name, "sha256": digest}
+
+
+Held = File | Sequence[Mapping[str, object]]
+Rows = str | os.PathLike[str] | Held
 """A jsonl file, or its lines already read."""
 
 LONGEST_RATIO = 1.5
 """Generated and gold texts count as mixed lengths when their mean words differ by more."""
+
+SHORTEST_REPEAT = 10
+"""A text may well begin with a prompt of fewer characters, such as "I", by itself."""
+
+INT64 = range(-(2**63), 2**63)
 
 
 @dataclass(frozen=True)
@@ -36,11 +59,21 @@ class Pool:
     samples: tuple[Sample, ...]
 
 
+def hold(rows: Rows) -> Held:
+    """Rows that can be read several times: a file's content in place of its path."""
+    if isinstance(rows, (str, os.PathLike)):
+        return File(os.fspath(rows), Path(rows).read_bytes())
+    return rows
+
+
 def read_pools(rows: Rows) -> list[Pool]:
     """The continuations of a file pooled by prompt, in the order in which prompts appear."""
-    name = _name(rows)
+    return _pooled(_lines(rows), name_of(rows))
+
+
+def _pooled(lines: Iterable[tuple[str, object]], name: str) -> list[Pool]:
     pools: dict[str, list[Sample]] = {}
-    for where, line in _lines(rows):
+    for where, line in lines:
         prompt, sample = _parse(line, where)
         pools.setdefault(prompt, []).append(sample)
     if not pools:
@@ -52,8 +85,8 @@ def read_pools(rows: Rows) -> list[Pool]:
 
 def read_gold(rows: Rows, pools: Sequence[Pool]) -> tuple[list[Pool], int]:
     """One gold continuation for each pool, in the same order, and how many gold lines are left."""
-    name = _name(rows)
-    gold = read_pools(rows)
+    name = name_of(rows)
+    gold = _pooled(((where, _as_text(line)) for where, line in _lines(rows)), name)
     twice = [pool for pool in gold if len(pool.samples) > 1]
     if twice:
         raise ValueError(
@@ -72,7 +105,7 @@ def read_gold(rows: Rows, pools: Sequence[Pool]) -> tuple[list[Pool], int]:
 
 def refuse_mixed(pools: Sequence[Pool], gold: Sequence[Pool], name: str) -> None:
     """Raise if pools or continuations differ in size: dist-n, rep and MAUVE would be biased."""
-    remedy = "split the file, or allow mixed lengths and compare with nothing else"
+    remedy = "split the file, or give --mixed-lengths and compare with nothing else"
     sizes = {len(pool.samples) for pool in pools}
     if len(sizes) > 1:
         raise ValueError(
@@ -88,9 +121,9 @@ def refuse_mixed(pools: Sequence[Pool], gold: Sequence[Pool], name: str) -> None
     if lengths and gold_lengths and gold_lengths != lengths:
         raise ValueError(
             f"gold continuations have {_range(gold_lengths)} tokens, those of {name} "
-            f"{_range(lengths)}: cut the gold to the generated length, or allow mixed lengths"
+            f"{_range(lengths)}: cut the gold to the generated length, or give --mixed-lengths"
         )
-    if gold and not gold_lengths:
+    if gold and not (lengths and gold_lengths):
         _refuse_unequal_words(pools, gold, name)
 
 
@@ -104,14 +137,22 @@ def _refuse_unequal_words(pools: Sequence[Pool], gold: Sequence[Pool], name: str
     if max(ours, theirs) > LONGEST_RATIO * max(min(ours, theirs), 1.0):
         raise ValueError(
             f"{name} has {ours:.1f} words a continuation, its gold {theirs:.1f}: "
-            "cut the gold to the generated length, or allow mixed lengths"
+            "cut the gold to the generated length, or give --mixed-lengths"
         )
 
 
 def _refuse_repeated_prompts(pools: Mapping[str, list[Sample]], name: str) -> None:
-    pairs = [(prompt, sample.text) for prompt, all_ in pools.items() for sample in all_ if prompt]
-    if pairs and all(text.startswith(prompt) for prompt, text in pairs):
-        raise ValueError(f"every text of {name} repeats its prompt: text is the continuation alone")
+    repeats = [
+        sample.text.startswith(prompt)
+        for prompt, samples in pools.items()
+        for sample in samples
+        if len(prompt.strip()) >= SHORTEST_REPEAT
+    ]
+    if sum(repeats) > len(repeats) / 2:
+        raise ValueError(
+            f"{sum(repeats)} of {len(repeats)} texts of {name} repeat their prompts: "
+            "text is the continuation alone"
+        )
 
 
 def _refuse_half_tokenised(pools: Mapping[str, list[Sample]], name: str) -> None:
@@ -124,27 +165,39 @@ def _refuse_half_tokenised(pools: Mapping[str, list[Sample]], name: str) -> None
 
 
 def _lines(rows: Rows) -> Iterator[tuple[str, object]]:
-    if isinstance(rows, (str, os.PathLike)):
-        yield from _file_lines(rows)
+    held = hold(rows)
+    if isinstance(held, File):
+        yield from _file_lines(held)
     else:
-        for number, row in enumerate(rows, start=1):
+        for number, row in enumerate(held, start=1):
             yield f"row {number}", row
 
 
-def _file_lines(path: str | os.PathLike[str]) -> Iterator[tuple[str, object]]:
-    with open(path, "rb") as file:
-        for number, raw in enumerate(file, start=1):
-            where = f"{os.fspath(path)}, line {number}"
-            if not raw.strip():
-                continue
-            try:
-                yield where, json.loads(raw.decode("utf-8"))
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{where} is not UTF-8 (byte {error.start})") from None
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{where} is not JSON: {error.msg}") from None
-            except RecursionError:
-                raise ValueError(f"{where} is not JSON: it is too deep") from None
+def _file_lines(file: File) -> Iterator[tuple[str, object]]:
+    for number, raw in enumerate(io.BytesIO(file.content), start=1):
+        if raw.strip():
+            where = f"{file.path}, line {number}"
+            yield where, _json(raw, where)
+
+
+def _json(raw: bytes, where: str) -> object:
+    try:
+        return json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where} is not UTF-8 (byte {error.start})") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where} is not JSON: {error.msg}") from None
+    except RecursionError:
+        raise ValueError(f"{where} is not JSON: it is too deep") from None
+    except ValueError:
+        raise ValueError(f"{where} holds a number of too many digits to be read") from None
+
+
+def _as_text(line: object) -> object:
+    """A line that `ssdlm prompts` wrote, its gold as a text; any other line as it is."""
+    if isinstance(line, Mapping) and "gold" in line and "text" not in line:
+        return {**line, "text": line["gold"], "tokens": line.get("gold_tokens")}
+    return line
 
 
 def _parse(line: object, where: str) -> tuple[str, Sample]:
@@ -157,9 +210,9 @@ def _parse(line: object, where: str) -> tuple[str, Sample]:
 def _string(line: Mapping[str, object], key: str, where: str) -> str:
     value = line.get(key)
     if not isinstance(value, str):
-        raise ValueError(
-            f"{where} has no string {key!r}: it has {', '.join(sorted(line)) or 'no keys'}"
-        )
+        has = f"it has {', '.join(sorted(line)) or 'no keys'}"
+        told = f"it is {json.dumps(value, default=repr)[:40]}" if key in line else has
+        raise ValueError(f"{where} has no string {key!r}: {told}")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -170,8 +223,11 @@ def _string(line: Mapping[str, object], key: str, where: str) -> str:
 def _tokens(value: object, where: str) -> tuple[int, ...] | None:
     if value is None:
         return None
-    if not isinstance(value, Sequence) or not all(type(token) is int for token in value):
+    is_text = isinstance(value, (str, bytes))
+    if is_text or not isinstance(value, Sequence) or any(type(token) is not int for token in value):
         raise ValueError(f"{where}: tokens is not a list of integers")
+    if not all(token in INT64 for token in value):
+        raise ValueError(f"{where}: tokens holds an id of more than 64 bits, which is no token")
     return tuple(value)
 
 
@@ -195,5 +251,8 @@ def _short(prompt: str) -> str:
     return repr(prompt if len(prompt) <= 40 else prompt[:37] + "...")
 
 
-def _name(rows: Rows) -> str:
+def name_of(rows: Rows) -> str:
+    """What rows are called in errors: their path, where they have one."""
+    if isinstance(rows, File):
+        return rows.path
     return os.fspath(rows) if isinstance(rows, (str, os.PathLike)) else "the given rows"
