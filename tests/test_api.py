@@ -256,7 +256,7 @@ def test_a_warped_grid_writes_a_text_of_its_own(block):
         ({"best_of": -2}, "best_of=-2 is out of range"),
         ({"best_of": 2}, "best_of=2 needs a context stream, a BlockDenoiser; use best_of=1"),
         ({"seed": [1, 2]}, "2 seeds for 1 prompts"),
-        ({"control": str, "lam": float("inf")}, "lam=inf is not a finite number"),
+        ({"control": str, "lam": float("inf")}, "lam=inf is not a weight from 0 to"),
         ({"lam": [1.0]}, "1 values of lam for 0 guides"),
     ],
 )
