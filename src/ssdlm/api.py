@@ -23,7 +23,7 @@ from ssdlm.noise import RowNoise
 from ssdlm.rows import Draft, Generation, Row, batches
 from ssdlm.sampler import Step, generate
 from ssdlm.shapes import Tensor
-from ssdlm.tokenizer import Tokenizer, load_tokenizer
+from ssdlm.tokenizer import Tokenizer, is_utf8, load_tokenizer
 
 CONSTRAINTS = ("must", "must_not", "suffix", "pin", "end_at_sentence")
 Prompt = str | Sequence[int]
@@ -236,7 +236,7 @@ class SSDLM:
                 "this checkpoint has no tokenizer; give prompts as lists of ids, or put "
                 "tokenizer.json beside its weights"
             )
-        if not prompt.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in prompt):
+        if not is_utf8(prompt):
             raise ValueError(f"prompt {prompt!r} is not UTF-8; save or type it as UTF-8")
         return tuple(self.tokenizer.encode(prompt) if prompt else [self.tokenizer.end_of_text])
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ssdlm.automaton import SENTENCE_END, Automaton, Matcher, automaton, continues_word
 from ssdlm.plan import Demand, Plan, Word, first_plan
-from ssdlm.tokenizer import Tokenizer
+from ssdlm.tokenizer import Tokenizer, is_utf8
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Wish:
         if not isinstance(self.suffix, str):
             raise ValueError(f"suffix={self.suffix!r} is not a text; give the text after the gap")
         for text in (*self.must, *self.must_not, self.suffix, *(text for _, text in self.pin)):
-            if any("\ud800" <= char <= "\udfff" for char in text):
+            if not is_utf8(text):
                 raise ValueError(f"{text!r} is not UTF-8; save or type it as UTF-8")
 
 

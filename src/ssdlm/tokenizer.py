@@ -24,6 +24,11 @@ ROBERTA_SPECIAL_NAMES = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 FILE_NAME = "tokenizer.json"
 
 
+def is_utf8(text: str) -> bool:
+    """Tell whether a text has no half of a character, which no bytes stand for."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
 class Tokenizer:
     """A `tokenizers.Tokenizer` that adds nothing: no special tokens, no padding, no truncation."""
 

@@ -175,7 +175,7 @@ def test_gold_of_another_length_is_refused_by_words_where_either_has_no_tokens(t
 
 def test_texts_of_unequal_words_pass_where_nothing_has_tokens():
     pools = read_pools([row("a", " x"), row("b", " y" * 200)])
-    refuse_mixed(pools, [], "the generations")
+    assert refuse_mixed(pools, [], "the generations") is None
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ssdlm.data.compression import ERRORS, decompressed, split_suffix
+from ssdlm.tokenizer import is_utf8
 
 KINDS = (".jsonl", ".csv", ".tsv")
 COLUMNS = ("text", "label")
@@ -93,7 +94,7 @@ def labelled(number: int, row: object) -> Labelled:
         raise RowError(f"line {number} has no text")
     if isinstance(label, bool) or not isinstance(label, str | int) or not str(label).strip():
         raise RowError(f"line {number} has no label")
-    if any("\ud800" <= char <= "\udfff" for char in f"{text}{label}"):
+    if not is_utf8(f"{text}{label}"):
         raise RowError(f"line {number} is not UTF-8; save the file as UTF-8")
     return Labelled(text, str(label).strip())
 

@@ -121,9 +121,7 @@ def evaluate(
     `CLASSIFIER=LABEL`: the guides that steered, and classifiers that had no part in it. What
     `readings` hold of the texts is not read again.
     """
-    if out is not None:
-        rows = [generations, reference]
-        refuse_out(out, [path for path in rows if isinstance(path, (str, os.PathLike))])
+    _refuse_out(out, generations, reference)
     generations = hold(generations)
     reference = None if reference is None else hold(reference)
     pools = read_pools(generations)
@@ -149,7 +147,7 @@ def evaluate(
         found.remarks.append(f"{left} gold prompts have no generation and were left out")
     settings = {
         "generations": _describe(generations),
-        "reference": None if reference is None else _describe(reference),
+        "reference": _describe(reference),
         "metrics": list(chosen),
         "judge": judge.name if isinstance(judge, Judge) else None,
         "features": sources,
@@ -301,7 +299,12 @@ def _intervals(figures: Sequence[Figure]) -> dict[str, list[float]]:
     return {figure.name: list(figure.interval) for figure in figures if figure.interval is not None}
 
 
-def _describe(rows: Rows) -> dict[str, str] | None:
+def _refuse_out(out: str | os.PathLike[str] | None, *rows: Rows | None) -> None:
+    if out is not None:
+        refuse_out(out, [path for path in rows if isinstance(path, (str, os.PathLike))])
+
+
+def _describe(rows: Rows | None) -> dict[str, str] | None:
     return rows.describe() if isinstance(rows, File) else None
 
 

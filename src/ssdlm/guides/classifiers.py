@@ -87,9 +87,14 @@ def load_classifier(name_or_path: str | Path) -> Any:
             f"{name_or_path} has no trained weights for {missing}; give a model that was trained "
             "as a sequence classifier"
         )
-    if not all(bool(weight.isfinite().all()) for weight in classifier.parameters()):
+    if not has_numbers(classifier):
         raise ValueError(f"{name_or_path} has weights that are no numbers; train it anew")
     return classifier.eval().requires_grad_(False)
+
+
+def has_numbers(classifier: Any) -> bool:
+    """Tell whether all weights are numbers; a training that went wrong leaves others."""
+    return all(bool(weight.isfinite().all()) for weight in classifier.parameters())
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import torch
 
 from ssdlm.checkpoint import WEIGHTS, new_folder, read_json, write_json
 from ssdlm.data.labelled import Labelled, read_labelled, without_repeats
-from ssdlm.guides.classifiers import Reader, without_bars
+from ssdlm.guides.classifiers import Reader, has_numbers, without_bars
 from ssdlm.guidetraining.building import begin_with_words, build
 from ssdlm.guidetraining.learning import Score, fit, score
 from ssdlm.guidetraining.settings import GuideConfig, check
@@ -90,7 +90,8 @@ def train_guide(
         epoch = fit(reader, train, held, config, is_shown=is_shown)
         # What is measured is what is stored: half-precision weights.
         reader.classifier.half().float()
-        refuse_broken(reader, config)
+        if not has_numbers(reader.classifier):
+            raise ValueError(f"lr={config.lr} broke the guide; lower lr")
         report = GuideReport(
             str(out),
             len(train),
@@ -126,14 +127,6 @@ def refuse_few(labels: list[str], *parts: Sequence[Labelled]) -> None:
         lacking = [label for label in labels if label not in {row.label for row in part}]
         if lacking and (part or name != "in the test"):
             raise ValueError(f"no text of label {lacking[0]!r} is {name}; give more data")
-
-
-def refuse_broken(reader: Reader, config: GuideConfig) -> None:
-    """Raise where training has left what half precision cannot hold."""
-    if not all(bool(weight.isfinite().all()) for weight in reader.classifier.parameters()):
-        raise ValueError(
-            f"lr={config.lr} and weight_decay={config.weight_decay} broke the guide; lower lr"
-        )
 
 
 def save(reader: Reader, folder: Path, text: str) -> None:

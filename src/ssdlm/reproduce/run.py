@@ -42,25 +42,16 @@ def reproduce(
     """
     if stage not in STAGES:
         raise ValueError(f"stage={stage!r} is unknown; choose one of {', '.join(STAGES)}")
-    table = table_of(name)
-    size = scale_of(scale, overrides)
-    given = named(models, "model", EXAMPLE)
-    for role in given:
-        if hasattr(table, "ROLES") and role not in table.ROLES:
-            known = ", ".join(table.ROLES)
-            raise ValueError(f"{name} has no use for a model as {role!r}; there are {known}")
+    table, size = table_of(name), scale_of(scale, overrides)
     order = Order(
         table=name,
         scale=size,
         out=Path(out),
-        models=named(size.models, "model", EXAMPLE) | given,
+        models=named(size.models, "model", EXAMPLE) | roles(name, models),
         prompts=named(prompts, "prompts", "50=prompts-50.jsonl", bare="all"),
         **options,
     )
-    choose("dtype", order.dtype, DTYPES)
-    for path in order.prompts.values():
-        if not Path(path).is_file():
-            raise ValueError(f"prompts {path!r} are no file; make one with `ssdlm prompts`")
+    check(order)
     if stage in ("generate", "both") and hasattr(table, "prepare"):
         table.prepare(order)
     cells = checked(table.cells(order))
@@ -89,6 +80,24 @@ def reproduce(
         page, values=page.values | facts(order, found), notes=page.notes + several_judges(found)
     )
     return save(page, name, order.out)
+
+
+def roles(name: str, models: Sequence[str]) -> dict[str, str]:
+    """Return the models that were given, by roles that the table has."""
+    given, known = named(models, "model", EXAMPLE), getattr(table_of(name), "ROLES", None)
+    for role in given:
+        if known is not None and role not in known:
+            there = ", ".join(known)
+            raise ValueError(f"{name} has no use for a model as {role!r}; there are {there}")
+    return given
+
+
+def check(order: Order) -> None:
+    """Raise on what no cell could be made with."""
+    choose("dtype", order.dtype, DTYPES)
+    for path in order.prompts.values():
+        if not Path(path).is_file():
+            raise ValueError(f"prompts {path!r} are no file; make one with `ssdlm prompts`")
 
 
 def facts(order: Order, found: Findings) -> dict[str, Any]:
