@@ -37,6 +37,16 @@ def test_no_time_is_foretold_before_anything_is_done(capsys, monkeypatch):
     assert second.endswith("second file  0 s left")
 
 
+def test_an_end_that_moves_is_the_one_that_is_told(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    with progress.bar("step", 20_000) as show:
+        show(1, "begun", 20_000)
+        show(2, "timed", 12)
+        show(3, "as before")
+    ends = [line.split("  ")[0] for line in capsys.readouterr().err.splitlines()]
+    assert ends == ["step 1/20,000", "step 2/12", "step 3/12"]
+
+
 def test_a_terminal_gets_a_bar(capsys, monkeypatch):
     pytest.importorskip("rich")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)

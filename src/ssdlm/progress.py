@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-Show = Callable[[int, str], None]
-"""Takes how much is done, and a few words to stand beside it."""
+Show = Callable[..., None]
+"""Takes how much is done, a few words to stand beside it, and the end where it has moved."""
 
 SECONDS_BETWEEN_LINES = 10.0
 
 
-def ignore(done: int, said: str = "") -> None:
+def ignore(done: int, said: str = "", end: int = 0) -> None:
     """Show nothing."""
 
 
@@ -34,16 +34,17 @@ def plain_lines(what: str, total: int, begun: int) -> Show:
     """Return a function that prints a line when some seconds have passed, and one at the end."""
     start = spoke = time.monotonic()
 
-    def show(done: int, said: str = "") -> None:
-        nonlocal spoke
+    def show(done: int, said: str = "", end: int = 0) -> None:
+        nonlocal spoke, total
+        total = end or total
         now = time.monotonic()
         if now - spoke < SECONDS_BETWEEN_LINES and done != total:
             return
         spoke = now
-        end = f"/{total:,}  {said}" if total else f"  {said}"
+        line = f"{what} {done:,}" + (f"/{total:,}" if total else "") + f"  {said}"
         if total and done > begun:
-            end += f"  {(now - start) / (done - begun) * (total - done):.0f} s left"
-        print(f"{what} {done:,}{end}", file=sys.stderr, flush=True)
+            line += f"  {(now - start) / (done - begun) * (total - done):.0f} s left"
+        print(line, file=sys.stderr, flush=True)
 
     return show
 
@@ -64,4 +65,6 @@ def rich_bar(what: str, total: int, begun: int) -> Iterator[Show]:
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(what, total=total or None, completed=begun, said="")
-        yield lambda done, said="": progress.update(task, completed=done, said=said)
+        yield lambda done, said="", end=0: progress.update(
+            task, completed=done, said=said, total=end or None
+        )

@@ -25,8 +25,8 @@ class Silent:
     def write(self, record: Record) -> None:
         """Take the record of a step."""
 
-    def show(self, step: int) -> None:
-        """Take note that a step is done."""
+    def show(self, step: int, steps: int) -> None:
+        """Take note that so many steps are done, of how many."""
 
     def close(self) -> None:
         """Let go of what is open."""
@@ -65,8 +65,8 @@ class Records(Silent):
             self.tracker.log(numbers, step=record["step"])
         self.latest = record
 
-    def show(self, step: int) -> None:
-        self.bar(step, describe(self.latest))
+    def show(self, step: int, steps: int) -> None:
+        self.bar(step, describe(self.latest), steps)
 
     def close(self) -> None:
         self.open.close()

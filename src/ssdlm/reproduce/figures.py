@@ -179,7 +179,8 @@ def draw_costs(figure: Any, points: Sequence[dict[str, Any]]) -> None:
             kept = [p for p in points if p["B"] == B and p[metric] is not None]
             calls = [point["calls"] for point in kept]
             axes.plot(calls, [unit * point[metric] for point in kept], "o-", label=f"B = {B}")
-        axes.set(xlabel="calls a block", title=title, xscale="log")
+        scale = "log" if metric == "ppl_micro" else "linear"
+        axes.set(xlabel="calls a block", title=title, xscale="log", yscale=scale)
         axes.legend()
 
 

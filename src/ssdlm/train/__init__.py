@@ -96,7 +96,7 @@ def loop(run: Run, records: runlog.Silent) -> runlog.Record:
             first, was_alone = run.step + 1, is_alone
         sums, norm = optimise(run)
         run.step += 1
-        if is_logged(run):
+        if is_logged(run) or (since >= first and is_over(run, time.monotonic() - clock)):
             record = describe_step(run, sums, norm)
             steps, seconds = run.step - since, time.monotonic() - clock
             record |= speed(run, steps, seconds)
@@ -107,7 +107,7 @@ def loop(run: Run, records: runlog.Silent) -> runlog.Record:
             clock, since = time.monotonic(), run.step
         elif run.step == first:  # it was compiled in this one
             clock, since = time.monotonic(), run.step
-        records.show(run.step)
+        records.show(run.step, run.plan.steps)
         if is_save_due(run, saved):
             run.clock = run.clock.after(run.step - since, time.monotonic() - clock)
             save_or_tell(run)
@@ -195,6 +195,15 @@ def is_logged(run: Run) -> bool:
     train = run.plan
     is_regular = run.step % train.log_every == 0 or run.step in (1, run.turn, train.steps)
     return is_regular or is_validated(run)
+
+
+def is_over(run: Run, seconds: float) -> bool:
+    """Say whether `train.seconds` are over, so many seconds after what the clock has counted.
+
+    Several processes ask only after a logged step: they would have to wait for each other.
+    """
+    limit = run.config.train.seconds
+    return run.accelerator.num_processes == 1 and 0 < limit <= run.clock.seconds + seconds
 
 
 def is_validated(run: Run) -> bool:
