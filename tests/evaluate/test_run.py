@@ -229,6 +229,29 @@ def test_the_command_prints_a_table_and_writes_the_report(judge, tmp_path, capsy
     assert json.loads(out.read_text(encoding="utf-8"))["metrics"]["ppl_micro"] > 1
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["FILE", "--metrics", "dist,rep"],
+        ["FILE", "--metrics", "dist", "rep"],
+        ["--metrics", "dist", "rep", "FILE"],
+        ["--metrics", "dist,rep", "FILE"],
+    ],
+)
+def test_metrics_are_named_with_commas_or_spaces_before_the_file_or_after(tmp_path, arguments):
+    path, out = write(tmp_path / "g.jsonl", SAMPLES), tmp_path / "report.json"
+    named = [str(path) if word == "FILE" else word for word in arguments]
+    assert main(["evaluate", *named, "--out", str(out)]) == 0
+    metrics = json.loads(out.read_text(encoding="utf-8"))["metrics"]
+    assert {"dist-1", "rep"} <= set(metrics) and "zipf" not in metrics
+
+
+@pytest.mark.parametrize("arguments", [[], ["--metrics", "dist"]])
+def test_nothing_to_measure_is_told(tmp_path, capsys, arguments):
+    assert main(["evaluate", *arguments, "--out", str(tmp_path / "report.json")]) == 2
+    assert "there is no file to measure" in capsys.readouterr().err
+
+
 def test_a_bad_path_is_refused_before_anything_is_judged(judge, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "surprise", lambda *told: pytest.fail("it was judged"))
     with pytest.raises(ValueError, match="is a folder"):

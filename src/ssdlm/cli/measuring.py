@@ -9,9 +9,16 @@ from typing import Any
 def add_evaluate(commands: Any) -> None:
     command = commands.add_parser("evaluate", help="measure generated texts")
     command.set_defaults(run=run_evaluate)
-    command.add_argument("generations", metavar="GENERATIONS.jsonl", help="what generate wrote")
+    command.add_argument(
+        "generations",
+        nargs="?",  # so that it may come after the metrics' names
+        metavar="GENERATIONS.jsonl",
+        help="what generate wrote; always needed",
+    )
     command.add_argument("--reference", metavar="GOLD.jsonl", help="gold continuations, by prompt")
-    command.add_argument("--metrics", help="of mauve,ppl,dist,zipf,rep,self_bleu,entropy")
+    command.add_argument(
+        "--metrics", nargs="+", help="of mauve,ppl,dist,zipf,rep,self_bleu,entropy (default all)"
+    )
     command.add_argument("--judge", help="causal LM for perplexity (default SmolLM2: make judge)")
     command.add_argument("--features", help="models for MAUVE, by comma (default judge,minilm)")
     for kind, what in (("guide", "that steered"), ("judge", "that had no part in it")):
@@ -33,11 +40,21 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
     from ssdlm.evaluate.report import progress_on_stderr, show
     from ssdlm.evaluate.run import evaluate
 
-    given = {name: getattr(arguments, name) for name in ("metrics", "features")}
-    options: dict[str, Any] = {k: v.split(",") for k, v in given.items() if v is not None}
+    metrics, generations = arguments.metrics, arguments.generations
+    if generations is None and metrics is not None and len(metrics) > 1:
+        *metrics, generations = metrics
+    if generations is None:
+        raise ValueError(
+            "there is no file to measure; give GENERATIONS.jsonl, as generate writes it"
+        )
+    options: dict[str, Any] = {}
+    if metrics is not None:
+        options["metrics"] = ",".join(metrics).split(",")
+    if arguments.features is not None:
+        options["features"] = arguments.features.split(",")
     options |= {"judge": arguments.judge} if arguments.judge is not None else {}
     report = evaluate(
-        arguments.generations,
+        generations,
         reference=arguments.reference,
         out=arguments.out,
         mixed_lengths=arguments.mixed_lengths,
