@@ -51,9 +51,9 @@ def test_lines_without_room_are_written_when_there_is(tmp_path, monkeypatch):
 def test_progress_stands_beside_the_last_record(tmp_path, capsys):
     log = records(tmp_path)
     log.write(RECORD | {"step": 1})
-    log.show(10)
+    log.show(8, 8)
     log.close()
-    assert "step 10/10  loss 2.0000  1,234 tokens/s" in capsys.readouterr().err
+    assert "step 8/8  loss 2.0000  1,234 tokens/s" in capsys.readouterr().err
 
 
 def test_a_tracker_that_is_not_installed_is_an_error(tmp_path):
