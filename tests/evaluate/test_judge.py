@@ -44,7 +44,7 @@ def test_a_model_that_sees_what_it_predicts_is_no_judge(tmp_path):
 
 
 def test_a_judge_that_is_not_there_is_an_error_of_one_line(tmp_path):
-    with pytest.raises(ValueError, match=r"there is no folder .*nowhere$") as error:
+    with pytest.raises(ValueError, match=r"there is no folder .*nowhere: give") as error:
         load_judge(str(tmp_path / "nowhere"), "cpu")
     assert "\n" not in str(error.value)
 
@@ -52,7 +52,7 @@ def test_a_judge_that_is_not_there_is_an_error_of_one_line(tmp_path):
 @pytest.mark.parametrize("name", ["./nowhere", "../nowhere", "/nowhere", "no/such/folder"])
 def test_what_cannot_be_a_hub_id_is_not_asked_for_there(monkeypatch, name):
     monkeypatch.setattr(judge, "_load_from", lambda auto, source: pytest.fail("the Hub was asked"))
-    with pytest.raises(ValueError, match=f"there is no folder {name}$"):
+    with pytest.raises(ValueError, match=f"there is no folder {name}: give"):
         load_judge(name, "cpu")
 
 

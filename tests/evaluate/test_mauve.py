@@ -1,6 +1,7 @@
 """MAUVE of histograms by hand, features batched as alone, the score against the library's."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,12 +18,12 @@ WORDS = ["the", "a", "cat", "dog", "ran", "sat", "over", "under", "hill", "tree"
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory):
-    return load_judge(save_judge(tmp_path_factory.mktemp("judge")), "cpu")
+    return load_judge(save_judge(tmp_path_factory.mktemp("gpt2")), "cpu")
 
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory):
-    return load_encoder(save_judge(tmp_path_factory.mktemp("encoder"), "bert"), "cpu")
+    return load_encoder(save_judge(tmp_path_factory.mktemp("bert"), "bert"), "cpu")
 
 
 def texts(number, seed, words=WORDS):
@@ -61,9 +62,16 @@ def test_features_in_a_batch_match_those_alone(judge, encoder):
         np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
-def test_a_causal_model_gives_its_last_token_and_an_encoder_the_mean(judge, encoder):
+def test_a_model_gives_its_last_token_and_minilm_the_mean(judge, encoder):
     assert not is_encoder(judge)
     assert is_encoder(encoder)
+    last, _ = features(["abc"], encoder)
+    mean, _ = features(["abc"], replace(encoder, name="minilm"))
+    ids = torch.tensor(encoder.encode(["abc"]))
+    with torch.no_grad():
+        states = encoder.model(input_ids=ids).last_hidden_state[0]
+    np.testing.assert_allclose(last[0], states[-1], atol=1e-5)
+    np.testing.assert_allclose(mean[0], states.mean(0), atol=1e-5)
     states = torch.tensor([[[1.0], [3.0], [9.0]]])
     mask = torch.tensor([[1, 1, 0]])
     assert pool_states(states, mask, mean=False).tolist() == [[3.0]]
@@ -76,6 +84,21 @@ def test_texts_are_cut_at_the_authors_length_and_counted(judge, monkeypatch):
     whole, _ = features(["abcde", "abc"], judge)
     np.testing.assert_allclose(cut, whole, atol=1e-6)
     assert number == 1
+
+
+@pytest.mark.parametrize("kind", ["judge", "encoder"])
+@pytest.mark.parametrize("length", [10, 256])
+def test_the_score_is_the_librarys_for_the_same_texts(kind, length, request, monkeypatch):
+    library, model = pytest.importorskip("mauve"), request.getfixturevalue(kind)
+    monkeypatch.setattr(module, "MAX_TEXT_TOKENS", length)
+    prompts = [f"{index}:" for index in range(40)]
+    gold, pools = pools_of(prompts, texts(40, seed=4)), pools_of(prompts, texts(40, seed=5))
+    whole = [[pool.prompt + pool.samples[0].text for pool in some] for some in (gold, pools)]
+    sizes = {"max_text_length": length, "featurize_model_name": model.name, "verbose": False}
+    theirs = library.compute_mauve(p_text=whole[0], q_text=whole[1], device_id=-1, **sizes)
+    ours = mauve(pools, gold, model)
+    assert ours.score == pytest.approx(theirs.mauve, abs=1e-6)
+    assert (ours.num_cut > 0, ours.limit) == (length == 10, min(length, model.max_len))
 
 
 def test_reading_says_nothing_of_its_own(judge, monkeypatch, caplog):

@@ -1,5 +1,6 @@
 """What is read, and everything that is refused because it would give a wrong number."""
 
+import gzip
 import hashlib
 import json
 
@@ -119,7 +120,6 @@ def test_what_the_command_prompts_writes_is_gold():
     pools = read_pools([row("a", " 1 2", [1, 2])])
     line = {"prompt": "a", "gold": " A B", "gold_tokens": [3, 4], "source": "news"}
     assert read_gold([line], pools) == ([pool("a", Sample(" A B", (3, 4)))], 0)
-    assert read_gold([{**line, "text": " C"}], pools) == ([pool("a", Sample(" C", None))], 0)
     with pytest.raises(ValueError, match="row 1 has no string 'text'"):
         read_pools([line])
 
@@ -132,6 +132,32 @@ def test_what_is_held_is_described_as_it_was_read(tmp_path):
     assert read_pools(held) == [pool("a", Sample(" 1", None))]
     digest = hashlib.sha256(content).hexdigest()
     assert held.describe() == {"file": "g.jsonl", "sha256": digest}
+
+
+def test_gold_beside_a_generated_text_is_the_gold():
+    gold = {"gold": " A B", "gold_tokens": [3, 4]}
+    rows = [row("a", " one two", [1, 2]) | gold, row("a", " six ten", [5, 6]) | gold]
+    pools = read_pools(rows)
+    assert [sample.text for sample in pools[0].samples] == [" one two", " six ten"]
+    assert read_gold(rows, pools) == ([pool("a", Sample(" A B", (3, 4)))], 0)
+    other = [rows[0], rows[1] | {"gold": " C D"}]
+    with pytest.raises(ValueError, match="2 gold continuations"):
+        read_gold(other, pools)
+
+
+def test_a_mark_before_utf8_is_no_part_of_the_first_line(tmp_path):
+    path = tmp_path / "g.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(row("a", " A")).encode())
+    assert read_pools(path) == [pool("a", Sample(" A", None))]
+
+
+def test_what_is_no_file_of_lines_is_refused_with_the_remedy(tmp_path):
+    packed = tmp_path / "g.jsonl.gz"
+    packed.write_bytes(gzip.compress(b"{}"))
+    named = {tmp_path: "is a folder: give", tmp_path / "none": "there is no file", packed: "unpack"}
+    for path, told in named.items():
+        with pytest.raises(ValueError, match=told):
+            read_pools(path)
 
 
 def test_a_prompt_with_two_golds_is_refused():

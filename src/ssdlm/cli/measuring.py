@@ -17,7 +17,10 @@ def add_evaluate(commands: Any) -> None:
     )
     command.add_argument("--reference", metavar="GOLD.jsonl", help="gold continuations, by prompt")
     command.add_argument(
-        "--metrics", nargs="+", help="of mauve,ppl,dist,zipf,rep,self_bleu,entropy (default all)"
+        "--metrics",
+        nargs="+",
+        action="extend",
+        help="of mauve,ppl,dist,zipf,rep,self_bleu,entropy (default all)",
     )
     command.add_argument("--judge", help="causal LM for perplexity (default SmolLM2: make judge)")
     command.add_argument("--features", help="models for MAUVE, by comma (default judge,minilm)")
@@ -38,10 +41,10 @@ def add_evaluate(commands: Any) -> None:
 def run_evaluate(arguments: argparse.Namespace) -> None:
     """Measure a file of generations."""
     from ssdlm.evaluate.report import progress_on_stderr, show
-    from ssdlm.evaluate.run import evaluate
+    from ssdlm.evaluate.run import METRICS, evaluate
 
     metrics, generations = arguments.metrics, arguments.generations
-    if generations is None and metrics is not None and len(metrics) > 1:
+    if generations is None and metrics is not None and metrics[-1] not in METRICS:
         *metrics, generations = metrics
     if generations is None:
         raise ValueError(
@@ -49,7 +52,7 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
         )
     options: dict[str, Any] = {}
     if metrics is not None:
-        options["metrics"] = ",".join(metrics).split(",")
+        options["metrics"] = " ".join(metrics).replace(",", " ").split()
     if arguments.features is not None:
         options["features"] = arguments.features.split(",")
     options |= {"judge": arguments.judge} if arguments.judge is not None else {}

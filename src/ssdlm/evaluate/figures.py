@@ -13,7 +13,7 @@ import numpy as np
 
 from ssdlm.evaluate import diversity
 from ssdlm.evaluate.bootstrap import Bootstrap, Interval, Statistic, clipped, folded
-from ssdlm.evaluate.mauve import FEW_TEXTS, MAX_TEXT_TOKENS, Mauve
+from ssdlm.evaluate.mauve import FEW_TEXTS, Mauve
 from ssdlm.evaluate.perplexity import Surprise
 from ssdlm.evaluate.samples import Pool
 from ssdlm.evaluate.self_bleu import self_bleu
@@ -81,7 +81,7 @@ def mauve_remarks(name: str, result: Mauve) -> list[str]:
     """Why a score may mislead."""
     remarks = []
     if result.num_cut:
-        remarks.append(f"{name}: {result.num_cut} texts were cut to {MAX_TEXT_TOKENS} tokens")
+        remarks.append(f"{name}: {result.num_cut} texts were cut to {result.limit} tokens")
     if len(result.human) < FEW_TEXTS:
         remarks.append(
             f"{name} from {len(result.human)} gold texts is unsteady: {FEW_TEXTS} or more are usual"

@@ -3,8 +3,9 @@
 samples, judge -> [mauve] -> run
 
 The score is mauve-text's, with the authors' settings: the text is prompt and continuation, cut to
-256 tokens. Features are ours, batched: the last token's hidden state of a causal model, the mean
-over tokens of an encoder. Its spread over prompts keeps one set of buckets and weighs them anew.
+256 tokens. Features are ours, batched: the last token's hidden state, as mauve-text takes it of any
+model, or the mean over tokens of MiniLM, which was trained so. The score's spread over prompts
+keeps one set of buckets and weighs them anew.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ssdlm.evaluate.judge import Judge, is_encoder
+from ssdlm.evaluate.judge import MINILM, Judge, is_encoder
 from ssdlm.evaluate.perplexity import Observe, batches, ignore, pad
 from ssdlm.evaluate.readings import NOT_KEPT, Arrays, Readings
 from ssdlm.evaluate.samples import Pool
@@ -38,6 +39,8 @@ class Mauve:
     score: float
     num_buckets: int
     num_cut: int
+    """Texts of more tokens than `limit`."""
+    limit: int
     human: np.ndarray
     machine: np.ndarray
 
@@ -65,6 +68,7 @@ def mauve(
         score=float(result.mauve),
         num_buckets=int(result.num_buckets),
         num_cut=human_cut + machine_cut,
+        limit=limit_of(model),
         human=_counts(rows, buckets[: len(human)], len(gold), result.num_buckets),
         machine=_counts(owner, buckets[len(human) :], len(gold), result.num_buckets),
     )
@@ -80,7 +84,8 @@ def features_of(
         rows, cut = features(texts, model, observe)
         return {"rows": rows, "cut": np.array(cut)}
 
-    found = readings.of("features", model, texts, read)
+    is_last_of_encoder = is_encoder(model) and model.name != MINILM
+    found = readings.of("last" if is_last_of_encoder else "features", model, texts, read)
     return found["rows"], int(found["cut"])
 
 
@@ -89,25 +94,29 @@ def features_of(
 def features(
     texts: Sequence[str], model: Judge, observe: Observe = ignore
 ) -> tuple[np.ndarray, int]:
-    """One vector for each text, and how many texts were cut to 256 tokens."""
-    encoded = model.encode(texts)
-    limit = min(MAX_TEXT_TOKENS, model.max_len or MAX_TEXT_TOKENS)
-    cut = sum(len(ids) > limit for ids in encoded)
-    encoded = [ids[:limit] for ids in encoded]
+    """One vector for each text, and how many texts were cut to the limit."""
+    encoded, limit = model.encode(texts), limit_of(model)
+    long = [index for index, ids in enumerate(encoded) if len(ids) > limit]
+    for index in long:  # by the tokenizer, which keeps an end that it adds
+        encoded[index] = model.tokenizer.encode(texts[index], truncation=True, max_length=limit)
     empty = [text for text, ids in zip(texts, encoded, strict=True) if not ids]
     if empty:
         raise ValueError("MAUVE cannot place a text that is empty, prompt and continuation alike")
     trunk = model.model.base_model
-    mean = is_encoder(model)
     rows = np.zeros((len(texts), trunk.config.hidden_size), dtype=np.float32)
     done = 0
     for batch in batches(encoded, TOKENS_A_BATCH.get(model.device.type, 4096)):
         ids, mask = pad([encoded[index] for index in batch], model.device)
         states = trunk(input_ids=ids, attention_mask=mask).last_hidden_state.float()
-        rows[batch] = pool_states(states, mask, mean=mean).cpu().numpy()
+        rows[batch] = pool_states(states, mask, mean=model.name == MINILM).cpu().numpy()
         done += len(batch)
         observe(done, len(texts))
-    return rows, cut
+    return rows, len(long)
+
+
+def limit_of(model: Judge) -> int:
+    """The most tokens of a text that are read."""
+    return min(MAX_TEXT_TOKENS, model.max_len or MAX_TEXT_TOKENS)
 
 
 def pool_states(states: torch.Tensor, mask: torch.Tensor, *, mean: bool) -> torch.Tensor:

@@ -45,7 +45,8 @@ class Surprise:
         """Perplexity of all tokens together; `weights` counts each prompt."""
         each = weights[self.owner]
         tokens = each @ self.tokens
-        return float(np.exp(each @ self.nll / tokens)) if tokens > 0 else float("nan")
+        with np.errstate(over="ignore"):  # infinite, and reported as no number
+            return float(np.exp(each @ self.nll / tokens)) if tokens > 0 else float("nan")
 
     def macro(self, weights: np.ndarray) -> float:
         """Mean of the samples' perplexities below 1e4; `weights` counts each prompt."""

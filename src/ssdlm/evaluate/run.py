@@ -205,7 +205,10 @@ def choose_metrics(
         metrics = [name for name in METRICS if name not in lacking]
     _refuse_unknown(metrics)
     if "mauve" in metrics and not gold:
-        raise ValueError("mauve compares with human text: give the gold as --reference GOLD.jsonl")
+        raise ValueError(
+            "mauve compares with human text: give the gold as --reference GOLD.jsonl (lines that "
+            "carry it as `gold` will do, GENERATIONS.jsonl itself too)"
+        )
     lacking = [name for name in metrics if name in NEED_TOKENS]
     if lacking and not has_tokens(pools):
         raise ValueError(
@@ -273,7 +276,8 @@ def _sources(features: Sequence[str] | None) -> list[str]:
 def _report(found: _Found, texts: _Texts, settings: dict[str, object]) -> Report:
     undefined = [figure.name for figure in found.samples if figure.value is None]
     if undefined:
-        found.remarks.append(f"nothing to measure for {', '.join(undefined)}")
+        told = f"no figure for {', '.join(undefined)}: nothing to measure, or beyond any number"
+        found.remarks.append(told)
     counts = {
         "prompts": len(texts.pools),
         "samples": sum(len(pool.samples) for pool in texts.pools),

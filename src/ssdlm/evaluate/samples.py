@@ -40,6 +40,10 @@ LONGEST_RATIO = 1.5
 SHORTEST_REPEAT = 10
 """A text may well begin with a prompt of fewer characters, such as "I", by itself."""
 
+GZIP = b"\x1f\x8b"
+BOM = b"\xef\xbb\xbf"
+"""What some editors put before UTF-8; it is no part of the first line."""
+
 INT64 = range(-(2**63), 2**63)
 
 
@@ -61,9 +65,19 @@ class Pool:
 
 def hold(rows: Rows) -> Held:
     """Rows that can be read several times: a file's content in place of its path."""
-    if isinstance(rows, (str, os.PathLike)):
-        return File(os.fspath(rows), Path(rows).read_bytes())
-    return rows
+    if not isinstance(rows, (str, os.PathLike)):
+        return rows
+    path = os.fspath(rows)
+    if os.path.isdir(path):
+        raise ValueError(f"{path} is a folder: give a .jsonl file, as ssdlm generate writes it")
+    if not os.path.exists(path):
+        raise ValueError(
+            f"there is no file {path}: give a .jsonl file, as ssdlm generate writes it"
+        )
+    content = Path(path).read_bytes()
+    if content.startswith(GZIP):
+        raise ValueError(f"{path} is compressed: unpack it first")
+    return File(path, content)
 
 
 def read_pools(rows: Rows) -> list[Pool]:
@@ -86,12 +100,12 @@ def _pooled(lines: Iterable[tuple[str, object]], name: str) -> list[Pool]:
 def read_gold(rows: Rows, pools: Sequence[Pool]) -> tuple[list[Pool], int]:
     """One gold continuation for each pool, in the same order, and how many gold lines are left."""
     name = name_of(rows)
-    gold = _pooled(((where, _as_text(line)) for where, line in _lines(rows)), name)
+    gold = _pooled(_gold_lines(rows), name)
     twice = [pool for pool in gold if len(pool.samples) > 1]
     if twice:
         raise ValueError(
             f"{name} has {len(twice[0].samples)} gold continuations for the prompt "
-            f"{_short(twice[0].prompt)}: one line a prompt is needed"
+            f"{_short(twice[0].prompt)}: one a prompt is needed"
         )
     by_prompt = {pool.prompt: pool for pool in gold}
     without = [pool.prompt for pool in pools if pool.prompt not in by_prompt]
@@ -174,7 +188,7 @@ def _lines(rows: Rows) -> Iterator[tuple[str, object]]:
 
 
 def _file_lines(file: File) -> Iterator[tuple[str, object]]:
-    for number, raw in enumerate(io.BytesIO(file.content), start=1):
+    for number, raw in enumerate(io.BytesIO(file.content.removeprefix(BOM)), start=1):
         if raw.strip():
             where = f"{file.path}, line {number}"
             yield where, _json(raw, where)
@@ -184,7 +198,9 @@ def _json(raw: bytes, where: str) -> object:
     try:
         return json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise ValueError(f"{where} is not UTF-8 (byte {error.start})") from None
+        raise ValueError(
+            f"{where} is not UTF-8 (byte {error.start}): save the file as UTF-8"
+        ) from None
     except json.JSONDecodeError as error:
         raise ValueError(f"{where} is not JSON: {error.msg}") from None
     except RecursionError:
@@ -193,11 +209,19 @@ def _json(raw: bytes, where: str) -> object:
         raise ValueError(f"{where} holds a number of too many digits to be read") from None
 
 
-def _as_text(line: object) -> object:
-    """A line that `ssdlm prompts` wrote, its gold as a text; any other line as it is."""
-    if isinstance(line, Mapping) and "gold" in line and "text" not in line:
-        return {**line, "text": line["gold"], "tokens": line.get("gold_tokens")}
-    return line
+def _gold_lines(rows: Rows) -> Iterator[tuple[str, object]]:
+    """Lines whose texts are the gold, from files of gold alone and from those of `ssdlm generate`.
+
+    A line that carries `gold` may have a text too, which is the model's and never the gold; and the
+    samples of one prompt carry the same gold, which counts once.
+    """
+    seen: set[str] = set()
+    for where, line in _lines(rows):
+        if not isinstance(line, Mapping) or line.get("gold") is None:
+            yield where, line
+        elif (told := repr((line.get("prompt"), line["gold"]))) not in seen:
+            seen.add(told)
+            yield where, {**line, "text": line["gold"], "tokens": line.get("gold_tokens")}
 
 
 def _parse(line: object, where: str) -> tuple[str, Sample]:
