@@ -10,7 +10,7 @@ import torch
 from ssdlm import SSDLM, guides
 from ssdlm.guides import builtin_guides, classifier_guide, guide_from, split_wish, wishes
 from ssdlm.guides.classifiers import frame_ids, label_index
-from ssdlm.guides.fitting import suggested_lam
+from ssdlm.guides.fitting import check_lam, suggested_lam
 from tests import tiny
 
 
@@ -73,7 +73,7 @@ def test_a_label_that_is_called_by_a_number_is_meant_by_its_name():
     assert [label_index(names, number) for number in (0, 1, 2)] == [0, 1, 2]
     cases = {0: "Yes", 1: "yes", 2: "no"}
     assert [label_index(cases, name) for name in ("Yes", "yes", "NO")] == [0, 1, 2]
-    with pytest.raises(ValueError, match="label='YES' is not one of"):
+    with pytest.raises(ValueError, match="label='YES' is the name of 2 labels"):
         label_index(cases, "YES")
 
 
@@ -165,14 +165,22 @@ def test_what_is_no_wish_is_refused(text):
 
 @pytest.mark.parametrize("number", ["-1", "inf", "1e300"])
 def test_a_weight_that_cannot_be_meant_is_refused(number):
-    with pytest.raises(ValueError, match="is not a weight from 0 to 1e") as caught:
+    with pytest.raises(ValueError, match="is not a weight from 0 to 1,000,000") as caught:
         split_wish(f"sentiment=positive:{number}")
     assert f"control 'sentiment=positive:{number}'" in str(caught.value)
 
 
+@pytest.mark.parametrize("lam", ["5", None, True, [1.0]])
+def test_a_weight_that_is_no_number_is_refused(lam):
+    with pytest.raises(ValueError, match="is not a weight from 0 to 1,000,000"):
+        check_lam(lam)
+
+
 def test_a_label_cannot_be_sought_and_avoided(folder):
     model = SSDLM(tiny.encoder(), tiny.tokenizer())
-    for other in (f"{folder}!=positive", f"{folder}!=2:3"):
+    respelt = folder.parent / "." / "x" / ".." / folder.name
+    (folder.parent / "x").mkdir()
+    for other in (f"{folder}!=positive", f"{folder}!=2:3", f"{respelt}!=positive"):
         with pytest.raises(ValueError, match="'positive' is to be sought and avoided"):
             model.plan("a", control=[f"{folder}=positive", other])
     model.plan("a", control=[f"{folder}=positive", f"{folder}!=neutral"])
@@ -199,6 +207,69 @@ def test_a_classifier_that_could_not_steer_is_refused_in_one_line(folder, tmp_pa
     longer = replace(guide, token_strings=strings)
     with pytest.raises(ValueError, match=f"embeddings of {tiny.V} tokens and a tokenizer of"):
         longer.fit(V=tiny.V + 1, token_strings=strings)
+
+
+def changed(folder, out, **settings):
+    """A copy of a classifier with other lines in its config.json."""
+    shutil.copytree(folder, out)
+    config = json.loads((out / "config.json").read_text()) | settings
+    (out / "config.json").write_text(json.dumps(config))
+    return out
+
+
+def test_labels_are_numbered_as_the_head_numbers_them(folder, tmp_path):
+    labels = {"id2label": {0: "a", 1: "b", 3: "d"}, "label2id": {"a": 0, "b": 1, "d": 3}}
+    with pytest.raises(ValueError, match="numbers its labels 0, 1, 3; number them from 0"):
+        classifier_guide(changed(folder, tmp_path / "gap", **labels), "d")
+
+
+def test_a_head_of_another_size_is_refused_in_one_line(folder, tmp_path):
+    labels = {"id2label": {0: "a", 1: "b"}, "label2id": {"a": 0, "b": 1}}
+    with pytest.raises(ValueError, match="weights have other sizes than"):
+        classifier_guide(changed(folder, tmp_path / "other", **labels), "a")
+
+
+def test_a_special_token_must_be_in_the_table(folder, tmp_path):
+    far = classifier_guide(changed(folder, tmp_path / "far", bos_token_id=50256), 0)
+    with pytest.raises(ValueError, match="names the special token 50256; set bos_token_id"):
+        far.fit(V=tiny.V)
+    several = classifier_guide(changed(folder, tmp_path / "several", eos_token_id=[2, 7]), 0)
+    alone = classifier_guide(folder, 0)
+    got, expected = (guide.fit(V=tiny.V)(CONTEXT, one_hot(BLOCK)) for guide in (several, alone))
+    assert torch.equal(got, expected)
+
+
+def test_what_cannot_read_embeddings_is_refused_before_anything_is_written(tmp_path):
+    from transformers import CanineConfig, CanineForSequenceClassification
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    more = {"intermediate_size": 16, "num_hash_buckets": 8, "max_position_embeddings": 64}
+    CanineForSequenceClassification(CanineConfig(**sizes, **more)).save_pretrained(tmp_path / "c")
+    with pytest.raises(ValueError, match="has no table of word embeddings"):
+        classifier_guide(tmp_path / "c", 0).fit(V=tiny.V)
+    guide = classifier_guide(tiny.save_classifier(tmp_path / "bert", "bert"), 0)
+    guide.classifier.forward = lambda **inputs: inputs["input_ids"]
+    with pytest.raises(ValueError, match="cannot read what is still uncertain"):
+        guide.fit(V=tiny.V)
+
+
+def test_a_decoder_without_padding_reads_several_rows_as_each_alone(tmp_path):
+    folder = tiny.save_classifier(tmp_path / "gpt2", "gpt2")
+    folder = changed(folder, tmp_path / "unpadded", pad_token_id=None)
+    guide = classifier_guide(folder, "positive", has_special_tokens=False)
+    assert guide.classifier.config.pad_token_id is None
+    fitted, block = guide.fit(V=tiny.V), torch.tensor([[8, 9], [10, 11]])
+    both = fitted(CONTEXT.expand(2, -1), one_hot(block))
+    alone = [fitted(CONTEXT, one_hot(row[None])) for row in block]
+    assert torch.allclose(both, torch.cat(alone), atol=1e-6)
+
+
+@pytest.mark.parametrize("told", [-1, 1e9])
+def test_a_suggested_weight_out_of_range_names_the_guide(folder, told):
+    guide = classifier_guide(folder, 0)
+    guide.classifier.config.guide_lam = told
+    with pytest.raises(ValueError, match=r"guide_lam in the config.json of .*classifier"):
+        guide.suggested("logits")
 
 
 @pytest.mark.parametrize("told", [[1], "abc", {"logits": "5"}])
@@ -249,7 +320,8 @@ def test_a_guide_suggests_its_weight_unless_one_is_given(folder, tmp_path):
     assert (plain.suggested("logits"), plain.suggested("simplex")) == (2000.0, 10.0)
     shutil.copytree(folder, tmp_path / "own")
     settings = json.loads((folder / "config.json").read_text())
-    for said, logits, simplex in ((120.0, 120, 10), ({"logits": 70.0, "simplex": 3.0}, 70, 3)):
+    both = {"logits": 70.0, "simplex": 3.0}
+    for said, logits, simplex in ((120.0, 120, 10), (both, 70, 3), (0, 0, 10)):
         (tmp_path / "own" / "config.json").write_text(json.dumps(settings | {"guide_lam": said}))
         guide = guide_from(f"{tmp_path / 'own'}=0")
         assert (guide.suggested("logits"), guide.suggested("simplex")) == (logits, simplex)

@@ -52,6 +52,23 @@ def test_neutral_is_left_out_unless_it_is_wished_for(wish, right):
     assert found.tolist() == right
 
 
+class Lone(Oracle):
+    """A reader of one label, which some texts have."""
+
+    @property
+    def labels(self):
+        return ["spam"]
+
+    def log_probs(self, texts, *, batch_size=64):
+        return super().log_probs(texts)[:, :1].add(0.5)
+
+
+@pytest.mark.parametrize(("wish", "right"), [("x=spam", [1, 0]), ("x!=spam", [1, 2])])
+def test_a_label_alone_is_there_where_it_is_more_likely_than_not(wish, right):
+    found = control.accuracy_by_prompt(POOLS, Lone([], tiny.tokenizer()), split_wish(wish))
+    assert found.tolist() == right
+
+
 def test_a_text_is_prompt_and_continuation():
     reader = oracle()
     control.accuracy_by_prompt(POOLS, reader, split_wish("x=positive"))

@@ -7,6 +7,7 @@ Internal accuracy asks the guide itself, external accuracy a classifier that had
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -45,12 +46,15 @@ def control_figures(
 def accuracy_by_prompt(pools: Sequence[Pool], reader: Reader, wish: Wish) -> np.ndarray:
     """How many samples of each prompt have the label, read as prompt and continuation."""
     texts = [pool.prompt + sample.text for pool in pools for sample in pool.samples]
-    wanted = label_index(dict(enumerate(reader.labels)), wish.label)
+    wanted = label_index(dict(enumerate(reader.labels)), wish.label, wish.name)
     log_probs = reader.log_probs(texts)
     for index, label in enumerate(reader.labels):
         if label.lower() == NEUTRAL and index != wanted:
             log_probs[:, index] = -np.inf
-    is_right = (log_probs.argmax(-1) == wanted).numpy() != wish.avoid
+    has_label = log_probs.argmax(-1) == wanted
+    if len(reader.labels) == 1:  # it has it where it is more likely than not
+        has_label = log_probs[:, 0] > math.log(0.5)
+    is_right = has_label.numpy() != wish.avoid
     ends = np.cumsum([len(pool.samples) for pool in pools])
     return np.array([part.sum() for part in np.split(is_right, ends[:-1])])
 

@@ -46,8 +46,9 @@ class Reader:
         rows = self.encode(texts)
         order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
         scores = torch.empty(len(rows), len(self.labels))
-        for start in range(0, len(order), batch_size):
-            chosen = order[start : start + batch_size]
+        size = batch_size if can_pad(self.classifier) else 1
+        for start in range(0, len(order), size):
+            chosen = order[start : start + size]
             ids, mask = padded([rows[index] for index in chosen], pad_id(self.classifier))
             device = self.classifier.device
             found = self.classifier(ids.to(device), attention_mask=mask.to(device)).logits
@@ -76,9 +77,8 @@ def load_classifier(name_or_path: str | Path) -> Any:
                 dtype=torch.float32,
             )
     except Exception as error:
-        told = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(
-            f"{name_or_path} is not a sequence classifier that can be loaded ({told}); "
+            f"{name_or_path} is not a sequence classifier that can be loaded ({one_line(error)}); "
             "give a Hub id or a folder with config.json and its weights"
         ) from error
     if report["missing_keys"]:
@@ -87,9 +87,23 @@ def load_classifier(name_or_path: str | Path) -> Any:
             f"{name_or_path} has no trained weights for {missing}; give a model that was trained "
             "as a sequence classifier"
         )
+    numbers = sorted(int(number) for number in classifier.config.id2label)
+    if numbers != list(range(len(numbers))):
+        raise ValueError(
+            f"{name_or_path} numbers its labels {', '.join(map(str, numbers))}; number them from 0 "
+            "on, as its head does, in id2label of its config.json"
+        )
     if not has_numbers(classifier):
         raise ValueError(f"{name_or_path} has weights that are no numbers; train it anew")
     return classifier.eval().requires_grad_(False)
+
+
+def one_line(error: Exception) -> str:
+    """Return the first line of what an error says."""
+    told = str(error).strip()
+    if "ignore_mismatched_sizes" in told or "above report" in told:
+        return "its weights have other sizes than its config.json says"
+    return told.splitlines()[0] if told else type(error).__name__
 
 
 def has_numbers(classifier: Any) -> bool:
@@ -128,6 +142,10 @@ def label_index(id2label: dict[int, str], label: str | int, of: str = "the class
         if len(found) == 1:
             return found[0]
     listed = ", ".join(f"{index}: {name}" for index, name in sorted(names.items()))
+    if alike:
+        raise ValueError(
+            f"label={label!r} is the name of {len(alike)} labels of {of} ({listed}); give a number"
+        )
     raise ValueError(f"label={label!r} is not one of the labels of {of} ({listed})")
 
 
@@ -158,6 +176,8 @@ def frame_ids(config: Any, token_strings: Sequence[str] = ()) -> tuple[list[int]
         token = getattr(config, key, None)
         if token is None and name in token_strings:
             token = token_strings.index(name)
+        if isinstance(token, list | tuple):  # several ends for generation; the first is the usual
+            token = token[0] if token else None
         ends.append([] if token is None else [token])
     return ends[0], ends[1]
 
@@ -167,6 +187,11 @@ def longest_text(classifier: Any) -> int | None:
     from ssdlm.denoiser.encoder import longest_input
 
     return longest_input(classifier)
+
+
+def can_pad(classifier: Any) -> bool:
+    """Tell whether a classifier reads several rows at once; a decoder may know no padding."""
+    return getattr(classifier.config, "pad_token_id", None) is not None
 
 
 def pad_id(classifier: Any) -> int:

@@ -5,6 +5,7 @@ A classifier reads a simplex as it reads tokens: the probabilities weigh its wor
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,14 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from ssdlm.guides.classifiers import frame_ids, has_independent_labels, longest_text
+from ssdlm.guides.classifiers import (
+    can_pad,
+    frame_ids,
+    has_independent_labels,
+    longest_text,
+    one_line,
+    without_bars,
+)
 from ssdlm.shapes import Context, Simplex, Tensor
 
 LAMS = {"logits": 2000.0, "simplex": 10.0, "words": 5.0}
@@ -44,6 +52,11 @@ class ClassifierGuide:
     """Where it came from."""
 
     @property
+    def called(self) -> str:
+        """What it is called in errors."""
+        return self.name or "the classifier"
+
+    @property
     def frame(self) -> tuple[list[int], list[int]]:
         """The ids before and after a text, if it is to be framed."""
         if not self.has_special_tokens:
@@ -54,13 +67,14 @@ class ClassifierGuide:
         """Return its weight: as given, else `guide_lam` of its config.json, else the usual one."""
         if self.lam is not None:
             return self.lam
-        told = getattr(self.classifier.config, "guide_lam", None) or {}
-        own = told if isinstance(told, dict) else {"logits": told}
+        told = getattr(self.classifier.config, "guide_lam", None)
+        own = told if isinstance(told, dict) else {} if told is None else {"logits": told}
         value = own.get(gradient, LAMS[gradient])
         if type(value) not in (int, float):
             raise ValueError(
                 f"guide_lam={told!r} in the config.json of {self.name} is no weight; write a number"
             )
+        check_lam(value, f", guide_lam in the config.json of {self.name},")
         return float(value)
 
     def verdict(self, scores: Tensor) -> Tensor:
@@ -75,28 +89,48 @@ class ClassifierGuide:
         others = [other for other in range(log_probs.shape[1]) if other != label]
         return log_probs[:, others].logsumexp(-1)
 
+    def words(self) -> Tensor:
+        """Return the classifier's table of embeddings, in which its special tokens must be."""
+        try:
+            table = self.classifier.get_input_embeddings().weight.detach()
+        except (NotImplementedError, AttributeError) as error:
+            raise ValueError(
+                f"{self.called} has no table of word embeddings; use a classifier such as BERT's "
+                "or RoBERTa's"
+            ) from error
+        outside = [token for ids in self.frame for token in ids if not 0 <= token < len(table)]
+        if outside:
+            raise ValueError(
+                f"{self.called} has embeddings of {len(table)} tokens, and its config.json names "
+                f"the special token {outside[0]}; set bos_token_id and eos_token_id there"
+            )
+        return table
+
     def fit(
         self, *, V: int, token_strings: Sequence[str] = (), end_of_text: int | None = None
     ) -> FittedGuide:
         """Return the log_prob for a model with this vocabulary."""
-        words = self.classifier.get_input_embeddings().weight.detach()
+        words = self.words()
         if token_strings and self.token_strings:
-            rows = rows_by_string(token_strings, self.token_strings, end_of_text, self.end_of_text)
+            ends = end_of_text, self.end_of_text
+            rows = rows_by_string(token_strings, self.token_strings, *ends, of=self.called)
         elif len(words) == V:
             rows = torch.arange(V)
         else:
             raise ValueError(
-                f"the classifier has {len(words)} tokens where the model has {V}, and without both "
+                f"{self.called} has {len(words)} tokens where the model has {V}, and without both "
                 "tokenizers they cannot be matched; use a classifier of the same tokenizer"
             )
         if int(rows.max()) >= len(words):
             raise ValueError(
-                f"{self.name or 'the classifier'} has embeddings of {len(words)} tokens and a "
+                f"{self.called} has embeddings of {len(words)} tokens and a "
                 f"tokenizer of {len(self.token_strings)}; give the tokenizer it was trained with"
             )
         table = words[rows.to(words.device)]
         # A model's table may be longer than its vocabulary; what no token means says nothing.
-        return FittedGuide(self, F.pad(table, (0, 0, 0, V - len(table))))
+        fitted = FittedGuide(self, F.pad(table, (0, 0, 0, V - len(table))))
+        fitted.try_out(V)
+        return fitted
 
 
 @dataclass(frozen=True)
@@ -113,8 +147,32 @@ class FittedGuide:
         text = logits.softmax(-1).to(table.dtype) @ table
         if self.guide.sees == "context":
             text = torch.cat((table[context], text), 1)
-        scores = self.guide.classifier(inputs_embeds=self.frame(text)).logits
-        return self.guide.verdict(scores)
+        return self.guide.verdict(self.scores(self.frame(text)))
+
+    def scores(self, text: Tensor) -> Tensor:
+        """Return the classifier's logits for each row of embeddings.
+
+        Rows are of one length; yet a decoder that has no padding token takes one at a time.
+        """
+        classifier = self.guide.classifier
+        size = len(text) if can_pad(classifier) else 1
+        return torch.cat([classifier(inputs_embeds=rows).logits for rows in text.split(size)])
+
+    @torch.no_grad()
+    def try_out(self, V: int) -> None:
+        """Raise if the classifier cannot read two rows, before anything is written."""
+        device = self.table.device
+        context = torch.zeros(2, 1, dtype=torch.long, device=device)
+        try:
+            with without_bars():
+                found = self(context, torch.zeros(2, 1, V, device=device))
+        except Exception as error:
+            raise ValueError(
+                f"{self.guide.called} cannot read what is still uncertain ({one_line(error)}); use "
+                "a classifier such as BERT's or RoBERTa's"
+            ) from error
+        if not found.isfinite().all():
+            raise ValueError(f"{self.guide.called} gives no number; use another classifier")
 
     def frame(self, text: Tensor) -> Tensor:
         """Return the latest part that the classifier has room for, between its special tokens."""
@@ -128,7 +186,11 @@ class FittedGuide:
 
 
 def rows_by_string(
-    wanted: Sequence[str], there: Sequence[str], end_wanted: int | None, end_there: int | None
+    wanted: Sequence[str],
+    there: Sequence[str],
+    end_wanted: int | None,
+    end_there: int | None,
+    of: str = "the classifier",
 ) -> Tensor:
     """Return for each of a model's tokens the classifier's token of the same string.
 
@@ -141,31 +203,37 @@ def rows_by_string(
     missing = [string for string in wanted if string not in index]
     if missing:
         raise ValueError(
-            f"the classifier's vocabulary lacks {len(missing)} of the model's {len(wanted)} tokens "
+            f"the vocabulary of {of} lacks {len(missing)} of the model's {len(wanted)} tokens "
             f"(such as {', '.join(map(repr, missing[:3]))}); use a classifier of the same tokenizer"
         )
     return torch.tensor([index[string] for string in wanted])
 
 
-def check_lam(lam: float, of: str = "") -> None:
+def check_lam(lam: Any, of: str = "") -> None:
     """Raise unless a number can be a guide's weight."""
-    if not 0 <= lam <= MAX_LAM:
+    is_number = isinstance(lam, int | float) and not isinstance(lam, bool)
+    if not (is_number and 0 <= lam <= MAX_LAM):
         raise ValueError(
-            f"lam={lam:g}{of} is not a weight from 0 to {MAX_LAM:g}, and 2000 is the paper's most; "
-            "to steer away from a label, write CLASSIFIER!=LABEL"
+            f"lam={lam!r}{of} is not a weight from 0 to {MAX_LAM:,.0f}, and 2000 is the paper's "
+            "most; to steer away from a label, write CLASSIFIER!=LABEL"
         )
 
 
 def refuse_contradictions(guides: Sequence[Any]) -> None:
     """Raise where one label is to be sought and avoided at once."""
     known = [guide for guide in guides if isinstance(guide, ClassifierGuide) and guide.name]
-    sought = {(guide.name, guide.label) for guide in known if not guide.avoid}
+    sought = {(place_of(guide), guide.label) for guide in known if not guide.avoid}
     for guide in known:
-        if guide.avoid and (guide.name, guide.label) in sought:
+        if guide.avoid and (place_of(guide), guide.label) in sought:
             label = guide.classifier.config.id2label[guide.label]
             raise ValueError(
                 f"{guide.name}: label {label!r} is to be sought and avoided; drop one of the two"
             )
+
+
+def place_of(guide: ClassifierGuide) -> str:
+    """Return a guide's folder in one spelling, or its name."""
+    return os.path.realpath(guide.name) if os.path.isdir(guide.name) else guide.name
 
 
 def suggested_lam(control: Any, gradient: str) -> float:

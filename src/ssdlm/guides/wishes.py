@@ -43,7 +43,8 @@ def split_wish(text: str) -> Wish:
     if not (equals and name and label) or name[-1] in "!=" or lam != lam:
         raise ValueError(
             f"control {text!r} is not CLASSIFIER=LABEL or CLASSIFIER!=LABEL, with :LAMBDA if "
-            "wanted; write such as sentiment=positive:500"
+            "wanted; write such as sentiment=positive:500, and the number of a label that holds : "
+            "or ="
         )
     if lam is not None:
         check_lam(lam, f" in control {text!r}")
