@@ -9,8 +9,10 @@ import torch
 
 from ssdlm import SSDLM, cli
 from ssdlm.config import BlockConfig
+from ssdlm.data.labelled import read_labelled
 from ssdlm.denoiser.block import BlockDenoiser
-from ssdlm.guides import classifier_guide, load_reader
+from ssdlm.guides import builtin_guides, classifier_guide, load_reader
+from ssdlm.guides.wishes import BUILTIN
 from ssdlm.guidetraining import GuideConfig, configure, train_guide
 from ssdlm.guidetraining.building import (
     begin_with_words,
@@ -21,6 +23,7 @@ from ssdlm.guidetraining.building import (
 )
 from ssdlm.guidetraining.learning import blurred, tent
 from ssdlm.guidetraining.run import split
+from ssdlm.guidetraining.trial import refuse_unfit
 from tests import tiny
 
 QUICK = GuideConfig(D=32, epochs=2, batch_size=16, max_len=40, lr=0.01, lam=300.0, holdout=0.2)
@@ -131,6 +134,146 @@ def test_training_goes_on_from_another_model(data, tmp_path):
     assert load_reader(report.out).labels == ["first", "last"]
 
 
+def test_a_guide_from_a_model_of_independent_labels_has_one_label_a_text(data, tmp_path):
+    start = tiny.save_classifier(tmp_path / "start", "bert")
+    tiny.tokenizer().save(start)
+    amend(start / "config.json", problem_type="multi_label_classification")
+    report = train(data, tmp_path / "guide", tokenizer=None, start=start)
+    told = json.loads((tmp_path / "guide" / "config.json").read_text())
+    assert told["problem_type"] == "single_label_classification"
+    assert load_reader(report.out).log_probs(["aab"]).exp().sum().item() == pytest.approx(1.0)
+
+
+def amend(path, **values):
+    """Change a file of JSON."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+SMALL = {
+    "bart": {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32},
+    "canine": {"num_hash_buckets": 64},
+    "longformer": {"attention_window": 8},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "words"),
+    [
+        ("gpt2", {}, "cannot be trained as a guide .it is a decoder"),
+        ("gpt2", {"pad_token_id": None}, "cannot be trained as a guide .Cannot handle batch sizes"),
+        ("llama", {}, "cannot be trained as a guide .it is a decoder"),
+        ("bert", {"is_decoder": True}, "cannot be trained as a guide .it is a decoder"),
+        ("bart", {}, "cannot be trained as a guide .Passing input embeddings"),
+        ("longformer", {}, "cannot be trained as a guide"),
+        ("fnet", {}, "cannot be trained as a guide .padding changes what it says"),
+        ("canine", {}, "is no model to start from"),
+    ],
+)
+def test_what_is_no_encoder_is_refused_in_one_line(data, tmp_path, kind, settings, words):
+    start = save_start(tmp_path / "start", kind, **settings)
+    with pytest.raises(ValueError, match=f"start {words}.*; give an encoder such as") as caught:
+        train(data, tmp_path / "guide", tokenizer=None, start=start)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["start"]
+
+
+def save_start(folder, kind, **settings):
+    """Write a random classifier of a kind with the tiny tokenizer."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": tiny.V, "max_position_embeddings": 66} | tiny.SIZES
+    config = AutoConfig.for_model(kind, **sizes | SMALL.get(kind, {}) | settings)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    tiny.tokenizer().save(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("V", "settings", "words"),
+    [
+        (40, {}, "has embeddings of 40 tokens and a tokenizer of 64; give the tokenizer it was"),
+        (64, {"eos_token_id": 99}, "names the special token 99, and it has 64 tokens; put"),
+        (64, {"pad_token_id": -1}, "names the special token -1, and it has 64 tokens; put"),
+    ],
+)
+def test_ids_without_an_embedding_are_refused(data, tmp_path, V, settings, words):
+    start = tiny.save_classifier(tmp_path / "start", "bert", V=V)
+    tiny.tokenizer().save(start)
+    amend(start / "config.json", **settings)
+    with pytest.raises(ValueError, match=words):
+        train(data, tmp_path / "guide", tokenizer=None, start=start)
+    assert [path.name for path in tmp_path.iterdir()] == ["start"]
+
+
+@pytest.mark.parametrize("kind", ["roberta", "distilbert", "electra", "deberta-v2", "modernbert"])
+def test_encoders_pass_the_trial_which_leaves_chance_alone(tmp_path, kind):
+    start = save_start(tmp_path / "start", kind)
+    reader = build(QUICK, ["x", "y"], tokenizer=None, start=start)
+    before = {key: value.clone() for key, value in reader.classifier.state_dict().items()}
+    state = torch.random.get_rng_state()
+    refuse_unfit(reader, start, QUICK)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(before[key], now) for key, now in reader.classifier.state_dict().items())
+
+
+def test_the_written_tokenizer_knows_how_much_the_model_reads(data, made, tmp_path):
+    from transformers import pipeline
+
+    start = tiny.save_classifier(tmp_path / "start", "bert")
+    tiny.tokenizer().save(start)
+    train(data, tmp_path / "guide", tokenizer=None, start=start, config=replace(QUICK, epochs=1))
+    for folder, room in ((Path(made.out), 40), (tmp_path / "guide", 66)):
+        told = json.loads((folder / "tokenizer_config.json").read_text())
+        assert told["model_max_length"] == room
+    (found,) = pipeline("text-classification", model=made.out)("zzy " * 100, truncation=True)
+    assert found["label"] == "last"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.csv", "text,label\nGood,pos\nGood number 3, but pricey,pos\n", "line 3 has 3 columns "
+         "where the header has 2: quote texts that hold commas"),
+        ("a.csv", "text,label,by\nGood,pos\n", "line 2 has 2 columns where the header has 3: give"),
+        ("a.tsv", "text\tlabel\na\tb\tc\n", "has 3 columns where the header has 2: take tabs"),
+        ("a.jsonl", '{"text": "a", "label": 1.0}', "line 1 has the label 1.0; write a string or an "
+         "integer"),
+        ("a.jsonl", '{"text": "a", "label": true}', "line 1 has the label true; write a string"),
+        ("a.jsonl", '{"text": "a", "label": null}', "line 1 has no label"),
+        ("a.jsonl", '{"text": "a"', "line 1 is not JSON"),
+        ("a.txt", "a", "of no known kind"),
+    ],
+)  # fmt: skip
+def test_rows_that_would_be_misread_are_refused(data, tmp_path, name, content, words):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=words):
+        train_guide([tmp_path / name], out=tmp_path / "g", tokenizer=data / "tokenizer")
+    with pytest.raises(ValueError, match=words):
+        train(data, tmp_path / "g", test=tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_quoted_comma_and_an_integer_are_fine(tmp_path):
+    (tmp_path / "a.csv").write_text('text,label\n"Good, but pricey",pos\n')
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "label": 1}\n')
+    assert [(row.text, row.label) for row in read_labelled(tmp_path / "a.csv")] == [
+        ("Good, but pricey", "pos")
+    ]
+    assert [row.label for row in read_labelled(tmp_path / "a.jsonl")] == ["1"]
+
+
+def test_texts_with_two_labels_are_named_where_nothing_else_is_left(data, tmp_path):
+    both = tmp_path / "both.jsonl"
+    rows = [{"text": text, "label": label} for text in "ab" for label in ("first", "last")]
+    both.write_text("\n".join(map(json.dumps, rows)))
+    words = r"has 0 labels without the texts that stand there with different labels \(2\)"
+    with pytest.raises(ValueError, match=f"the data {words}, which are left out; give each"):
+        train_guide([both], out=tmp_path / "g", tokenizer=data / "tokenizer")
+    with pytest.raises(ValueError, match=rf"both\.jsonl {words}"):
+        train(data, tmp_path / "g", test=both)
+
+
 def test_the_frame_keeps_every_other_token(data):
     own, outer = tiny.tokenizer(), framed(tiny.tokenizer())
     strings = outer.token_strings()
@@ -142,7 +285,6 @@ def test_the_frame_keeps_every_other_token(data):
 
 
 def test_held_out_texts_do_not_depend_on_the_order(data):
-    from ssdlm.data.labelled import read_labelled
 
     rows = read_labelled(data / "a.jsonl")
     assert {row.text for row in split(rows, 0.3, 1)[1]} == {
@@ -221,8 +363,11 @@ def test_the_learning_rate_rises_and_falls():
         (["lr=0"], "lr=0.0 does not learn"),
         (["lr=inf"], "lr=inf is not a finite number"),
         (["lam=nan"], "lam=nan is not a finite number"),
-        (["lam=-5"], "lam=-5.0 is negative"),
+        (["lam=-5"], "lam=-5.0 is not a weight from 0 to 1,000,000"),
+        (["lam=1e9"], "lam=1000000000.0 is not a weight from 0 to 1,000,000"),
         (["max_len=2"], "max_len=2 has no room for a text"),
+        (["max_tokens=1"], "max_tokens=1 has no room for a text"),
+        (["max_tokens=2"], "max_tokens=2 has no room for a text; use 3 or more"),
         (["seed=99999999999999999999"], "seed=99999999999999999999 is not a whole number from 0"),
         (["lr=1e9", "epochs=1"], "broke the guide; lower lr"),
         (["eps=0"], "eps=0.0, weight_decay=0.01: use more than 0"),
@@ -262,6 +407,16 @@ def test_bad_data_is_refused_and_leaves_nothing(data, tmp_path):
     with pytest.raises(ValueError, match="exists already"):
         train(data, data / "tokenizer")
     assert [path.name for path in tmp_path.iterdir()] == ["one.jsonl"]
+
+
+@pytest.mark.parametrize("name", builtin_guides())
+def test_a_pipeline_cuts_a_long_text_for_a_builtin_guide(name):
+    from transformers import pipeline
+
+    (found,) = pipeline("text-classification", model=str(BUILTIN / name))(
+        "good " * 400, truncation=True
+    )
+    assert found["label"] in load_reader(BUILTIN / name).labels
 
 
 def test_the_command_makes_a_guide(capsys, data, tmp_path):

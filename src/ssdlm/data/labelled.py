@@ -12,11 +12,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ssdlm.data.compression import ERRORS, decompressed, split_suffix
 from ssdlm.tokenizer import is_utf8
 
 KINDS = (".jsonl", ".csv", ".tsv")
+REMEDIES = {",": "quote texts that hold commas", "\t": "take tabs out of texts"}
+"""What to do about a text that holds what parts columns."""
 COLUMNS = ("text", "label")
 
 
@@ -81,9 +84,19 @@ def table_rows(text: str, delimiter: str) -> Iterator[tuple[int, object]]:
             there = ", ".join(reader.fieldnames or ()) or "nothing"
             raise RowError(f"line 1 names no column {missing[0]!r}, only {there[:80]}")
         for row in reader:
+            refuse_columns(row, f"line {reader.line_num}", REMEDIES[delimiter])
             yield reader.line_num, row
     except csv.Error as error:
         raise RowError(f"line {reader.line_num} is not a row ({error})") from None
+
+
+def refuse_columns(row: Mapping[str | None, Any], place: str, remedy: str) -> None:
+    """Raise on a row, as `csv` reads it, that is longer or shorter than the header."""
+    more, named = row.get(None, ()), [value for name, value in row.items() if name is not None]
+    columns = sum(value is not None for value in named) + len(more)
+    if columns != len(named):
+        told = f"{place} has {columns} columns where the header has {len(named)}"
+        raise RowError(f"{told}: {remedy if more else 'give every row all columns'}")
 
 
 def labelled(number: int, row: object) -> Labelled:
@@ -92,8 +105,11 @@ def labelled(number: int, row: object) -> Labelled:
     text, label = (values.get(name) for name in COLUMNS)
     if not isinstance(text, str) or not text.strip():
         raise RowError(f"line {number} has no text")
-    if isinstance(label, bool) or not isinstance(label, str | int) or not str(label).strip():
+    if label is None or not str(label).strip():
         raise RowError(f"line {number} has no label")
+    if isinstance(label, bool) or not isinstance(label, str | int):
+        told = json.dumps(label)[:80]
+        raise RowError(f"line {number} has the label {told}; write a string or an integer")
     if not is_utf8(f"{text}{label}"):
         raise RowError(f"line {number} is not UTF-8; save the file as UTF-8")
     return Labelled(text, str(label).strip())
@@ -107,3 +123,15 @@ def without_repeats(rows: Sequence[Labelled], besides: Sequence[Labelled] = ()) 
     kept = {row.text: row for row in rows if len(labels[row.text]) == 1}
     held = {row.text for row in besides}
     return [row for text, row in kept.items() if text not in held]
+
+
+def once(rows: Sequence[Labelled], name: str, *, labels: int) -> list[Labelled]:
+    """Return each text once; raise where too few labels are left without those that have two."""
+    kept = without_repeats(rows)
+    left, lost = len({row.label for row in kept}), len({row.text for row in rows}) - len(kept)
+    if lost and left < labels:
+        raise ValueError(
+            f"{name} has {left} label{'' if left == 1 else 's'} without the texts that stand there "
+            f"with different labels ({lost:,}), which are left out; give each text one label"
+        )
+    return kept

@@ -13,7 +13,7 @@ import torch
 from torch.nn.utils import parametrize
 
 from ssdlm.checkpoint import WEIGHTS, find, read_tensors
-from ssdlm.guides.classifiers import Reader, without_bars
+from ssdlm.guides.classifiers import Reader, one_line, without_bars
 from ssdlm.guidetraining.settings import GuideConfig
 from ssdlm.shapes import Tensor
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
@@ -37,12 +37,16 @@ def build(
                     str(start), num_labels=len(labels), id2label=names, label2id=numbers,
                     dtype=torch.float32, ignore_mismatched_sizes=True, trust_remote_code=False,
                 )  # fmt: skip
+            # A few thousand texts have nothing to teach a large table, most of which they never
+            # touch.
+            model.get_input_embeddings().requires_grad_(False)
         except Exception as error:
-            told = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ValueError(f"{start} is no model to start from ({told})") from error
-        # A few thousand texts have nothing to teach a large table, most of which they never touch.
-        model.get_input_embeddings().requires_grad_(False)
+            raise ValueError(
+                f"{start} is no model to start from ({one_line(error)}); "
+                "give an encoder such as RoBERTa or BERT"
+            ) from error
         model.config.guide_lam = config.lam
+        model.config.problem_type = "single_label_classification"  # whatever it was before
         return Reader(model, load_tokenizer(str(start)))
     assert tokenizer is not None
     own = framed(load_tokenizer(str(tokenizer)))

@@ -1,6 +1,6 @@
 """A guide from end to end: labelled files in, a folder of `transformers` out.
 
-data.labelled -> building -> learning -> [run]
+data.labelled -> building -> learning -> trial -> [run]
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from pathlib import Path
 import torch
 
 from ssdlm.checkpoint import WEIGHTS, new_folder, read_json, write_json
-from ssdlm.data.labelled import Labelled, read_labelled, without_repeats
-from ssdlm.guides.classifiers import Reader, has_numbers, without_bars
+from ssdlm.data.labelled import Labelled, once, read_labelled, without_repeats
+from ssdlm.guides.classifiers import Reader, has_numbers, longest_text, without_bars
 from ssdlm.guidetraining.building import begin_with_words, build
 from ssdlm.guidetraining.learning import Score, fit, score
 from ssdlm.guidetraining.settings import GuideConfig, check
+from ssdlm.guidetraining.trial import refuse_unfit
 
 TOKENIZER = "tokenizer_config.json"
 ROLES = {
@@ -75,8 +76,9 @@ def train_guide(
     check(config)
     if (tokenizer is None) == (start is None):
         raise ValueError("give a tokenizer for a new classifier, or a model to start from: one")
-    tested = without_repeats(read_labelled(Path(test))) if test else []
-    rows = without_repeats([row for path in data for row in read_labelled(Path(path))], tested)
+    tested = once(read_labelled(Path(test)), str(test), labels=1) if test else []
+    rows = once([row for path in data for row in read_labelled(Path(path))], "the data", labels=2)
+    rows = without_repeats(rows, tested)
     labels = sorted({row.label for row in rows})
     if tested and not rows:
         raise ValueError(f"{test} holds all the texts of the data; give other texts to test on")
@@ -85,6 +87,8 @@ def train_guide(
     with new_folder(Path(out)) as folder, torch.random.fork_rng():
         torch.manual_seed(config.seed)
         reader = build(config, labels, tokenizer=tokenizer, start=start)
+        if start is not None:
+            refuse_unfit(reader, start, config)
         if words is not None:
             begin_with_words(reader, words)
         epoch = fit(reader, train, held, config, is_shown=is_shown)
@@ -137,7 +141,8 @@ def save(reader: Reader, folder: Path, text: str) -> None:
     reader.tokenizer.save(folder)
     there = reader.tokenizer.token_strings()
     roles = {role: next((n for n in names if n in there), None) for role, names in ROLES.items()}
-    known = {role: name for role, name in roles.items() if name is not None}
+    told = roles | {"model_max_length": longest_text(reader.classifier)}
+    known = {key: value for key, value in told.items() if value is not None}
     write_json(folder / TOKENIZER, read_json(folder / TOKENIZER) | known)
     (folder / "README.md").write_text(text, encoding="utf-8")
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_type_hints
 
+from ssdlm.guides.fitting import MAX_LAM
 from ssdlm.settings import nearest, parse
 
 SHORTEST = 3
@@ -24,7 +25,8 @@ class GuideConfig:
     max_len: int = 256
     """Positions, for a new classifier; a longer text loses its beginning."""
     max_tokens: int = 64
-    """The longest text in training, in tokens; of a longer one, the latest part."""
+    """The longest text in training, in tokens with the special ones; of a longer one, the latest
+    part."""
     epochs: int = 6
     """The most times every text is read."""
     patience: int = 2
@@ -67,11 +69,16 @@ def check(config: GuideConfig) -> None:
             raise ValueError(f"{name}={value} is not a finite number; leave it out or give one")
     if not 0 <= config.seed < 2**63:
         raise ValueError(f"seed={config.seed} is not a whole number from 0 to 2**63 - 1")
-    if config.max_len < SHORTEST:
-        raise ValueError(f"max_len={config.max_len} has no room for a text; use {SHORTEST} or more")
-    if config.lam < 0:
-        raise ValueError(f"lam={config.lam} is negative; use 0 or more")
-    for name in ("D", "num_layers", "max_len", "max_tokens", "epochs", "patience", "batch_size"):
+    for name in ("max_len", "max_tokens"):
+        if getattr(config, name) < SHORTEST:
+            raise ValueError(
+                f"{name}={getattr(config, name)} has no room for a text; use {SHORTEST} or more"
+            )
+    if not 0 <= config.lam <= MAX_LAM:
+        raise ValueError(
+            f"lam={config.lam} is not a weight from 0 to {MAX_LAM:,.0f}; use 2000, say"
+        )
+    for name in ("D", "num_layers", "epochs", "patience", "batch_size"):
         if getattr(config, name) < 1:
             raise ValueError(
                 f"{name}={getattr(config, name)} is not a positive number; use 1 or more"
