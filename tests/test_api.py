@@ -1,6 +1,8 @@
 """A model as its users hold it."""
 
+import re
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -286,6 +288,28 @@ def test_bad_prompts_are_refused(model):
         SSDLM(tiny.encoder()).generate("the")
 
 
+@pytest.fixture
+def unchecked(monkeypatch):
+    """The package as users have it: without the tests' own look at every type."""
+    if find_spec("jaxtyping"):
+        monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("prompt", [None, 5, [1.5], ["the"], [None]])
+def test_a_prompt_of_another_type_is_refused_by_name(model, prompt):
+    said = f"prompt {prompt!r} is of the wrong type; a prompt is a string or a list of token ids"
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        model.generate(["the", prompt])
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_prompt_that_is_no_list_either_is_refused(model):
+    for prompts in (None, 5, [1, 2]):
+        with pytest.raises(ValueError, match="a prompt is a string or a list of token ids"):
+            model.generate(prompts)
+
+
 def test_a_tokenizer_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="the tokenizer has 64 tokens and the model 50"):
         SSDLM(tiny.encoder(V=50), tiny.tokenizer())
@@ -296,6 +320,19 @@ def test_words_are_not_promised_where_the_last_logits_are_cut(block):
     for cut in ({"nucleus": "network"}, {"temperature": 0.5}):
         with pytest.raises(ValueError, match=r"^must_not: with nucleus=network or a temperature"):
             block.generate(["the"], **options, **cut)
+        block.generate(["the"], **options | {"returns": "w_0"}, **cut)
+
+
+@pytest.mark.parametrize("cut", [{"nucleus": "network"}, {"temperature": 0.5}])
+def test_the_remedies_for_words_and_the_mean_projection_work(block, cut):
+    options = {"length": 3, "T": 2, "must_not": ["a"], "projection": "mean"} | cut
+    remedy = "nucleus=logits and temperature=1"
+    for returns in ("w_0", "logits"):
+        with pytest.raises(ValueError, match=remedy) as caught:
+            block.generate(["the"], returns=returns, **options)
+        assert "use returns=w_0" not in str(caught.value)
+    works = {"returns": "logits", "nucleus": "logits", "temperature": 1.0}
+    assert len(block.generate(["the"], **options | works)) == 1
 
 
 def test_a_stream_of_several_candidates_is_refused(block):

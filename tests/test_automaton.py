@@ -93,6 +93,43 @@ def test_words_are_found_in_a_text_on_its_own():
     assert matcher.find("die STRA\u1e9eE!".encode()) == "Stra\u00dfe"
 
 
+def case_forms(word: str) -> set[str]:
+    return {word, word.casefold(), word.upper(), word.lower(), word.title(), word.capitalize()}
+
+
+@pytest.mark.parametrize(
+    "word", ["stra\u00dfe", "\ufb01n", "\u0149", "\ufb03", "\u0130x", "\u1fb3"]
+)
+def test_case_forms_of_another_length_are_found_both_ways(word):
+    for banned in case_forms(word):
+        for form in case_forms(word):
+            assert Matcher((banned,)).find(f"a {form}!".encode()) == banned, (banned, form)
+            machine = automaton([banned], BYTES)
+            state = machine.start
+            for byte in form.encode():
+                state = machine.following[state, byte]
+            assert not machine.accepts[state]
+
+
+def test_every_character_is_found_in_every_case():
+    for char in map(chr, range(0x1E944)):
+        forms = case_forms(char) - {char}
+        for form in forms if char.isprintable() else ():
+            assert Matcher((char,)).find(f" {form}!".encode()) == char
+            assert Matcher((form,)).find(f" {char}!".encode()) == form
+
+
+def test_a_form_that_ends_in_a_mark_is_still_a_word_of_its_own():
+    assert Matcher(("\u01f0",)).find("j\u030cab".encode()) is None
+    assert Matcher(("\u01f0",)).find("J\u030c!".encode()) == "\u01f0"
+    assert Matcher(("mass",)).find("ma\u00dfe ".encode()) is None
+
+
+def test_a_longer_form_is_found_across_the_border():
+    machine = automaton(["\ufb03"], BYTES, prompt=b"an FF")
+    assert not machine.accepts[machine.following[machine.start, ord("I")]]
+
+
 TOKENS = ["a", " a", ".", ".\n", '"', '."', " ", "5", "!", "?)", "<end>", ""]
 
 

@@ -159,8 +159,11 @@ def says_no(capsys, *arguments):
         (["--best-of", 2], "needs a context stream, a BlockDenoiser; use best_of=1"),
     ],
 )
-def test_bad_options_end_in_one_line_and_code_two(capsys, folder, classifier, arguments, words):
-    if "--sees" in arguments:
+@pytest.mark.parametrize("is_controlled", [False, True])
+def test_bad_options_end_in_one_line_and_code_two(
+    capsys, folder, classifier, arguments, words, is_controlled
+):
+    if is_controlled and "--control" not in arguments:
         arguments = [*arguments, "--control", f"{classifier}=positive"]
     err = says_no(capsys, "generate", "the", "--model", folder, *arguments)
     assert words in err

@@ -296,6 +296,18 @@ def test_a_row_done_early_keeps_the_text_of_its_plan(tokenizers, monkeypatch):
             check(model, made, **options)
 
 
+@pytest.mark.parametrize("banned", ["stra\u00dfe", "STRASSE"])
+@pytest.mark.parametrize("wanted", [" STRASSE.", " stra\u00dfe.", " Stra\u017fse."])
+def test_case_forms_of_another_length_are_kept_out(tokenizers, banned, wanted):
+    tokenizer = tokenizers[1]
+    options, found = {"length": 24, "B": 24, "T": 2}, []
+    for asked in ({}, {"must_not": [banned]}):
+        babbler = Babbler(tokenizer.V, 0, tokenizer.encode(wanted), is_steady=True)
+        text = SSDLM(babbler, tokenizer, DecodeConfig()).generate("a", **options, **asked).text
+        found.append("strasse." in text.casefold())
+    assert found == [True, False]
+
+
 def test_a_model_with_more_logits_than_tokens_is_held_to_them_too():
     model = SSDLM(Babbler(70, wanted=[68, 69, 3]), tiny.tokenizer(), DecodeConfig())
     asked = {"must": ["dog"], "must_not": ["d", "c"], "end_at_sentence": True}

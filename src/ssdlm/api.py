@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -180,9 +181,10 @@ class SSDLM:
         trim = strategy_of(decoding, self.denoiser).trim
         if any(asked.values()):
             if trim is not None and decoding.returns == "logits":
+                drawn = "returns=w_0, or " if decoding.projection != "mean" else ""
                 raise ValueError(
                     f"{', '.join(asked)}: with nucleus=network or a temperature, words are certain "
-                    "only as they are drawn; use returns=w_0"
+                    f"only as they are drawn; use {drawn}nucleus=logits and temperature=1"
                 )
             rows = self.constrain(rows, decoding, num_samples * best_of, asked)
         return rows, decoding, self.controlled(control, lam, reduction, decoding)
@@ -191,7 +193,9 @@ class SSDLM:
         self, prompts: str | Sequence[Prompt], *, seed: int | Sequence[int], num_samples: int
     ) -> list[Row]:
         """Return a row for each sample of each prompt."""
-        prompts = [prompts] if isinstance(prompts, str) else list(prompts)
+        if isinstance(prompts, str) or not isinstance(prompts, Iterable):
+            prompts = [prompts]
+        prompts = list(prompts)
         seeds = [seed] * len(prompts) if isinstance(seed, int) else list(seed)
         if not prompts:
             raise ValueError("there are no prompts; give at least one, which may be empty")
@@ -228,9 +232,10 @@ class SSDLM:
     def context(self, prompt: Prompt) -> tuple[int, ...]:
         """Return a prompt's ids; an empty text begins after an end-of-text token."""
         if not isinstance(prompt, str):
-            if any(not 0 <= token < self.denoiser.V for token in prompt):
+            ids = token_ids(prompt)
+            if any(not 0 <= token < self.denoiser.V for token in ids):
                 raise ValueError(f"prompt ids {prompt} reach outside 0..{self.denoiser.V - 1}")
-            return tuple(prompt)
+            return ids
         if self.tokenizer is None:
             raise ValueError(
                 "this checkpoint has no tokenizer; give prompts as lists of ids, or put "
@@ -344,6 +349,16 @@ class SSDLM:
             tokens, is_whole = tokens[: tokens.index(self.tokenizer.end_of_text)], True
         sentences = row.plan.demand.automaton.sentences if row.plan else None
         return tokens[: sentences.cut(tokens)] if sentences and is_whole else tokens
+
+
+def token_ids(prompt: Any) -> tuple[int, ...]:
+    """Return a prompt that is not a string as whole numbers."""
+    try:
+        return tuple(map(operator.index, prompt))
+    except TypeError:
+        raise ValueError(
+            f"prompt {prompt!r} is of the wrong type; a prompt is a string or a list of token ids"
+        ) from None
 
 
 def drain(steps: Iterator[Step]) -> tuple[Tensor, list[int]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -27,7 +27,8 @@ NONE, AWAITED, SEEN = 0, 1, 2
 """Whether a sentence ended: it did if a space, or the text's end, follows its full stop."""
 
 Item = tuple[int, int, bytes]
-"""A word under way: its number, the character reached, the bytes of that still to come."""
+"""A word under way: its form's number, the place in that after the character being read, and the
+bytes of this still to come."""
 Items = frozenset[Item]
 
 
@@ -37,33 +38,42 @@ class Matcher:
 
     words: tuple[str, ...]
 
+    @cached_property
+    def forms(self) -> list[tuple[str, str]]:
+        """What is looked for, each with the word that it is a form of."""
+        return [(form, word) for word in self.words for form in forms(word)]
+
     def at(self, number: int, index: int) -> list[Item]:
-        """Return what a word waits for at one of its characters, or after its last."""
-        word = self.words[number]
-        if index == len(word):
+        """Return what a form waits for at one of its characters, or after its last."""
+        form, _ = self.forms[number]
+        if index == len(form):
             return [(number, index, b"")]
-        return [(number, index, spelling) for spelling in cases(word[index])]
+        items = [(number, index + 1, spelling) for spelling in cases(form[index])]
+        for fold, spelling in unfolded().get(form[index], []):
+            if form.startswith(fold, index):
+                items.append((number, index + len(fold), spelling))
+        return items
 
     def step(self, items: Items, byte: int) -> tuple[Items, bool]:
         """Return the words under way after one more byte, and whether one has been completed."""
         is_inside, has_match = byte in WORD_BYTES, False
         after: set[Item] = set(begun(self, is_inside))
         for number, index, awaited in items:
-            word = self.words[number]
+            form, word = self.forms[number]
             if not awaited:
                 has_match = has_match or not is_inside
             elif awaited[0] == byte:
                 reached = [(number, index, awaited[1:])]
                 if len(awaited) == 1:
-                    reached = self.at(number, index + 1)
-                    has_match = has_match or (index + 1 == len(word) and ends_anywhere(word))
+                    reached = self.at(number, index)
+                    has_match = has_match or (index == len(form) and ends_anywhere(word))
                 after.update(reached)
         return frozenset(after), has_match
 
     def after(self, text: bytes) -> Items:
         """Return what a prompt leaves under way, and what may begin where it ends."""
         items = begun(self, False)
-        longest = max((len(word.encode()) for word in self.words), default=0)
+        longest = max((len(form.encode()) for form, _ in self.forms), default=0)
         for byte in text[-4 * longest - 1 :]:
             items, _ = self.step(items, byte)
         # A word complete in the prompt is the prompt's own; a text also stands for itself.
@@ -80,6 +90,11 @@ class Matcher:
                     return word
         return None
 
+    def spellings(self) -> set[bytes]:
+        """Return the spellings of all characters that any form waits for."""
+        places = [(n, i) for n, (form, _) in enumerate(self.forms) for i in range(len(form))]
+        return {spelling for place in places for _, _, spelling in self.at(*place)}
+
     def table(self, start: Items) -> tuple[np.ndarray, np.ndarray]:
         """Return the next state for each state and byte, and which states a text may end in.
 
@@ -87,7 +102,7 @@ class Matcher:
         """
         known = {frozenset([(-1, -1, b"")]): DEAD, start: 1}
         rows, queue = [[DEAD] * 256], [start]
-        telling = {byte for word in self.words for char in word for s in cases(char) for byte in s}
+        telling = {byte for spelling in self.spellings() for byte in spelling}
         for items in queue:  # grows as states are found
             reached: dict[int, int] = {}
             row = []
@@ -110,7 +125,7 @@ def begun(matcher: Matcher, is_inside: bool) -> Items:
     """Return the words that may begin here; inside a word only those that begin with a sign."""
     return frozenset(
         item
-        for number, word in enumerate(matcher.words)
+        for number, (_, word) in enumerate(matcher.forms)
         if not (is_inside and continues_word(word[0]))
         for item in matcher.at(number, 0)
     )
@@ -246,6 +261,23 @@ def continues_word(char: str) -> bool:
 def ends_anywhere(word: str) -> bool:
     """Tell whether a word is complete whatever follows: it ends in a sign."""
     return not continues_word(word[-1])
+
+
+def forms(word: str) -> list[str]:
+    """Return a word with its case folded, and as it is where folding makes it longer."""
+    folded = word.casefold()
+    return [folded] if len(folded) == len(word) else [folded, word]
+
+
+@lru_cache(maxsize=1)
+def unfolded() -> dict[str, list[tuple[str, bytes]]]:
+    """Return what characters fold to, and their spellings, by the first of several characters."""
+    found: dict[str, list[tuple[str, bytes]]] = {}
+    for char in map(chr, range(LAST_CASED)):
+        fold = char.casefold()
+        if len(fold) > 1:
+            found.setdefault(fold[0], []).append((fold, char.encode()))
+    return found
 
 
 @lru_cache(maxsize=1)

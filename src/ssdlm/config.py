@@ -159,7 +159,8 @@ class DecodeConfig:
             self.returns == "logits" or self.projection != "mean",
             "returns",
             self.returns,
-            "the mean projection decides no tokens; use returns=logits",
+            "the mean projection decides no tokens; use returns=logits, and to demand or forbid "
+            "words nucleus=logits and temperature=1",
         )
 
     def blocks(self) -> list[int]:

@@ -191,10 +191,13 @@ def decoding_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def control_options(arguments: argparse.Namespace, device: str) -> dict[str, Any]:
     """Return the guides that `--control` wishes for."""
+    from ssdlm.config import choose
+    from ssdlm.guides import guide_from
+    from ssdlm.guides.wishes import SEES
+
+    choose("sees", arguments.sees, SEES)
     if not arguments.control:
         return {}
-    from ssdlm.guides import guide_from
-
     guides = [
         guide_from(
             text,
