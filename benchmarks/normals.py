@@ -55,7 +55,7 @@ def compare(N: int, B: int, repeats: int) -> dict[str, Any]:
 
 def main() -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=10)
     args = parser.parse_args()
     if not (torch.cuda.is_available() and noise.has_triton()):

@@ -231,7 +231,7 @@ def test_a_head_of_another_size_is_refused_in_one_line(folder, tmp_path):
 
 def test_a_special_token_must_be_in_the_table(folder, tmp_path):
     far = classifier_guide(changed(folder, tmp_path / "far", bos_token_id=50256), 0)
-    with pytest.raises(ValueError, match="names the special token 50256; set bos_token_id"):
+    with pytest.raises(ValueError, match="names the special token 50256; put bos_token_id"):
         far.fit(V=tiny.V)
     several = classifier_guide(changed(folder, tmp_path / "several", eos_token_id=[2, 7]), 0)
     alone = classifier_guide(folder, 0)

@@ -193,8 +193,8 @@ def save_start(folder, kind, **settings):
     ("V", "settings", "words"),
     [
         (40, {}, "has embeddings of 40 tokens and a tokenizer of 64; give the tokenizer it was"),
-        (64, {"eos_token_id": 99}, "names the special token 99, and it has 64 tokens; put"),
-        (64, {"pad_token_id": -1}, "names the special token -1, and it has 64 tokens; put"),
+        (64, {"eos_token_id": 99}, "names the special token 99; put"),
+        (64, {"pad_token_id": -1}, "names the special token -1; put"),
     ],
 )
 def test_ids_without_an_embedding_are_refused(data, tmp_path, V, settings, words):

@@ -13,7 +13,6 @@ import importlib.util
 import os
 import shutil
 import tempfile
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +21,7 @@ from typing import Any
 
 import torch
 
-from ssdlm.guides.classifiers import without_bars
+from ssdlm.guides.classifiers import one_line, without_bars
 from ssdlm.settings import nearest
 
 SMOLLM2 = "smollm2"
@@ -144,7 +143,9 @@ def _load(auto: Any, name: str, device: str | None) -> Judge:
     try:
         model = _load_from(auto, source)
     except Exception as error:
-        raise ValueError(f"{name} cannot be loaded as a language model: {_told(error)}") from error
+        raise ValueError(
+            f"{name} cannot be loaded as a language model: {one_line(error)}"
+        ) from error
     tokenizer = _tokenizer_of(source, name)
     model = model.to(device or _default_device()).eval()
     max_len = getattr(model.config, "max_position_embeddings", None)
@@ -179,7 +180,7 @@ def _tokenizer_of(source: str, name: str) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(source)
     except Exception as error:
         raise ValueError(
-            f"the judge {name} has no tokenizer that can be read: {_told(error)}"
+            f"the judge {name} has no tokenizer that can be read: {one_line(error)}"
         ) from error
     if len(set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids)) < 2:
         raise ValueError(
@@ -187,11 +188,6 @@ def _tokenizer_of(source: str, name: str) -> Any:
             "tokenizer reads, beside its weights"
         )
     return tokenizer
-
-
-def _told(error: Exception) -> str:
-    """What an error says, in one line of no great length."""
-    return textwrap.shorten(str(error), 300, placeholder=" ...") or type(error).__name__
 
 
 def _source(name: str) -> str:

@@ -84,8 +84,8 @@ def features_of(
         rows, cut = features(texts, model, observe)
         return {"rows": rows, "cut": np.array(cut)}
 
-    is_last_of_encoder = is_encoder(model) and model.name != MINILM
-    found = readings.of("last" if is_last_of_encoder else "features", model, texts, read)
+    is_usual = takes_mean(model) or not is_encoder(model)
+    found = readings.of("features" if is_usual else "last", model, texts, read)
     return found["rows"], int(found["cut"])
 
 
@@ -108,10 +108,15 @@ def features(
     for batch in batches(encoded, TOKENS_A_BATCH.get(model.device.type, 4096)):
         ids, mask = pad([encoded[index] for index in batch], model.device)
         states = trunk(input_ids=ids, attention_mask=mask).last_hidden_state.float()
-        rows[batch] = pool_states(states, mask, mean=model.name == MINILM).cpu().numpy()
+        rows[batch] = pool_states(states, mask, mean=takes_mean(model)).cpu().numpy()
         done += len(batch)
         observe(done, len(texts))
     return rows, len(long)
+
+
+def takes_mean(model: Judge) -> bool:
+    """Whether the mean over tokens stands for a text; MiniLM alone was trained so."""
+    return model.name == MINILM
 
 
 def limit_of(model: Judge) -> int:

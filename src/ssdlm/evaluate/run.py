@@ -9,7 +9,7 @@ import difflib
 import importlib.metadata
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
@@ -134,8 +134,7 @@ def evaluate(
     found = _Found()
     if "ppl" in chosen or JUDGE in sources:
         judge = load_judge(judge, device) if isinstance(judge, str) else judge
-    for source in sources:
-        model = judge if source == JUDGE else _encoder(source, device)
+    for source, model in _models(sources, judge, device):
         name = "mauve" if source == sources[0] else f"mauve_{source}"
         _add_mauve(found, texts, name, model, partial(observe, f"features of {source}:"))
     if "ppl" in chosen:
@@ -186,8 +185,7 @@ def read_texts(
     if not sources and "ppl" not in chosen:
         return
     judge = load_judge(judge, device) if isinstance(judge, str) else judge
-    for source in sources:
-        model = judge if source == JUDGE else _encoder(source, device)
+    for source, model in _models(sources, judge, device):
         for some in (gold, pools):
             features_of(some, model, partial(observe, f"features of {source}:"), readings)
     for some in (pools, gold) if "ppl" in chosen else ():
@@ -229,9 +227,8 @@ def _refuse_unknown(metrics: Sequence[str]) -> None:
 
 
 def _add_mauve(
-    found: _Found, texts: _Texts, name: str, model: str | Judge, observe: Callable[[int, int], None]
+    found: _Found, texts: _Texts, name: str, model: Judge, observe: Callable[[int, int], None]
 ) -> None:
-    assert isinstance(model, Judge)
     result = mauve(texts.pools, texts.gold, model, observe, texts.readings)
     found.samples.append(mauve_figure(name, result, texts.bootstrap))
     found.remarks.extend(mauve_remarks(name, result))
@@ -254,6 +251,16 @@ def _add_diversity(found: _Found, texts: _Texts, chosen: Sequence[str]) -> None:
     if texts.gold:
         known = [name for name in chosen if name not in NEED_TOKENS or has_tokens(texts.gold)]
         found.gold.extend(diversity_figures(texts.gold, known, texts.bootstrap))
+
+
+def _models(
+    sources: Sequence[str], judge: str | Judge, device: str | None
+) -> Iterator[tuple[str, Judge]]:
+    """Each source of features with its model, one of them at a time."""
+    for source in sources:
+        model = judge if source == JUDGE else _encoder(source, device)
+        assert isinstance(model, Judge)
+        yield source, model
 
 
 @lru_cache(maxsize=1)

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ssdlm.tokenizer import is_utf8
+
 
 @dataclass(frozen=True)
 class File:
@@ -237,10 +239,8 @@ def _string(line: Mapping[str, object], key: str, where: str) -> str:
         has = f"it has {', '.join(sorted(line)) or 'no keys'}"
         told = f"it is {json.dumps(value, default=repr)[:40]}" if key in line else has
         raise ValueError(f"{where} has no string {key!r}: {told}")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        raise ValueError(f"{where}: {key} holds half a surrogate pair, which is no text") from None
+    if not is_utf8(value):
+        raise ValueError(f"{where}: {key} holds half a surrogate pair, which is no text")
     return value
 
 

@@ -5,6 +5,7 @@ folder or Hub id -> [classifiers] -> fitting; evaluate
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -99,11 +100,11 @@ def load_classifier(name_or_path: str | Path) -> Any:
 
 
 def one_line(error: Exception) -> str:
-    """Return the first line of what an error says."""
-    told = str(error).strip()
+    """Return what an error says, in one line of no great length."""
+    told = str(error)
     if "ignore_mismatched_sizes" in told or "above report" in told:
         return "its weights have other sizes than its config.json says"
-    return told.splitlines()[0] if told else type(error).__name__
+    return textwrap.shorten(told, 300, placeholder=" ...") or type(error).__name__
 
 
 def has_numbers(classifier: Any) -> bool:
@@ -182,6 +183,23 @@ def frame_ids(config: Any, token_strings: Sequence[str] = ()) -> tuple[list[int]
     return ends[0], ends[1]
 
 
+def word_table(classifier: Any, special: Sequence[int], name: str) -> Tensor:
+    """Return a classifier's embeddings of words, in which its special tokens must be."""
+    try:
+        table = classifier.get_input_embeddings().weight.detach()
+    except (NotImplementedError, AttributeError) as error:
+        raise ValueError(
+            f"{name} has no table of word embeddings; use a classifier such as BERT's or RoBERTa's"
+        ) from error
+    outside = [token for token in special if not 0 <= token < len(table)]
+    if outside:
+        raise ValueError(
+            f"{name} has embeddings of {len(table)} tokens, and its config.json names the special "
+            f"token {outside[0]}; put bos_token_id, eos_token_id and pad_token_id right there"
+        )
+    return table
+
+
 def longest_text(classifier: Any) -> int | None:
     """Return how many positions a classifier has room for, None if it says nothing."""
     from ssdlm.denoiser.encoder import longest_input
@@ -196,7 +214,7 @@ def can_pad(classifier: Any) -> bool:
 
 def pad_id(classifier: Any) -> int:
     """Return the id that fills short rows; any will do where there is none, for it is masked."""
-    return classifier.config.pad_token_id or 0
+    return getattr(classifier.config, "pad_token_id", None) or 0
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:

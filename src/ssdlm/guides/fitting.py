@@ -20,6 +20,7 @@ from ssdlm.guides.classifiers import (
     longest_text,
     one_line,
     without_bars,
+    word_table,
 )
 from ssdlm.shapes import Context, Simplex, Tensor
 
@@ -89,28 +90,12 @@ class ClassifierGuide:
         others = [other for other in range(log_probs.shape[1]) if other != label]
         return log_probs[:, others].logsumexp(-1)
 
-    def words(self) -> Tensor:
-        """Return the classifier's table of embeddings, in which its special tokens must be."""
-        try:
-            table = self.classifier.get_input_embeddings().weight.detach()
-        except (NotImplementedError, AttributeError) as error:
-            raise ValueError(
-                f"{self.called} has no table of word embeddings; use a classifier such as BERT's "
-                "or RoBERTa's"
-            ) from error
-        outside = [token for ids in self.frame for token in ids if not 0 <= token < len(table)]
-        if outside:
-            raise ValueError(
-                f"{self.called} has embeddings of {len(table)} tokens, and its config.json names "
-                f"the special token {outside[0]}; set bos_token_id and eos_token_id there"
-            )
-        return table
-
     def fit(
         self, *, V: int, token_strings: Sequence[str] = (), end_of_text: int | None = None
     ) -> FittedGuide:
         """Return the log_prob for a model with this vocabulary."""
-        words = self.words()
+        before, after = self.frame
+        words = word_table(self.classifier, [*before, *after], self.called)
         if token_strings and self.token_strings:
             ends = end_of_text, self.end_of_text
             rows = rows_by_string(token_strings, self.token_strings, *ends, of=self.called)

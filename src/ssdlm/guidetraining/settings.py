@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_type_hints
 
-from ssdlm.guides.fitting import MAX_LAM
+from ssdlm.guides.fitting import check_lam
 from ssdlm.settings import nearest, parse
 
 SHORTEST = 3
@@ -74,10 +74,7 @@ def check(config: GuideConfig) -> None:
             raise ValueError(
                 f"{name}={getattr(config, name)} has no room for a text; use {SHORTEST} or more"
             )
-    if not 0 <= config.lam <= MAX_LAM:
-        raise ValueError(
-            f"lam={config.lam} is not a weight from 0 to {MAX_LAM:,.0f}; use 2000, say"
-        )
+    check_lam(config.lam)
     for name in ("D", "num_layers", "epochs", "patience", "batch_size"):
         if getattr(config, name) < 1:
             raise ValueError(

@@ -15,6 +15,7 @@ from ssdlm.guides.classifiers import (
     pad_id,
     padded,
     without_bars,
+    word_table,
 )
 from ssdlm.guidetraining.learning import lesson, loss_of
 from ssdlm.guidetraining.settings import SHORTEST, GuideConfig
@@ -38,20 +39,14 @@ def refuse_unfit(reader: Reader, name: str | Path, config: GuideConfig) -> None:
 
 def refuse_strange_ids(reader: Reader, name: str | Path) -> None:
     """Raise where the tokenizer or config.json has ids that the model has no embedding of."""
-    size = len(reader.classifier.get_input_embeddings().weight)
-    strings = reader.tokenizer.token_strings()
+    strings, classifier = reader.tokenizer.token_strings(), reader.classifier
+    before, after = frame_ids(classifier.config, strings)
+    size = len(word_table(classifier, [*before, *after, pad_id(classifier)], str(name)))
     if len(strings) > size:
         raise ValueError(
             f"{name} has embeddings of {size} tokens and a tokenizer of {len(strings)}; "
             "give the tokenizer it was trained with"
         )
-    before, after = frame_ids(reader.classifier.config, strings)
-    for token in (*before, *after, pad_id(reader.classifier)):
-        if not 0 <= token < size:
-            raise ValueError(
-                f"the config.json of {name} names the special token {token}, and it has {size} "
-                "tokens; put bos_token_id, eos_token_id and pad_token_id right"
-            )
 
 
 def fault(reader: Reader, config: GuideConfig) -> str:
