@@ -29,14 +29,14 @@ import numpy as np
 import torch
 from runs import Pace, count_parameters, free, make_run, write_store
 
-from ssdlm import likelihood
 from ssdlm.config import BlockConfig, Config, EncoderConfig
 from ssdlm.data.shards import TokenStore
-from ssdlm.objective import normals
-from ssdlm.recipes import mini, paper_large, paper_mini
+from ssdlm.diffusion import likelihood
 from ssdlm.settings import override
 from ssdlm.shapes import Tensor, Tokens
-from ssdlm.train import optimise, row_seeds
+from ssdlm.train.loop import optimise, row_seeds
+from ssdlm.train.objective import normals
+from ssdlm.train.recipes import mini, paper_large, paper_mini
 from ssdlm.train.run import Run
 
 LEVELS = (0.25, 0.325, 0.4, 0.475, 0.55, 0.7)

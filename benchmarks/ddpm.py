@@ -15,11 +15,12 @@ from dataclasses import asdict, dataclass, fields
 import torch
 from torch import Tensor
 
-from ssdlm import SSDLM, schedule
-from ssdlm.grid import Uniform
-from ssdlm.noise import RowNoise, mix
-from ssdlm.projection import Projection, greedy, mean, sampling
-from ssdlm.sampler import Ddpm, Renoise, StepRule, Strategy, denoise_block
+from ssdlm import SSDLM
+from ssdlm.diffusion import schedule
+from ssdlm.diffusion.grid import Uniform
+from ssdlm.diffusion.noise import RowNoise, mix
+from ssdlm.diffusion.projection import Projection, greedy, mean, sampling
+from ssdlm.diffusion.sampler import Ddpm, Renoise, StepRule, Strategy, denoise_block
 
 WORDS = {
     "det": "the a one this every some",

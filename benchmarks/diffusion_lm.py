@@ -34,16 +34,16 @@ import torch.nn.functional as F
 from runs import Pace, count_parameters
 from torch import Tensor, nn
 
-from ssdlm import noise
-from ssdlm.batch import generate_file
 from ssdlm.data.prepare import prepare
 from ssdlm.data.shards import TokenStore
 from ssdlm.data.windows import Windows
-from ssdlm.files import write, write_json
-from ssdlm.optim import Ema
-from ssdlm.rows import Generation
+from ssdlm.diffusion import noise
+from ssdlm.engine.prompt_files import generate_file
+from ssdlm.engine.requests import Generation
+from ssdlm.evaluate.autoregressive import equal_lengths
+from ssdlm.storage.files import write, write_json
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
-from ssdlm.twin import equal_lengths
+from ssdlm.train.optimizer import Ema
 
 START = 1e-4
 """s of the schedule: the noise that embeddings have at t = 0, where 1 - a is sqrt(s)."""

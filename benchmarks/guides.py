@@ -26,8 +26,8 @@ from typing import Any
 import torch
 
 from ssdlm import SSDLM
-from ssdlm.guides import guide_from, load_reader
-from ssdlm.guidetraining import GuideConfig, train_guide
+from ssdlm.guidance import guide_from, load_reader
+from ssdlm.guidance.training import GuideConfig, train_guide
 
 Row = dict[str, str]
 LABELS = ("negative", "neutral", "positive")

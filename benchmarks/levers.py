@@ -28,11 +28,13 @@ import torch
 from ablation import held_rows, load_tokens, noise_after, train_for
 from runs import count_parameters, free, make_run, write_store
 
-from ssdlm import SSDLM, checkpoint, likelihood
+from ssdlm import SSDLM
 from ssdlm.config import Config
-from ssdlm.recipes import mini
+from ssdlm.diffusion import likelihood
 from ssdlm.settings import override
 from ssdlm.shapes import Tokens
+from ssdlm.storage import checkpoint
+from ssdlm.train.recipes import mini
 from ssdlm.train.run import Run
 
 QUIET = ("validate_sequences=0", "tensorboard=false", "ema=0", "context_share=0")

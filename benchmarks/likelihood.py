@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ssdlm import checkpoint, levels, likelihood, validation
 from ssdlm.data.shards import TokenStore
 from ssdlm.data.windows import held_out
-from ssdlm.train import row_seeds
+from ssdlm.diffusion import likelihood
+from ssdlm.storage import checkpoint
+from ssdlm.train import levels, validation
+from ssdlm.train.loop import row_seeds
 
 LENGTH = 200
 POINTS = 16

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssdlm import noise
+from ssdlm.diffusion import noise
 
 V = 8192
 SHAPES = ((640, 25), (640, 1), (2500, 2))

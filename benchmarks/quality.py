@@ -88,7 +88,7 @@ EVERYWHERE = ("defaults", "autoregressive")
 def write(args: argparse.Namespace) -> None:
     """Decode every plan's texts."""
     from ssdlm import SSDLM
-    from ssdlm.twin import AutoregressiveLM
+    from ssdlm.evaluate.autoregressive import AutoregressiveLM
 
     began, out = time.perf_counter(), Path(args.out)
     out.mkdir(parents=True, exist_ok=True)

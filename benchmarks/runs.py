@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ssdlm import distributed
 from ssdlm.config import Config
 from ssdlm.data.shards import FORMAT, INDEX, TokenStore, token_dtype
-from ssdlm.files import sha256, write_json
-from ssdlm.noise import mix
+from ssdlm.diffusion.noise import mix
+from ssdlm.storage.files import sha256, write_json
+from ssdlm.train import distributed
 from ssdlm.train.run import Run, assemble, resolve
 from ssdlm.train.weights import first_denoiser
 

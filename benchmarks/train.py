@@ -28,9 +28,9 @@ import torch
 from runs import Pace, count_parameters, make_run, write_store
 
 from ssdlm.config import BlockConfig, Config, EncoderConfig
-from ssdlm.recipes import mini, paper_large
 from ssdlm.settings import override
-from ssdlm.train import examples, optimise
+from ssdlm.train.loop import examples, optimise
+from ssdlm.train.recipes import mini, paper_large
 from ssdlm.train.run import Run
 
 PEAK = 989e12

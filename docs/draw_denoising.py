@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ssdlm import SSDLM
-from ssdlm.live import as_noise
+from ssdlm.cli.live import as_noise
 
 PICTURE = Path(__file__).parent / "denoising.svg"
 COLUMNS, FONT, LINE, MARGIN = 78, 14, 22, 18

@@ -10,7 +10,7 @@ import torch
 from tiny_model import tiny
 
 from ssdlm import SSDLM, classifier_guide
-from ssdlm.simplex import to_logits
+from ssdlm.diffusion.simplex import to_logits
 
 
 def main(name: str, classifier: str, label: str, **options: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tiny_model import tiny
 
 from ssdlm import SSDLM
-from ssdlm.guides import guide_from
+from ssdlm.guidance import guide_from
 
 
 def main(name: str, controls: list[str], **options: int) -> None:

@@ -14,9 +14,9 @@ import torch
 from tiny_model import tiny
 
 from ssdlm import SSDLM, Strategy, generate, sampling
-from ssdlm.grid import Staggered
-from ssdlm.noise import RowNoise
-from ssdlm.projection import Projection
+from ssdlm.diffusion.grid import Staggered
+from ssdlm.diffusion.noise import RowNoise
+from ssdlm.diffusion.projection import Projection
 
 
 @dataclass(frozen=True)

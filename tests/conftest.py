@@ -24,7 +24,9 @@ if find_spec("jaxtyping") and find_spec("beartype"):
     from jaxtyping import install_import_hook
 
     if find_spec("triton"):
-        import_module("ssdlm.kernels.normals")  # Triton reads the source, which the hook changes
+        import_module(
+            "ssdlm.denoiser.kernels.normals"
+        )  # Triton reads the source, which the hook changes
     install_import_hook("ssdlm", "beartype.beartype")
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from ssdlm import SSDLM, DecodeConfig, classifier_guide
-from ssdlm.decoding import strategy_for, strategy_of
-from ssdlm.projection import Trim, nucleus
+from ssdlm.diffusion.projection import Trim, nucleus
+from ssdlm.engine.strategy import strategy_for, strategy_of
 from tests import tiny
 
 OPTIONS = {"length": 7, "B": 3, "T": 6}

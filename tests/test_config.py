@@ -13,8 +13,8 @@ import pytest
 
 from ssdlm import config as config_module
 from ssdlm.config import BlockConfig, Config, DataConfig, EncoderConfig, TrainConfig
-from ssdlm.recipes import RECIPES
 from ssdlm.settings import differences, from_json, override, to_json
+from ssdlm.train.recipes import RECIPES
 
 
 def test_a_dotted_key_sets_its_field():

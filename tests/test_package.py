@@ -110,7 +110,7 @@ def test_shapes_are_checked_in_tests():
     jaxtyping = pytest.importorskip("jaxtyping")
     import torch
 
-    from ssdlm.simplex import to_logits
+    from ssdlm.diffusion.simplex import to_logits
 
     with pytest.raises(jaxtyping.TypeCheckError):
         to_logits(torch.zeros(1, 2, 3), V=8, K=5.0)

@@ -9,14 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ssdlm import recipes
     from ssdlm.api import SSDLM
     from ssdlm.config import Config, DecodeConfig
-    from ssdlm.control import guided
-    from ssdlm.guides import classifier_guide
-    from ssdlm.projection import greedy, multi_hot, sampling
-    from ssdlm.rows import Draft, Generation
-    from ssdlm.sampler import Step, Strategy, denoise_block, generate
+    from ssdlm.diffusion.projection import greedy, multi_hot, sampling
+    from ssdlm.diffusion.sampler import Step, Strategy, denoise_block, generate
+    from ssdlm.engine.requests import Draft, Generation
+    from ssdlm.guidance import classifier_guide
+    from ssdlm.guidance.gradient import guided
+    from ssdlm.train import recipes
 
 __version__ = "0.1.0"
 
@@ -24,17 +24,17 @@ HOMES = {
     "SSDLM": "api",
     "Config": "config",
     "DecodeConfig": "config",
-    "Draft": "rows",
-    "Generation": "rows",
-    "Step": "sampler",
-    "Strategy": "sampler",
-    "classifier_guide": "guides",
-    "denoise_block": "sampler",
-    "generate": "sampler",
-    "greedy": "projection",
-    "guided": "control",
-    "multi_hot": "projection",
-    "sampling": "projection",
+    "Draft": "engine.requests",
+    "Generation": "engine.requests",
+    "Step": "diffusion.sampler",
+    "Strategy": "diffusion.sampler",
+    "classifier_guide": "guidance",
+    "denoise_block": "diffusion.sampler",
+    "generate": "diffusion.sampler",
+    "greedy": "diffusion.projection",
+    "guided": "guidance.gradient",
+    "multi_hot": "diffusion.projection",
+    "sampling": "diffusion.projection",
 }
 
 __all__ = [
@@ -58,7 +58,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "recipes":
-        return import_module("ssdlm.recipes")
+        return import_module("ssdlm.train.recipes")
     if name in HOMES:
         return getattr(import_module(f"ssdlm.{HOMES[name]}"), name)
     raise AttributeError(f"module 'ssdlm' has no attribute {name!r}")

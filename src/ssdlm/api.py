@@ -10,20 +10,21 @@ from typing import Any, Literal, overload
 
 import torch
 
-from ssdlm import checkpoint, critic
 from ssdlm.config import DecodeConfig, choose, require
-from ssdlm.constraint import constrained
-from ssdlm.control import LogProb, guided, guided_window, weighted
-from ssdlm.decoding import decode_config, strategy_of
-from ssdlm.demands import Planner
+from ssdlm.constraints.constrained import constrained
+from ssdlm.constraints.words import Planner
 from ssdlm.denoiser import Denoiser, WindowDenoiser
 from ssdlm.denoiser.block import BlockDenoiser
-from ssdlm.guides import ClassifierGuide, guide_from
-from ssdlm.guides.fitting import check_lam, refuse_contradictions, suggested_lam
-from ssdlm.noise import RowNoise
-from ssdlm.rows import Draft, Generation, Row, batches
-from ssdlm.sampler import Step, generate
+from ssdlm.diffusion import likelihood
+from ssdlm.diffusion.noise import RowNoise
+from ssdlm.diffusion.sampler import Step, generate
+from ssdlm.engine.requests import Draft, Generation, Row, batches
+from ssdlm.engine.strategy import decode_config, strategy_of
+from ssdlm.guidance import ClassifierGuide, guide_from
+from ssdlm.guidance.fitting import check_lam, refuse_contradictions, suggested_lam
+from ssdlm.guidance.gradient import LogProb, guided, guided_window, weighted
 from ssdlm.shapes import Tensor
+from ssdlm.storage import checkpoint
 from ssdlm.tokenizer import Tokenizer, is_utf8, load_tokenizer
 
 CONSTRAINTS = ("must", "must_not", "suffix", "pin", "end_at_sentence")
@@ -117,7 +118,7 @@ class SSDLM:
                 yield index, text
                 continue
             group = tried.setdefault(index // best_of, [])
-            group.append((critic.nll(self.denoiser, row.context, text.tokens), text))
+            group.append((likelihood.text_nll(self.denoiser, row.context, text.tokens), text))
             if len(group) == best_of:
                 del tried[index // best_of]
                 best = min(group, key=lambda rated: rated[0])[1]

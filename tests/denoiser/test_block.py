@@ -6,17 +6,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ssdlm import schedule, simplex
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser.block import BlockCache, BlockDenoiser, Earlier
+from ssdlm.denoiser.kernels.noisy_logits import noisy_logits
 from ssdlm.denoiser.network import MAX_SNR
-from ssdlm.grid import Uniform
-from ssdlm.kernels.noisy_logits import noisy_logits
-from ssdlm.levels import block_index, earlier_noise
-from ssdlm.noise import RowNoise
-from ssdlm.noising import add_noise
-from ssdlm.projection import greedy
-from ssdlm.sampler import Strategy, denoise_block
+from ssdlm.diffusion import schedule, simplex
+from ssdlm.diffusion.grid import Uniform
+from ssdlm.diffusion.noise import RowNoise
+from ssdlm.diffusion.noising import add_noise
+from ssdlm.diffusion.projection import greedy
+from ssdlm.diffusion.sampler import Strategy, denoise_block
+from ssdlm.train.levels import block_index, earlier_noise
 
 CONFIG = BlockConfig(V=40, D=32, num_layers=2, num_heads=2)
 VARIANTS = {

@@ -11,8 +11,8 @@ from ssdlm.cli import main
 from ssdlm.evaluate import control
 from ssdlm.evaluate.bootstrap import Bootstrap
 from ssdlm.evaluate.samples import Pool, Sample
-from ssdlm.guides import Reader
-from ssdlm.guides.wishes import split_wish
+from ssdlm.guidance import Reader
+from ssdlm.guidance.grammar import split_wish
 
 POOLS = [
     Pool("a ", (Sample("good", None), Sample("bad", None))),

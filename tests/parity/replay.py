@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from ssdlm import SSDLM, classifier_guide, guided
-from ssdlm.grid import Uniform
-from ssdlm.projection import named, nucleus
-from ssdlm.sampler import Strategy, generate
-from ssdlm.simplex import to_logits
+from ssdlm.diffusion.grid import Uniform
+from ssdlm.diffusion.projection import named, nucleus
+from ssdlm.diffusion.sampler import Strategy, generate
+from ssdlm.diffusion.simplex import to_logits
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import pytest
 import torch
 from tests.parity.plain import record
 
-from ssdlm import schedule
-from ssdlm.checkpoint import load_denoiser
+from ssdlm.diffusion import schedule
+from ssdlm.storage.checkpoint import load_denoiser
 
 HERE = Path(__file__).parent
 TRACES = sorted(path.parent for path in HERE.glob("*/trace.npz"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ssdlm.reproduce import figures, table3
-from ssdlm.reproduce.order import Finding, Findings, Order, find
+from ssdlm.reproduce.experiment import Finding, Findings, Order, find
 from ssdlm.reproduce.page import save
 from ssdlm.reproduce.scale import scale_of
 

@@ -11,7 +11,7 @@ from tests import tiny
 
 from ssdlm import cli
 from ssdlm.reproduce import table3
-from ssdlm.reproduce.order import Finding, Findings, Order, find
+from ssdlm.reproduce.experiment import Finding, Findings, Order, find
 from ssdlm.reproduce.scale import scale_of
 
 

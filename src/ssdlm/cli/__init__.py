@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ssdlm import __version__
-from ssdlm.cli import generating, measuring, training
+from ssdlm.cli import generate, measure, train
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,17 +41,17 @@ def parser() -> Parser:
     top.add_argument("--version", action="version", version=f"ssdlm {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (
-        generating.add_generate,
-        generating.add_models,
-        generating.add_convert,
-        training.add_tokenizer,
-        training.add_prepare,
-        training.add_train,
-        training.add_train_guide,
-        training.add_plot,
-        measuring.add_evaluate,
-        measuring.add_prompts,
-        measuring.add_reproduce,
+        generate.add_generate,
+        generate.add_models,
+        generate.add_convert,
+        train.add_tokenizer,
+        train.add_prepare,
+        train.add_train,
+        train.add_train_guide,
+        train.add_plot,
+        measure.add_evaluate,
+        measure.add_prompts,
+        measure.add_reproduce,
     ):
         add(commands)
     return top

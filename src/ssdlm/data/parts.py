@@ -19,7 +19,7 @@ import numpy as np
 
 from ssdlm.data.formats import Tally
 from ssdlm.data.shards import FORMAT, INDEX, JOURNAL, SPLITS
-from ssdlm.files import sha256, write_json
+from ssdlm.storage.files import sha256, write_json
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from ssdlm.data.shards import (
     token_dtype,
 )
 from ssdlm.data.sources import Source, find_sources
-from ssdlm.files import write_json
 from ssdlm.progress import bar
+from ssdlm.storage.files import write_json
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
 SHARD_TOKENS = 1 << 24

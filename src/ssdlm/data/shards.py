@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ssdlm.files import sha256
+from ssdlm.storage.files import sha256
 
 FORMAT = 1
 INDEX = "index.json"

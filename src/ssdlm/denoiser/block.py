@@ -17,16 +17,16 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from ssdlm import schedule
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser import row_by_row
 from ssdlm.denoiser.attention import causal_mask, noisy_bias
+from ssdlm.denoiser.kernels.cross_entropy import block_cross_entropy, clean_cross_entropy
+from ssdlm.denoiser.kernels.noisy_logits import Noisy, noisy_logits
+from ssdlm.denoiser.kernels.padding import pad_prior, pad_table, padded
+from ssdlm.denoiser.kernels.soft_embedding import chunks, soft_embedding
 from ssdlm.denoiser.layer import norm
 from ssdlm.denoiser.network import BlockNetwork
-from ssdlm.kernels.cross_entropy import block_cross_entropy, clean_cross_entropy
-from ssdlm.kernels.noisy_logits import Noisy, noisy_logits
-from ssdlm.kernels.padding import pad_prior, pad_table, padded
-from ssdlm.kernels.soft_embedding import chunks, soft_embedding
+from ssdlm.diffusion import schedule
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 
 NOISY_WEIGHTS = ("start", "own_embed", "simplex_embed", "time_embed", "self_embed")

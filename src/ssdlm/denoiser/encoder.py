@@ -15,13 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ssdlm import schedule
 from ssdlm.config import EncoderConfig
 from ssdlm.denoiser import row_by_row
-from ssdlm.kernels.cross_entropy import clean_cross_entropy
-from ssdlm.kernels.noisy_logits import Noisy
-from ssdlm.kernels.padding import pad_prior, pad_table
-from ssdlm.kernels.soft_embedding import soft_embedding
+from ssdlm.denoiser.kernels.cross_entropy import clean_cross_entropy
+from ssdlm.denoiser.kernels.noisy_logits import Noisy
+from ssdlm.denoiser.kernels.padding import pad_prior, pad_table
+from ssdlm.denoiser.kernels.soft_embedding import soft_embedding
+from ssdlm.diffusion import schedule
 from ssdlm.shapes import Block, Context, Embeddings, Simplex, Tensor
 
 HEADS = {"roberta": "lm_head", "xlm-roberta": "lm_head", "camembert": "lm_head", "bert": "cls"}

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ssdlm import schedule
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser.attention import rotation
 from ssdlm.denoiser.layer import Layer, norm
+from ssdlm.diffusion import schedule
 from ssdlm.shapes import Block, Context, Tensor
 
 MAX_SNR = 30.0

@@ -15,9 +15,9 @@ import numpy as np
 from ssdlm.evaluate.bootstrap import Bootstrap, Statistic
 from ssdlm.evaluate.figures import Figure, measure
 from ssdlm.evaluate.samples import Pool
-from ssdlm.guides import load_reader
-from ssdlm.guides.classifiers import Reader, label_index
-from ssdlm.guides.wishes import Wish, find_guide, split_wish
+from ssdlm.guidance import load_reader
+from ssdlm.guidance.classifiers import Reader, label_index
+from ssdlm.guidance.grammar import Wish, find_guide, split_wish
 
 NEUTRAL = "neutral"
 """The authors leave this label out of the choice, unless it is the one wished for."""

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from ssdlm.guides.classifiers import one_line, without_bars
+from ssdlm.guidance.classifiers import one_line, without_bars
 from ssdlm.settings import nearest
 
 SMOLLM2 = "smollm2"

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ssdlm.evaluate.cache import NOT_KEPT, Arrays, Readings
 from ssdlm.evaluate.judge import MINILM, Judge, is_encoder
 from ssdlm.evaluate.perplexity import Observe, batches, ignore, pad
-from ssdlm.evaluate.readings import NOT_KEPT, Arrays, Readings
 from ssdlm.evaluate.samples import Pool
-from ssdlm.guides.classifiers import without_bars
+from ssdlm.guidance.classifiers import without_bars
 
 MAX_TEXT_TOKENS = 256
 SCALE = 5.0

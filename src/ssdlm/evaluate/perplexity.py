@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ssdlm.evaluate.cache import NOT_KEPT, Arrays, Readings
 from ssdlm.evaluate.judge import Judge
-from ssdlm.evaluate.readings import NOT_KEPT, Arrays, Readings
 from ssdlm.evaluate.samples import Pool
-from ssdlm.guides.classifiers import without_bars
+from ssdlm.guidance.classifiers import without_bars
 
 ABSURD = 1e4
 """Macro perplexity leaves out samples at or above this."""

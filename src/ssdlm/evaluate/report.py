@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ssdlm.files import write
+from ssdlm.storage.files import write
 
 Interval = list[float]
 

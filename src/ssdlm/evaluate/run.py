@@ -15,6 +15,7 @@ from functools import lru_cache, partial
 
 from ssdlm import __version__
 from ssdlm.evaluate.bootstrap import Bootstrap
+from ssdlm.evaluate.cache import NOT_KEPT, Readings
 from ssdlm.evaluate.control import control_figures
 from ssdlm.evaluate.figures import (
     Figure,
@@ -36,7 +37,6 @@ from ssdlm.evaluate.judge import (
 )
 from ssdlm.evaluate.mauve import features_of, mauve
 from ssdlm.evaluate.perplexity import surprise
-from ssdlm.evaluate.readings import NOT_KEPT, Readings
 from ssdlm.evaluate.report import Report, refuse_out
 from ssdlm.evaluate.samples import (
     File,

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ssdlm.reproduce import table1, table3, trajectory
-from ssdlm.reproduce.cell import Cell, Diffusion
-from ssdlm.reproduce.order import Finding, Findings, Order, find
+from ssdlm.reproduce.experiment import Finding, Findings, Order, find
 from ssdlm.reproduce.page import Page, code, number, percent, table
+from ssdlm.reproduce.setting import Cell, Diffusion
 
 ROLES = (*table1.COMPARED, "builtin", "twin")
 """The last two are table 1's, and of no use here."""

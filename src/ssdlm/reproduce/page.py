@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ssdlm.files import write, write_json
+from ssdlm.storage.files import write, write_json
 
 Draw = Callable[[Any], None]
 """Draws on a matplotlib Figure."""

@@ -13,9 +13,9 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-from ssdlm.batch import read_prompts
 from ssdlm.data.shards import TokenStore
-from ssdlm.files import write
+from ssdlm.engine.prompt_files import read_prompts
+from ssdlm.storage.files import write
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
 FOREIGN = ("<s>", "</s>")

@@ -12,12 +12,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ssdlm.batch import read_prompts
 from ssdlm.config import choose
-from ssdlm.reproduce.cell import Cell
-from ssdlm.reproduce.making import gold_lines, make
-from ssdlm.reproduce.order import Findings, Order, find, named
+from ssdlm.engine.prompt_files import read_prompts
+from ssdlm.reproduce.experiment import Findings, Order, find, named
+from ssdlm.reproduce.generation import gold_lines, make
 from ssdlm.reproduce.scale import scale_of
+from ssdlm.reproduce.setting import Cell
 
 EXAMPLE = "ours=runs/mini"
 DTYPES = ("float32", "bfloat16")
@@ -63,13 +63,13 @@ def reproduce(
         make(order, wanted)
         record(table, order)
     if stage == "read":
-        from ssdlm.reproduce.measuring import read_cells
+        from ssdlm.reproduce.measurement import read_cells
 
         read_cells(order, wanted)
     if stage in ("generate", "read"):
         return []
     if stage != "page":
-        from ssdlm.reproduce.measuring import measure
+        from ssdlm.reproduce.measurement import measure
 
         measure(order, wanted)
     from ssdlm.reproduce.page import save

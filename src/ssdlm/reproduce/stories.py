@@ -20,7 +20,7 @@ from ssdlm.data.prepare import prepare
 from ssdlm.data.shards import TokenStore
 from ssdlm.data.sources import find_sources
 from ssdlm.evaluate.judge import MINILM, minilm_folder
-from ssdlm.files import write
+from ssdlm.storage.files import write
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
 RECIPE = "paper_rocstories"

@@ -12,9 +12,9 @@ from statistics import mean, stdev
 from typing import Any
 
 from ssdlm.reproduce import published
-from ssdlm.reproduce.cell import Author, Autoregressive, Cell, Diffusion, Gold
-from ssdlm.reproduce.order import Findings, Order
+from ssdlm.reproduce.experiment import Findings, Order
 from ssdlm.reproduce.page import Page, number, percent, table
+from ssdlm.reproduce.setting import Author, Autoregressive, Cell, Diffusion, Gold
 
 METRICS = ("mauve", "ppl", "dist", "zipf", "rep")
 COLUMNS = {

@@ -11,9 +11,9 @@ from fnmatch import fnmatch
 from typing import Any
 
 from ssdlm.reproduce import published
-from ssdlm.reproduce.cell import Author, Cell, Diffusion, Given, Gold
-from ssdlm.reproduce.order import Findings, Order
+from ssdlm.reproduce.experiment import Findings, Order
 from ssdlm.reproduce.page import Page, number, percent, table
+from ssdlm.reproduce.setting import Author, Cell, Diffusion, Given, Gold
 from ssdlm.reproduce.stories import (
     RECIPE,
     StoryPlace,

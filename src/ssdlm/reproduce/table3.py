@@ -16,9 +16,9 @@ from statistics import mean
 from typing import Any
 
 from ssdlm.reproduce import published
-from ssdlm.reproduce.cell import Cell, Diffusion
-from ssdlm.reproduce.order import Finding, Findings, Order
+from ssdlm.reproduce.experiment import Finding, Findings, Order
 from ssdlm.reproduce.page import Page, number, percent, table
+from ssdlm.reproduce.setting import Cell, Diffusion
 from ssdlm.reproduce.table1 import COMPARED, DIFFUSION, PAPER_SAMPLER
 
 PROMPTS = "pplm"

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ssdlm.batch import read_prompts
-from ssdlm.files import write_json
-from ssdlm.reproduce.making import fingerprint
-from ssdlm.reproduce.order import Order, read
+from ssdlm.diffusion.simplex import to_ids
+from ssdlm.engine.prompt_files import read_prompts
+from ssdlm.reproduce.experiment import Order, read
+from ssdlm.reproduce.generation import fingerprint
 from ssdlm.reproduce.page import code, table
-from ssdlm.simplex import to_ids
+from ssdlm.storage.files import write_json
 
 SHOWN = (1.0, 0.6, 0.52, 0.44, 0.36, 0.32, 0.28, 0.24, 0.2, 0.0)
 """The levels t/T that the paper shows, from noise to the last step."""

@@ -19,18 +19,20 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from ssdlm import checkpoint, distributed, trainstate
 from ssdlm.config import BlockConfig, Config, DecodeConfig, EncoderConfig, TrainConfig
 from ssdlm.data.shards import TokenStore
 from ssdlm.data.windows import Windows, held_out
-from ssdlm.files import write_json
-from ssdlm.noise import mix
-from ssdlm.objective import AllBlocks, Levels, OneBlock
-from ssdlm.optim import Ema, MuonAdamW
+from ssdlm.diffusion.noise import mix
 from ssdlm.settings import differences, from_json, to_json
 from ssdlm.shapes import Tensor, Tokens
+from ssdlm.storage import checkpoint
+from ssdlm.storage.files import write_json
+from ssdlm.train import distributed
+from ssdlm.train import state as trainstate
+from ssdlm.train.objective import AllBlocks, Levels, OneBlock
+from ssdlm.train.optimizer import Ema, MuonAdamW
+from ssdlm.train.updates import optimizer_of
 from ssdlm.train.weights import EMA, build, first_denoiser, folder_of, is_warm
-from ssdlm.updates import optimizer_of
 
 RUN, SETTINGS, STATE, PROFILE = "run.json", "train.json", "state.json", "profile.json"
 OPTIMIZER = "optimizer.safetensors"

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ssdlm import checkpoint, trainstate
 from ssdlm.config import BlockConfig, Config, EncoderConfig
 from ssdlm.data.shards import TokenStore
 from ssdlm.denoiser.encoder import EncoderDenoiser
 from ssdlm.shapes import Tensor
+from ssdlm.storage import checkpoint
+from ssdlm.train import state as trainstate
 
 EMA = "ema.safetensors"
 """Where a training checkpoint keeps the weights' moving average."""

@@ -1,0 +1,140 @@
+"""Commands from text to a model: tokenizer, prepare, train, train-guide, plot.  [training]"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+
+def add_tokenizer(commands: Any) -> None:
+    command = commands.add_parser("tokenizer", help="make a tokenizer")
+    kinds = command.add_subparsers(title="kinds", metavar="KIND", required=True)
+    nested = kinds.add_parser("nested", help="the first merges of GPT-2's or RoBERTa's vocabulary")
+    nested.set_defaults(run=run_nested)
+    nested.add_argument("--from", dest="source", required=True, help="folder or Hub id of it")
+    nested.add_argument("--size", type=int, default=8192, help="tokens (default 8192)")
+    nested.add_argument("--out", required=True, help="new folder")
+
+
+def run_nested(arguments: argparse.Namespace) -> None:
+    """Write a nested vocabulary."""
+    from pathlib import Path
+
+    from ssdlm.storage.checkpoint import new_folder
+    from ssdlm.tokenizer import nested
+
+    tokenizer = nested(arguments.source, arguments.size)
+    with new_folder(Path(arguments.out)) as folder:
+        tokenizer.save(folder)
+    print(f"wrote {arguments.out}: {tokenizer.V} tokens")
+
+
+def add_prepare(commands: Any) -> None:
+    command = commands.add_parser("prepare", help="turn text into token shards to train on")
+    command.set_defaults(run=run_prepare)
+    command.add_argument(
+        "inputs",
+        nargs="+",
+        metavar="INPUT",
+        help=".txt .jsonl .csv .parquet (also .gz .xz .zst), folders, globs, or a Hub data set",
+    )
+    command.add_argument("--tokenizer", required=True, help="folder or Hub id of a tokenizer")
+    command.add_argument("--out", required=True, help="folder for the shards")
+    command.add_argument(
+        "--holdout", type=float, default=0.01, help="share of documents held out (default 0.01)"
+    )
+    command.add_argument("--workers", type=int, default=1, help="threads (default 1)")
+
+
+def run_prepare(arguments: argparse.Namespace) -> None:
+    """Tokenise text into a store."""
+    from ssdlm.data.prepare import prepare
+
+    report = prepare(
+        arguments.inputs,
+        tokenizer=arguments.tokenizer,
+        out=arguments.out,
+        holdout=arguments.holdout,
+        workers=arguments.workers,
+        show_progress=True,
+    )
+    print(report)
+
+
+def add_train(commands: Any) -> None:
+    command = commands.add_parser("train", help="train a model, or go on with a run")
+    command.set_defaults(run=run_train)
+    command.add_argument(
+        "--recipe",
+        required=True,
+        help="paper_large, paper_rocstories, paper_mini, mini, twin, tiny",
+    )
+    command.add_argument("--data", nargs="+", required=True, help="folders that prepare wrote")
+    command.add_argument("--out", required=True, help="folder of the run; resumed if it is there")
+    command.add_argument("--fresh", action="store_true", help="discard what is in --out")
+    command.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="settings, such as lr=3e-5 or model.D=256"
+    )
+
+
+def run_train(arguments: argparse.Namespace) -> None:
+    """Train, or resume."""
+    from ssdlm.train import configure, train
+
+    # `--data DIR key=value` reads as two folders; a setting is told by its equals sign.
+    data = [name for name in arguments.data if "=" not in name or os.path.exists(name)]
+    settings = [name for name in arguments.data if name not in data]
+    config = configure(arguments.recipe, settings + arguments.overrides)
+    report = train(config, data=data, out=arguments.out, fresh=arguments.fresh)
+    if os.environ.get("RANK", "0") == "0":
+        loss = "nothing left to do" if report.loss is None else f"loss {report.loss:.4f}"
+        print(f"{report.out}: step {report.step}, {loss}, {report.seconds:.0f} s")
+
+
+def add_train_guide(commands: Any) -> None:
+    command = commands.add_parser("train-guide", help="make a classifier to steer with")
+    command.set_defaults(run=run_train_guide)
+    command.add_argument(
+        "data",
+        nargs="+",
+        metavar="DATA",
+        help=".jsonl .csv .tsv with text and label (also .gz .xz .zst); then KEY=VALUE if wanted",
+    )
+    command.add_argument("--out", required=True, help="new folder")
+    command.add_argument("--tokenizer", help="of the model to steer: a new small classifier")
+    command.add_argument("--from", dest="start", help="or a model to go on from: folder or Hub id")
+    command.add_argument("--words", help="model whose word embeddings a new one begins with")
+    command.add_argument("--test", help="labelled file to measure on, never trained on")
+
+
+def run_train_guide(arguments: argparse.Namespace) -> None:
+    """Train a classifier."""
+    from ssdlm.guidance.training import configure, train_guide
+
+    data = [name for name in arguments.data if "=" not in name or os.path.exists(name)]
+    settings = [name for name in arguments.data if name not in data]
+    report = train_guide(
+        data,
+        out=arguments.out,
+        tokenizer=arguments.tokenizer,
+        start=arguments.start,
+        test=arguments.test,
+        words=arguments.words,
+        config=configure(settings),
+        is_shown=True,
+    )
+    print(report)
+
+
+def add_plot(commands: Any) -> None:
+    command = commands.add_parser("plot", help="draw a run's loss curve and profile")
+    command.set_defaults(run=run_plot)
+    command.add_argument("out", metavar="OUT", help="folder of a run")
+
+
+def run_plot(arguments: argparse.Namespace) -> None:
+    """Draw a run."""
+    from ssdlm.train.plot import plot
+
+    print(f"wrote {plot(arguments.out)}")

@@ -1,0 +1,107 @@
+"""Where the steps of a decoding run lie between noise and text.  schedule -> [grid] -> sampler"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ssdlm.diffusion import schedule
+from ssdlm.shapes import Tensor
+
+RAMP_KNOTS = ((0.0, 0.10), (0.8, 0.62), (1.0, 1.0))
+"""A ramp's progress at the clean end, where the band ends, and at the noisy end."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Noise levels t = 0..T, clean to noise: for all positions (T+1,) or one each (T+1, B)."""
+
+    progress: Tensor
+    alpha_bar: Tensor
+    snr: Tensor
+
+    @property
+    def T(self) -> int:
+        return len(self.progress) - 1
+
+    def to(self, device: torch.device) -> Grid:
+        """Return the grid on a device."""
+        return Grid(self.progress.to(device), self.alpha_bar.to(device), self.snr.to(device))
+
+    def part(self, at: slice) -> Grid:
+        """Return the grid of some positions; levels that all share stay as they are."""
+        if self.progress.dim() == 1:
+            return self
+        return Grid(self.progress[:, at], self.alpha_bar[:, at], self.snr[:, at])
+
+    def windows(self, B: int) -> list[slice]:
+        """Return for t = 0..T what a step from t to t - 1 is about, the least run of positions.
+
+        Outside it every position is clean, or noise alone, and stays so.
+        """
+        if self.progress.dim() == 1:
+            return [slice(0, B)] * (self.T + 1)
+        still = torch.cat((self.progress[:1], self.progress[:-1])) == self.progress
+        is_idle = still & ((self.progress == 0) | (self.progress == 1))
+        return [run_of((~idle).nonzero().flatten().tolist()) for idle in is_idle]
+
+
+def run_of(places: list[int]) -> slice:
+    """Return the least run that holds these places; where there are none, the first alone."""
+    return slice(places[0], places[-1] + 1) if places else slice(0, 1)
+
+
+def at(progress: Tensor) -> Grid:
+    """Return the grid through these points, which rise from 0."""
+    progress = progress.double()
+    return Grid(progress, schedule.cosine(progress), schedule.snr(progress))
+
+
+def ramp_progress(x: Tensor) -> Tensor:
+    """Return a ramp's progress at x: 0 where x <= 0, rising through the knots, 1 where x >= 1."""
+    (_, low), (bend, high), (_, top) = RAMP_KNOTS
+    within = low + (high - low) * x / bend
+    above = high + (top - high) * (x - bend) / (1 - bend)
+    rising = torch.where(x < bend, within, above).clamp(max=1.0)
+    return torch.where(x <= 0, 0.0, rising)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """T even steps, t/T, for every block: as the paper decodes."""
+
+    T: int
+
+    def __call__(self, B: int) -> Grid:
+        del B
+        return at(torch.arange(self.T + 1, dtype=torch.float64) / self.T)
+
+
+@dataclass(frozen=True)
+class Warped:
+    """T steps for every block, four in five of them where most is decided, as in a ramp."""
+
+    T: int
+
+    def __call__(self, B: int) -> Grid:
+        del B
+        return at(ramp_progress(torch.arange(self.T + 1, dtype=torch.float64) / self.T))
+
+
+@dataclass(frozen=True)
+class Staggered:
+    """A window `width` positions wide that moves through the block from left to right in T calls.
+
+    Left of it all is decided, right of it all is noise. The wider, the more is decided at once; a
+    narrow window with a call for each position is nearly autoregressive.
+    """
+
+    T: int
+    width: float
+
+    def __call__(self, B: int) -> Grid:
+        call = torch.arange(self.T, -1, -1, dtype=torch.float64)  # t = 0 is the last
+        front = (B - 1 + self.width) * call / self.T - self.width
+        place = torch.arange(B, dtype=torch.float64)
+        return at(ramp_progress(((place - front.unsqueeze(1)) / self.width).clamp(max=1.0)))

@@ -1,0 +1,127 @@
+"""What training minimises: cross-entropy of a noised block.  denoiser -> [loss] -> train"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch.nn import functional as F
+
+from ssdlm.diffusion import schedule, simplex
+from ssdlm.diffusion.noising import add_noise
+from ssdlm.shapes import Block, Context, Simplex, Tensor, Tokens
+
+
+def block_loss(
+    logits: Simplex,
+    block: Block,
+    *,
+    reduction: Literal["sum", "mean"] = "mean",
+    loss: Literal["cross_entropy", "l2"] = "cross_entropy",
+) -> Tensor:
+    """Return -log p(block | w_t, context) (Eq. 8-9), or with "l2" ||softmax(logits) - onehot||^2.
+
+    "sum" adds over the block and averages over rows, as the paper writes it; "mean" averages over
+    both, as the authors' code does.
+    """
+    nll = F.cross_entropy(logits.float().transpose(1, 2), block, reduction="none")
+    if loss == "l2":
+        corner = F.one_hot(block, logits.shape[-1])
+        nll = (logits.float().softmax(-1) - corner).square().sum(-1)
+    return nll.sum(1).mean() if reduction == "sum" else nll.mean()
+
+
+def one_block_loss(
+    denoiser: Any,
+    context: Context,
+    block: Block,
+    progress: Tensor,
+    *,
+    z: Simplex,
+    reduction: Literal["sum", "mean"] = "mean",
+    loss: Literal["cross_entropy", "l2"] = "cross_entropy",
+) -> Tensor:
+    """Noise one block of each row at its own level (N,) and return the loss: Algorithm 1's body."""
+    if getattr(denoiser, "has_fast_loss", False):
+        value = denoiser.one_block(context, block, progress, z=z, loss=loss)
+        return value * block.shape[1] if reduction == "sum" else value
+    z = z[..., : denoiser.V]
+    return plain_one_block_loss(
+        denoiser, context, block, progress, z=z, reduction=reduction, loss=loss
+    )
+
+
+def plain_one_block_loss(
+    denoiser: Any,
+    context: Context,
+    block: Block,
+    progress: Tensor,
+    *,
+    z: Simplex,
+    reduction: Literal["sum", "mean"] = "mean",
+    loss: Literal["cross_entropy", "l2"] = "cross_entropy",
+) -> Tensor:
+    """Return the same in V-wide tensors, as the paper writes it: the plain twin."""
+    w_0 = simplex.to_logits(block, V=denoiser.V, K=denoiser.K)
+    w_t = add_noise(w_0, schedule.cosine(progress), K=denoiser.K, z=z)
+    logits = denoiser.denoise(denoiser.prefill(context), w_t, progress)
+    return block_loss(logits, block, reduction=reduction, loss=loss)
+
+
+def split_rows(tokens: Tokens, c: Tensor, *, B: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Cut each row into context and block at its own c (N,): (row numbers, context, block) by c.
+
+    Rows of one c go through the network together; a batch with one shared c, as in the authors'
+    code, is a single group.
+    """
+    groups = []
+    for start in c.unique().tolist():
+        rows = (c == start).nonzero().squeeze(-1)
+        chosen = tokens[rows]
+        groups.append((rows, chosen[:, :start], chosen[:, start : start + B]))
+    return groups
+
+
+def draw_splits(u: Tensor, *, max_len: int, B: int, shared: bool) -> Tensor:
+    """Return c ~ U{1..L-B} from uniforms (N,): one a row, or the first row's for all."""
+    c = 1 + (u * (max_len - B)).long().clamp(max=max_len - B - 1)
+    return c[:1].expand_as(c) if shared else c
+
+
+def draw_steps(u: Tensor, *, T: int) -> Tensor:
+    """Return t ~ U{1..T} from uniforms (N,)."""
+    return 1 + (u * T).long().clamp(max=T - 1)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """A batch's losses in nats a token: what is minimised, the blocks', the context stream's."""
+
+    total: Tensor
+    block: Tensor
+    next_token: Tensor
+    per_token: Tensor
+    """The blocks' loss at each position (N, L), detached; a profile over levels is made of it."""
+
+
+def all_blocks_loss(
+    denoiser: Any,
+    tokens: Tokens,
+    progress: Tensor,
+    *,
+    z: Tensor,
+    blocks: Tensor,
+    next_token_weight: float,
+    block_weight: float = 1.0,
+    earlier: Any = None,
+    loss: Literal["cross_entropy", "l2"] = "cross_entropy",
+) -> Losses:
+    """Noise every token at its own level (N, L) and denoise all blocks in one pass.
+
+    `denoiser` is a BlockDenoiser, possibly wrapped for several processes. `z` (N, L, V) is standard
+    normal noise, bf16 will do; `blocks` (L,) numbers each position's block from the left;
+    `earlier` is what a denoiser with self-conditioning sees first.
+    """
+    nll = denoiser(tokens, progress, z=z, blocks=blocks, earlier=earlier, loss=loss)
+    total = block_weight * nll.block + next_token_weight * nll.next_token
+    return Losses(total, nll.block, nll.next_token, nll.per_token)

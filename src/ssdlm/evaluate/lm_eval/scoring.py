@@ -1,0 +1,196 @@
+"""What a continuation is worth: exactly, by the context stream, or by the bound of its blocks.
+
+api, likelihood -> [scoring] -> adapter
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ssdlm.api import SSDLM
+from ssdlm.diffusion import likelihood, noise
+from ssdlm.tokenizer import Tokenizer
+
+LIKELIHOODS = ("auto", "exact", "bound")
+WIDE = 2**27
+"""V-wide numbers that one pass may hold."""
+
+Pair = tuple[list[int], list[int]]
+"""A context, never empty, and what follows it."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a continuation is worth."""
+
+    log_prob: float
+    """In nats; a lower bound where it is not exact."""
+    is_greedy: bool
+    """The model, always taking the likeliest, would have written it."""
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Scores and continues token ids with one model."""
+
+    model: SSDLM
+    likelihood: str = "auto"
+    """exact: by the context stream. bound: by the blocks. auto: exact where it can be had."""
+    points: int = 16
+    """bound: noise levels, placed by Gauss and Legendre."""
+    samples: int = 1
+    """bound: draws of noise at each level; the same for all texts, so that they compare."""
+    seed: int = 0
+    max_length: int = 0
+    """Most tokens of context and continuation; 0: as many as the model takes."""
+    batch_size: int = 16
+    greedy_T: int = 32
+    """bound: steps of the greedy decoding that tells what the model would have written."""
+
+    def __post_init__(self) -> None:
+        if self.likelihood not in LIKELIHOODS:
+            raise ValueError(
+                f"likelihood={self.likelihood!r} is unknown; use {', '.join(LIKELIHOODS)}"
+            )
+        if self.likelihood == "exact" and not self.has_context_stream:
+            raise ValueError("this model has no context stream; use likelihood=bound")
+        for name in ("points", "samples", "batch_size", "greedy_T"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} is out of range; use 1 or more")
+        if self.model.tokenizer is None:
+            raise ValueError("tasks are text, and this checkpoint has no tokenizer")
+
+    @property
+    def has_context_stream(self) -> bool:
+        return hasattr(self.model.denoiser, "next_logits")
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        assert self.model.tokenizer is not None
+        return self.model.tokenizer
+
+    @property
+    def B(self) -> int:
+        """The block length that the model was trained with."""
+        return self.model.denoiser.config.B  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def room(self) -> int | None:
+        """The most tokens that are read at once; None: any number."""
+        limits = [limit for limit in (self.max_length, self.model.denoiser.max_len) if limit]
+        return min(limits, default=None)
+
+    def scores(
+        self, pairs: Sequence[Pair], *, tells_greedy: bool = True
+    ) -> Iterator[tuple[int, Score]]:
+        """Yield the number and the score of each pair, as they get done.
+
+        By the bound, whether a continuation is the greedy one costs a decoding of it.
+        """
+        is_exact = self.likelihood == "exact" or (
+            self.likelihood == "auto" and self.has_context_stream
+        )
+        cut = [self.fit(context, continuation) for context, continuation in pairs]
+        if not is_exact:
+            for index, pair in enumerate(cut):
+                is_greedy = tells_greedy and self.writes(*pair)
+                yield index, Score(self.bound(*pair), is_greedy)
+            return
+        for indices in self.batches(cut):
+            yield from zip(indices, self.exact([cut[index] for index in indices]), strict=True)
+
+    def fit(self, context: list[int], continuation: list[int]) -> Pair:
+        """Return a pair with the latest context that there is room for."""
+        if self.room is None:
+            return context, continuation
+        keep = self.room - len(continuation)
+        if keep < 1:
+            raise ValueError(
+                f"a continuation of {len(continuation)} tokens leaves no context in {self.room}; "
+                "give a larger max_length, or a model that reads more"
+            )
+        return context[-keep:], continuation
+
+    def batches(self, pairs: Sequence[Pair]) -> Iterator[list[int]]:
+        """Yield the numbers of pairs that go together, long ones first."""
+        order = sorted(range(len(pairs)), key=lambda index: -sum(map(len, pairs[index])))
+        while order:
+            width = sum(map(len, pairs[order[0]])) * self.model.denoiser.V
+            size = max(1, min(self.batch_size, WIDE // width))
+            yield order[:size]
+            del order[:size]
+
+    @torch.no_grad()
+    def exact(self, pairs: Sequence[Pair]) -> list[Score]:
+        """Score pairs by the context stream; padding is on the right, which no token sees."""
+        denoiser: Any = self.model.denoiser
+        width = max(len(context) + len(continuation) for context, continuation in pairs)
+        rows = [[*context, *continuation] for context, continuation in pairs]
+        padded = [[*row, *[0] * (width - len(row))] for row in rows]
+        ids = torch.tensor(padded, device=denoiser.device)
+        logits = denoiser.next_logits(denoiser.prefill(ids[:, :0]), ids[:, :-1])
+        found = []
+        for row, (context, continuation) in zip(logits, pairs, strict=True):
+            part = row[len(context) - 1 : len(context) + len(continuation) - 1]
+            wanted = torch.tensor(continuation, device=part.device)
+            nll = likelihood.errors_of(part.unsqueeze(0), wanted.unsqueeze(0)).nll
+            is_greedy = bool((part.argmax(-1) == wanted).all())
+            found.append(Score(-float(nll.double().sum()), is_greedy))
+        return found
+
+    def bound(self, context: list[int], continuation: list[int]) -> float:
+        """Return what log q is at least, block by block, each after all that stands before it."""
+        total, seen = 0.0, list(context)
+        for start in range(0, len(continuation), self.B):
+            block = continuation[start : start + self.B]
+            total -= self.block_bound(seen, block, start // self.B)
+            seen += block
+        return total
+
+    def block_bound(self, context: list[int], block: list[int], number: int) -> float:
+        """Return the bound on a block's -log q, its mean over the draws."""
+        denoiser: Any = self.model.denoiser
+        seeds = [noise.mix(self.seed, sample) for sample in range(self.samples)]
+        shape = {"block": number, "B": len(block), "V": denoiser.V}
+        at = torch.tensor(seeds, device=denoiser.device)
+        rows = [
+            torch.tensor([ids] * self.samples, device=denoiser.device) for ids in (context, block)
+        ]
+        measure = likelihood.one_block(
+            denoiser, *rows, noise=lambda k: noise.normal(at, step=k, **shape)
+        )
+        rule = likelihood.gauss_legendre(self.points)
+        return float(likelihood.bound(measure, likelihood.parallel(), rule).sum(1).mean())
+
+    def writes(self, context: list[int], continuation: list[int]) -> bool:
+        """Say whether greedy decoding continues a context so."""
+        if not continuation:
+            return True
+        asked = {"length": len(continuation), "B": self.B, "T": self.greedy_T}
+        greedy = {"projection": "greedy", "top_p": 0.0, "seed": self.seed}
+        (found,) = self.model.generate([context], **asked, **greedy)
+        return found.tokens == continuation
+
+    def pair(self, context: str, continuation: str) -> Pair:
+        """Return the ids of a context and of what follows it.
+
+        Both are read as one text, its spaces belonging to what follows; where a token spans the
+        two it counts as context. Before an empty context stands an end-of-text token.
+        """
+        bare = context.rstrip()
+        continuation, context = context[len(bare) :] + continuation, bare
+        if not context:
+            return [self.tokenizer.end_of_text], self.tokenizer.encode(continuation)
+        count = len(self.tokenizer.encode(context))
+        whole = self.tokenizer.encode(context + continuation)
+        return whole[:count], whole[count:]
+
+    def pieces(self, text: str) -> list[Pair]:
+        """Return a text as pairs in which every token follows once, with half the room before."""
+        ids = [self.tokenizer.end_of_text, *self.tokenizer.encode(text)]
+        size = len(ids) if self.room is None else max(1, self.room // 2)
+        return [(ids[:start], ids[start : start + size]) for start in range(1, len(ids), size)]

@@ -1,0 +1,114 @@
+"""What to write like, in one word: `sentiment=positive:500`, `toxicity!=toxic`.  [wishes] -> api
+
+A bare name is a guide that comes with the package, or a folder; the Hub's have the form org/name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ssdlm.config import choose
+from ssdlm.guidance.classifiers import label_index, load_classifier, vocabulary_of
+from ssdlm.guidance.fitting import ClassifierGuide, check_lam
+from ssdlm.storage import builtin as shelf
+
+SEES = ("context", "block")
+BUILTIN = shelf.BUILTIN / "guides"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A classifier by name and the label to seek or to avoid."""
+
+    name: str
+    label: str
+    avoid: bool
+    lam: float | None
+    """None for the guide's own."""
+
+
+def split_wish(text: str) -> Wish:
+    """Return the parts of `NAME=LABEL`, `NAME!=LABEL`, either with `:LAMBDA` after it."""
+    name, equals, wanted = text.rpartition("=")
+    label, colon, number = (part.strip() for part in wanted.partition(":"))
+    avoid = name.endswith("!")
+    name = name.removesuffix("!").strip()
+    try:
+        lam = float(number) if colon else None
+    except ValueError:
+        lam = float("nan")
+    if not (equals and name and label) or name[-1] in "!=" or lam != lam:
+        raise ValueError(
+            f"control {text!r} is not CLASSIFIER=LABEL or CLASSIFIER!=LABEL, with :LAMBDA if "
+            "wanted; write such as sentiment=positive:500, and the number of a label that holds : "
+            "or ="
+        )
+    if lam is not None:
+        check_lam(lam, f" in control {text!r}")
+    return Wish(name, label, avoid, lam)
+
+
+def guide_from(text: str, **options: Any) -> ClassifierGuide:
+    """Return the guide that `sentiment=positive:500` wishes for; options of classifier_guide."""
+    wish = split_wish(text)
+    return classifier_guide(wish.name, wish.label, avoid=wish.avoid, lam=wish.lam, **options)
+
+
+def classifier_guide(
+    name_or_path: str | Path,
+    label: str | int,
+    *,
+    avoid: bool = False,
+    lam: float | None = None,
+    sees: str = "context",
+    has_special_tokens: bool = True,
+    device: str = "cpu",
+) -> ClassifierGuide:
+    """Load a sequence classifier, built in, from a folder or the Hub, to seek one of its labels.
+
+    `avoid` steers away from the label instead. `lam` is its weight; without one, what its
+    config.json suggests as `guide_lam`.
+    """
+    choose("sees", sees, SEES)
+    place = find_guide(name_or_path)
+    classifier = load_classifier(place).to(device)
+    if classifier.config.is_encoder_decoder:
+        raise ValueError(
+            f"{name_or_path} is an encoder with a decoder, which reads ids alone; use a classifier "
+            "such as BERT's or RoBERTa's, which can read what is still uncertain"
+        )
+    strings, end_of_text = vocabulary_of(place)
+    return ClassifierGuide(
+        classifier,
+        label_index(classifier.config.id2label, label, str(name_or_path)),
+        sees,
+        has_special_tokens,
+        strings,
+        end_of_text,
+        avoid,
+        None if lam is None else float(lam),
+        str(name_or_path),
+    )
+
+
+def find_guide(name_or_path: str | Path) -> str:
+    """Return where a classifier is: a built-in one's folder, else what was given."""
+    name = str(name_or_path)
+    if name in builtin_guides():
+        return str(BUILTIN / name)
+    is_folder = re.fullmatch(r"[\w-]+|[./~].*", name) is not None
+    if is_folder and not Path(name).exists():
+        listed = ", ".join(builtin_guides()) or "none"
+        raise ValueError(
+            f"there is no built-in guide {name!r} (there is {listed}), nor a folder of that name; "
+            "give one of these, a folder, or a Hub id org/name"
+        )
+    return name
+
+
+def builtin_guides() -> list[str]:
+    """Return the names of the guides that come with the package."""
+    return sorted(path.parent.name for path in BUILTIN.glob("*/config.json"))

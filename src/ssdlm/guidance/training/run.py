@@ -1,0 +1,170 @@
+"""A guide from end to end: labelled files in, a folder of `transformers` out.
+
+data.labelled -> building -> learning -> trial -> [run]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from ssdlm.data.labelled import Labelled, once, read_labelled, without_repeats
+from ssdlm.guidance.classifiers import Reader, has_numbers, longest_text, without_bars
+from ssdlm.guidance.training.building import begin_with_words, build
+from ssdlm.guidance.training.learning import Score, fit, score
+from ssdlm.guidance.training.settings import GuideConfig, check
+from ssdlm.guidance.training.trial import refuse_unfit
+from ssdlm.storage.checkpoint import WEIGHTS, new_folder, read_json, write_json
+
+TOKENIZER = "tokenizer_config.json"
+ROLES = {
+    "bos_token": ("<s>", "[CLS]"),
+    "cls_token": ("<s>", "[CLS]"),
+    "eos_token": ("</s>", "[SEP]"),
+    "sep_token": ("</s>", "[SEP]"),
+    "pad_token": ("<pad>", "[PAD]"),
+    "unk_token": ("<unk>", "[UNK]"),
+}
+"""What RoBERTa and BERT call the tokens that transformers asks for."""
+
+
+@dataclass(frozen=True)
+class GuideReport:
+    """What came out of a training."""
+
+    out: str
+    train_texts: int
+    epoch: int
+    """The epoch that was kept."""
+    held_out: Score
+    test: Score | None
+    seconds: float
+
+    def __str__(self) -> str:
+        score, name = (self.test, "test") if self.test else (self.held_out, "held-out")
+        return (
+            f"wrote {self.out}: {name} accuracy {100 * score.accuracy:.1f} %, macro F1 "
+            f"{100 * score.macro_f1:.1f} % on {score.texts:,} texts; trained on "
+            f"{self.train_texts:,}, epoch {self.epoch}, {self.seconds:.0f} s"
+        )
+
+
+def train_guide(
+    data: Sequence[str | Path],
+    *,
+    out: str | Path,
+    tokenizer: str | Path | None = None,
+    start: str | Path | None = None,
+    test: str | Path | None = None,
+    words: str | Path | None = None,
+    config: GuideConfig | None = None,
+    about: str = "",
+    is_shown: bool = False,
+) -> GuideReport:
+    """Train a classifier on labelled files and write it as a folder, whole or not at all.
+
+    It begins new with a tokenizer, or as the model in the folder `start`. `words` names a model
+    whose word embeddings a new one begins with. The same input and seed give the same guide.
+    """
+    config = config or GuideConfig()
+    begun = time.monotonic()
+    check(config)
+    if (tokenizer is None) == (start is None):
+        raise ValueError("give a tokenizer for a new classifier, or a model to start from: one")
+    tested = once(read_labelled(Path(test)), str(test), labels=1) if test else []
+    rows = once([row for path in data for row in read_labelled(Path(path))], "the data", labels=2)
+    rows = without_repeats(rows, tested)
+    labels = sorted({row.label for row in rows})
+    if tested and not rows:
+        raise ValueError(f"{test} holds all the texts of the data; give other texts to test on")
+    train, held = split(rows, config.holdout, config.seed)
+    refuse_few(labels, train, held, tested)
+    with new_folder(Path(out)) as folder, torch.random.fork_rng():
+        torch.manual_seed(config.seed)
+        reader = build(config, labels, tokenizer=tokenizer, start=start)
+        if start is not None:
+            refuse_unfit(reader, start, config)
+        if words is not None:
+            begin_with_words(reader, words)
+        epoch = fit(reader, train, held, config, is_shown=is_shown)
+        # What is measured is what is stored: half-precision weights.
+        reader.classifier.half().float()
+        if not has_numbers(reader.classifier):
+            raise ValueError(f"lr={config.lr} broke the guide; lower lr")
+        report = GuideReport(
+            str(out),
+            len(train),
+            epoch,
+            score(reader, held),
+            score(reader, tested) if tested else None,
+            time.monotonic() - begun,
+        )
+        save(reader, folder, card(report, labels, config, about))
+    return report
+
+
+def split(
+    rows: Sequence[Labelled], share: float, seed: int
+) -> tuple[list[Labelled], list[Labelled]]:
+    """Return the texts to train on and those held out, by a hash of each text."""
+    train, held = [], []
+    for row in rows:
+        digest = hashlib.sha256(f"{seed}\n{row.text}".encode()).digest()
+        is_held = int.from_bytes(digest[:8], "big") < share * 2**64
+        (held if is_held else train).append(row)
+    return train, held
+
+
+def refuse_few(labels: list[str], *parts: Sequence[Labelled]) -> None:
+    """Raise where a classifier could not be trained or measured."""
+    if len(labels) < 2:
+        raise ValueError(f"the data has {len(labels)} label; a classifier tells at least 2 apart")
+    for part, name in zip(parts, ("to train on", "held out", "in the test"), strict=True):
+        strange = sorted({row.label for row in part} - set(labels))
+        if strange:
+            raise ValueError(f"label {strange[0]!r} {name} is not in the training data")
+        lacking = [label for label in labels if label not in {row.label for row in part}]
+        if lacking and (part or name != "in the test"):
+            raise ValueError(f"no text of label {lacking[0]!r} is {name}; give more data")
+
+
+def save(reader: Reader, folder: Path, text: str) -> None:
+    """Write the classifier, its tokenizer and its card as transformers and the Hub have them."""
+    with without_bars():
+        reader.classifier.half().save_pretrained(folder)
+    (folder / WEIGHTS).chmod(0o644)  # safetensors writes for the owner alone
+    reader.tokenizer.save(folder)
+    there = reader.tokenizer.token_strings()
+    roles = {role: next((n for n in names if n in there), None) for role, names in ROLES.items()}
+    told = roles | {"model_max_length": longest_text(reader.classifier)}
+    known = {key: value for key, value in told.items() if value is not None}
+    write_json(folder / TOKENIZER, read_json(folder / TOKENIZER) | known)
+    (folder / "README.md").write_text(text, encoding="utf-8")
+
+
+def card(report: GuideReport, labels: list[str], config: GuideConfig, about: str) -> str:
+    """Return a model card: what it tells apart, from what data, how well, how it was made."""
+    rows = [("held out", report.held_out), *([("test", report.test)] if report.test else [])]
+    lines = [
+        f"# {Path(report.out).name}",
+        "",
+        f"A sequence classifier for {', '.join(labels)}, to steer `ssdlm generate --control` with.",
+        "`AutoModelForSequenceClassification` of `transformers` opens it.",
+        "",
+        *([about.strip(), ""] if about else []),
+        f"Trained on {report.train_texts:,} texts; the epoch with the best macro F1 on those held "
+        f"out was kept ({report.epoch}).",
+        "",
+        "| texts | number | accuracy % | macro F1 % | recall % |",
+        "|---|---|---|---|---|",
+        *(f"| {name} | {found.texts:,} | {found} |" for name, found in rows),
+        "",
+        "Settings: " + ", ".join(f"{key}={value}" for key, value in asdict(config).items()) + ".",
+        "",
+    ]
+    return "\n".join(lines)

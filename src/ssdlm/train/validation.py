@@ -1,0 +1,113 @@
+"""How good a denoiser is on text it was not trained on.  likelihood -> [validation] -> train
+
+One set of noise levels serves both figures: the loss at each of them is the profile, by which
+decoding places its steps, and the squared errors add up to the bound on the likelihood.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ssdlm.diffusion import likelihood, noise
+from ssdlm.diffusion.loss import split_rows
+from ssdlm.diffusion.schedule import progress_of_snr
+from ssdlm.shapes import Seeds, Tensor, Tokens
+from ssdlm.train import levels
+
+CHUNK = 2**26
+"""V-wide numbers that one pass may hold."""
+
+
+def measure(denoiser: Any, rows: Tokens, seeds: Seeds, *, points: int) -> Tensor:
+    """Return sums over rows, there may be none, that can be added up over processes.
+
+    They are: tokens, bound, tokens with a next-token loss, that loss, and the loss at each level.
+    """
+    total = torch.zeros(4 + 1 + points, dtype=torch.float64, device=denoiser.device)
+    size = max(1, CHUNK // (rows.shape[1] * denoiser.V))
+    for start in range(0, len(rows), size):
+        part = slice(start, start + size)
+        if denoises_blocks(denoiser):
+            for measured, tokens in measures(denoiser, rows[part], seeds[part]):
+                total += sum_up(measured, tokens.numel(), points)
+        if has_context_stream(denoiser):
+            exact = likelihood.next_token_nll(denoiser, rows[part])
+            total[2:4] += torch.stack((torch.ones_like(exact), exact)).double().sum((1, 2))
+    return total
+
+
+def measures(
+    denoiser: Any, rows: Tokens, seeds: Seeds
+) -> Iterator[tuple[likelihood.Measure, Tensor]]:
+    """Yield how rows are measured, and the tokens that are: all of them, or a block of each."""
+    B, length = denoiser.config.B, rows.shape[1]
+    if has_context_stream(denoiser):
+        draw = noise_of(denoiser, seeds, length)
+        yield likelihood.all_blocks(denoiser, rows, levels.block_index(length, B=B), draw), rows
+        return
+    c = 1 + seeds % max(1, length - B)
+    for group, context, block in split_rows(rows, c, B=B):
+        draw = noise_of(denoiser, seeds[group], block.shape[1])
+        yield likelihood.one_block(denoiser, context, block, draw), block
+
+
+def sum_up(ask: likelihood.Measure, count: int, points: int) -> Tensor:
+    """Return the sums of one measurement: the bound along `rising`, and the loss on the way."""
+    nll: list[Tensor] = []
+
+    def listen(progress: Tensor, k: int) -> likelihood.Errors:
+        errors = ask(progress, k)
+        nll.append(errors.nll.double().sum())
+        return errors
+
+    bound = likelihood.bound(listen, rising, likelihood.gauss_legendre(points)).sum()
+    return torch.cat(
+        (torch.tensor([count]).to(bound), bound.view(1), bound.new_zeros(2), torch.stack(nll))
+    )
+
+
+def rising(time: Tensor) -> Tensor:
+    """Return the path of levels; it rises as a cube, so that the levels that decide are covered."""
+    return (likelihood.MAX_SNR * time**3).reshape(1)
+
+
+def noise_of(denoiser: Any, seeds: Seeds, count: int) -> Any:
+    """Return the noise of each measurement by its number."""
+    return lambda k: noise.normal(seeds, block=0, step=k, B=count, V=denoiser.V)
+
+
+def has_context_stream(denoiser: Any) -> bool:
+    """Say whether a denoiser predicts next tokens, and takes all blocks in one pass."""
+    return hasattr(denoiser, "all_logits")
+
+
+def denoises_blocks(denoiser: Any) -> bool:
+    """Say whether a denoiser is trained to denoise; an autoregressive twin is not."""
+    return getattr(denoiser.config, "block_weight", 1.0) > 0
+
+
+def level_progress(points: int) -> list[float]:
+    """Return the progress of each level, in the order of the sums: the path's end comes first."""
+    times = (torch.ones((), dtype=torch.float64), *likelihood.gauss_legendre(points).points)
+    return [float(progress_of_snr(rising(time))) for time in times]
+
+
+def report(sums: Tensor, *, bytes_per_token: float) -> dict[str, Any]:
+    """Return the figures of `measure`, in nats a token and bits a byte."""
+    tokens, bound, next_tokens, next_nll, *nll = sums.tolist()
+    progress = level_progress(len(nll) - 1)
+    to_bits = 1 / (math.log(2) * bytes_per_token)
+    figures: dict[str, Any] = {"tokens": int(tokens)}
+    if tokens:
+        figures["bound"] = bound / tokens
+        figures["bound_bits_per_byte"] = bound / tokens * to_bits
+    if next_tokens:
+        figures["next_token"] = next_nll / next_tokens
+        figures["next_token_bits_per_byte"] = next_nll / next_tokens * to_bits
+    losses = [total / tokens for total in nll] if tokens else []
+    profile = sorted(zip(progress, losses, strict=bool(tokens)))
+    return figures | {"profile": [list(point) for point in profile]}

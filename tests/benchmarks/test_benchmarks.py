@@ -1,0 +1,190 @@
+"""The benchmarks run at tiny size on a CPU and end in one JSON line."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests import tiny
+from tests.evaluate.tiny_judge import save_judge
+
+from ssdlm import SSDLM, DecodeConfig
+from ssdlm.config import BlockConfig
+from ssdlm.denoiser.block import BlockDenoiser
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """How to import a benchmark as Python would run it: from its own folder."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield lambda name: importlib.import_module(name)
+    for name in ("runs", "train", "ablation", "guides", "levers", "quality", "likelihood"):
+        sys.modules.pop(name, None)
+
+
+def call(main, monkeypatch, capsys, *args: str) -> dict:
+    """Run a benchmark's `main` with arguments; return its last line."""
+    run(main, monkeypatch, list(args))
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", ["mini", "paper", "blocks"])
+def test_a_case_of_the_training_benchmark_has_its_figures(name, load, monkeypatch, capsys):
+    train = load("train")
+    found = call(train.main, monkeypatch, capsys, "--tiny", "--seconds", "0", "--one", name)
+    assert found["supervised_tokens_per_s"] > found["sequences_per_s"] > 0
+    assert found["steps"] == 2
+    assert found["parameters"] > 0
+
+
+def test_the_training_benchmark_starts_a_process_a_case(load, monkeypatch, capsys):
+    train = load("train")
+    args = ("--tiny", "--seconds", "0", "--cases", "mini")
+    found = call(train.main, monkeypatch, capsys, *args)
+    assert [row["name"] for row in found["results"]] == ["mini"]
+    assert found["results"][0]["mfu"] > 0
+
+
+def test_a_case_that_fails_is_told(load, monkeypatch, capsys):
+    train = load("train")
+    case = train.Case("mini", "too many heads", 64, 32, 1, 5, 2, 2)
+    monkeypatch.setattr(train.subprocess, "run", failing)
+    args = train.argparse.Namespace(no_compile=False, seconds=0.0, tiny=True)
+    assert train.run_apart(args, case)["error"] == ["CUDA out of heads"]
+    assert "failed" in train.show({"name": "mini", "error": "why"})
+
+
+def failing(command, **_):
+    return type("Done", (), {"returncode": 1, "stdout": "", "stderr": "x\nCUDA out of heads"})()
+
+
+def test_flops_are_about_six_a_parameter_and_position(load):
+    train = load("train")
+    model = train.BlockConfig(V=8192, D=512, num_layers=8, num_heads=8, B=25)
+    layers = 8 * 12 * 512**2
+    plain = 6 * layers * 400 + 6 * 8192 * 512 * 399 + 4 * 8192 * 512 * 200
+    assert 1.0 < train.block_flops(model, 200) / plain < 1.1
+
+
+def test_the_ablation_keeps_what_is_done(load, monkeypatch, capsys, tmp_path):
+    ablation = load("ablation")
+    tokens = np.random.default_rng(0).integers(tiny.V, size=2000).astype("<u2")
+    tokens.tofile(tmp_path / "tokens.u16")
+    masked_lm = tiny.encoder("bert", V=tiny.V).backbone
+    masked_lm.save_pretrained(tmp_path / "init")
+    capsys.readouterr()
+    args = ["--tiny", "--seconds", "0.05", "--sequences", "2", "--V", str(tiny.V)]
+    args += ["--data", str(tmp_path / "tokens.u16"), "--out", str(tmp_path / "out")]
+    args += ["--init", str(tmp_path / "init"), "--rows"]
+    names = ["encoder", "paper-one", "evidence-all-l2", "random-init", "encoder-init"]
+    first = call(ablation.main, monkeypatch, capsys, *args, ",".join(names))
+    assert [row["name"] for row in first["results"]] == names
+    for row in first["results"]:
+        assert len(row["ce"]) == 6
+        assert row["bound"] > 0
+        assert row["steps"] >= 1
+    again = call(ablation.main, monkeypatch, capsys, *args, "encoder")
+    assert again["results"] == first["results"][:1]
+
+
+def test_the_cost_of_a_guide_stands_beside_no_guide(load, monkeypatch, capsys, tmp_path):
+    guides = load("guides")
+    denoiser = BlockDenoiser(BlockConfig(V=tiny.V, D=32, num_layers=1, num_heads=2, B=3))
+    decoding = DecodeConfig(length=3, B=(3,), T=4, grid="staggered", width=1.0)
+    SSDLM(denoiser, tiny.tokenizer(), decoding).save_pretrained(tmp_path / "model")
+    folder = tiny.save_classifier(tmp_path / "guide")
+    args = ["cost", "--model", str(tmp_path / "model"), "--control", f"{folder}=positive"]
+    args += ["--length", "3", "--rounds", "1", "--rows", "1", "--device", "cpu", "--threads", "1"]
+    found = call(guides.main, monkeypatch, capsys, *args)
+    assert list(found["ms"]) == list(guides.WAYS)
+    assert all(value > 0 for value in found["ms"].values())
+
+
+def block_model(folder: Path) -> SSDLM:
+    """Write a tiny model of blocks, with a tokenizer, and return it."""
+    denoiser = BlockDenoiser(BlockConfig(V=tiny.V, D=32, num_layers=2, num_heads=2, B=10))
+    model = SSDLM(denoiser, tiny.tokenizer(), DecodeConfig(length=3, B=(3,), T=4))
+    model.save_pretrained(folder)
+    return model
+
+
+def test_levers_are_pulled_from_given_weights_or_from_none(load, monkeypatch, capsys, tmp_path):
+    levers = load("levers")
+    block_model(tmp_path / "init")
+    tokens = np.random.default_rng(0).integers(tiny.V, size=2000).astype("<u2")
+    tokens.tofile(tmp_path / "tokens.u16")
+    args = ["--tiny", "--seconds", "0.05", "--sequences", "2", "--V", str(tiny.V)]
+    args += ["--data", str(tmp_path / "tokens.u16"), "--out"]
+    first = [*args, str(tmp_path / "a"), "--init", str(tmp_path / "init"), "--rows", "base,self"]
+    found = call(levers.main, monkeypatch, capsys, *first)["results"]
+    assert [row["name"] for row in found] == ["base", "self"]
+    figures = {"AR", "step", "bound@all", "bound@1.0", "text@1.0", "text@all"}
+    assert all(row[name] > 0 for row in found for name in figures)
+    assert found[1]["parameters"] == found[0]["parameters"] + 32**2
+    later = [*args, str(tmp_path / "b"), "--rows", "ar-first"]
+    (row,) = call(levers.main, monkeypatch, capsys, *later)["results"]
+    assert row["AR"] > 0
+    assert "text@all" not in row
+
+
+def test_every_plan_of_the_quality_benchmark_can_be_decoded(load, tmp_path):
+    model = block_model(tmp_path / "model")
+    for settings in load("quality").plans().values():
+        for options in settings.values():
+            rows, decoding, _ = model.plan(["a"], length=3, **options)
+            assert len(rows) == options.get("best_of", 1)
+            assert decoding.T == options.get("T", 4)
+
+
+def test_quality_is_written_judged_and_drawn(load, monkeypatch, capsys, tmp_path):
+    quality = load("quality")
+    block_model(tmp_path / "model")
+    rows = [{"prompt": word, "gold": " to be", "gold_tokens": [3, 4]} for word in ("the", "a")]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    out = str(tmp_path / "out")
+    write = ["write", str(tmp_path / "model"), "--out", out]
+    write += ["--prompts", f"words={tmp_path / 'prompts.jsonl'}"]
+    judge = ["judge", out, "--judge", str(save_judge(tmp_path / "judge"))]
+    for args in ([*write, "--names", "*, 4"], [*write, "--only", "autoregressive"], judge, judge):
+        run(quality.main, monkeypatch, args)
+    judged = quality.read(tmp_path / "out" / "judged.jsonl")
+    names = {f"{path}, 4" for path in quality.PATHS} | {"gold"}
+    names |= {f"autoregressive, top-p {p}" for p in (0.9, 0.95)}
+    assert sorted(row["name"] for row in judged) == sorted(names)
+    assert all(row["ppl"] > 1 and row["texts"] == 2 for row in judged)
+    capsys.readouterr()
+    run(quality.main, monkeypatch, ["draw", out, "--picture", str(tmp_path / "calls.svg")])
+    told = capsys.readouterr().out
+    assert all(f"| {name} |" in told for name in names)
+    assert "</svg>" in (tmp_path / "calls.svg").read_text()
+    pair = ["words, uniform, 4", "words, warped, 4"]
+    run(quality.main, monkeypatch, ["compare", out, *pair, *judge[2:]])
+    same, other = capsys.readouterr().out.splitlines()
+    ppl = {row["name"]: row["ppl"] for row in judged}
+    assert same == "words, uniform, 4: 0.00 [0.00, 0.00]"
+    assert f": {math.log(ppl['warped, 4'] / ppl['uniform, 4']):.2f} [" in other
+
+
+def run(main, monkeypatch, args: list[str]) -> None:
+    """Run a benchmark's `main` with arguments."""
+    monkeypatch.setattr(sys, "argv", ["benchmark", *args])
+    main()
+
+
+def test_likelihoods_of_a_store_are_tabulated(load, monkeypatch, capsys, tmp_path):
+    block_model(tmp_path / "model")
+    tokens = np.random.default_rng(0).integers(tiny.V, size=600)
+    load("runs").write_store(tmp_path / "store", tokens, tokens, V=tiny.V)
+    args = [str(tmp_path / "model"), "--data", str(tmp_path / "store"), "--windows", "2"]
+    args += ["--bound-windows", "1", "--width", "1", "--points", "4"]
+    run(load("likelihood").main, monkeypatch, args)
+    cells = capsys.readouterr().out.splitlines()[2].split("|")
+    assert len(cells) == 7
+    assert all(float(cell.split()[0]) > 0 for cell in cells[2:6])

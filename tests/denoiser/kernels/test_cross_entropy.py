@@ -1,0 +1,69 @@
+"""Cross-entropy with gradients taken on the way forward agrees with autograd's."""
+
+import pytest
+import torch
+
+from ssdlm.denoiser.kernels import cross_entropy as kernel
+from ssdlm.denoiser.kernels.noisy_logits import Noisy
+from ssdlm.denoiser.kernels.padding import pad_prior, pad_table
+from ssdlm.denoiser.kernels.soft_embedding import chunks
+
+
+@pytest.fixture(params=[5, 1000])
+def example(request, monkeypatch):
+    """Hidden states, head, prior, weights and noised tokens, in chunks of several sizes."""
+    monkeypatch.setattr(kernel, "chunks", lambda count: chunks(count, request.param))
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(37, 8, generator=generator).requires_grad_()
+    head = torch.randn(23, 8, generator=generator).requires_grad_()
+    noisy = Noisy(
+        torch.randn(37, 23, generator=generator),
+        torch.randint(23, (37,), generator=generator),
+        torch.rand(37, generator=generator),
+        5 * torch.rand(37, generator=generator),
+    )
+    prior = torch.randn(23, generator=generator).requires_grad_()
+    weights = torch.rand(37, generator=generator)
+    return hidden, head, prior, weights, noisy
+
+
+def outcome(loss_of, loss, hidden, head, prior, *rest):
+    hidden.grad = head.grad = prior.grad = None
+    value, nll = loss_of(hidden, head, prior, *rest, loss=loss)
+    (3 * value).backward()
+    return value, nll, hidden.grad, head.grad, prior.grad
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "l2"])
+def test_block_cross_entropy_matches_plain(example, loss):
+    fast = outcome(kernel.block_cross_entropy, loss, *example)
+    slow = outcome(kernel.plain_block_cross_entropy, loss, *example)
+    torch.testing.assert_close(fast, slow)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "l2"])
+def test_clean_cross_entropy_matches_plain(example, loss):
+    *tensors, noisy = example
+    fast = outcome(kernel.clean_cross_entropy, loss, *tensors, noisy.tokens)
+    slow = outcome(kernel.plain_clean_cross_entropy, loss, *tensors, noisy.tokens)
+    torch.testing.assert_close(fast, slow)
+
+
+def test_padding_changes_nothing(example):
+    hidden, head, prior, weights, noisy = example
+    z = torch.nn.functional.pad(noisy.z, (0, 9), value=7.0)
+    wide = Noisy(z, noisy.tokens, noisy.gain_z, noisy.gain_w)
+    narrow = outcome(kernel.block_cross_entropy, "l2", *example)
+
+    def with_padding(hidden, head, prior, *rest, loss):
+        tables = pad_table(head, 32), pad_prior(prior, 32)
+        return kernel.block_cross_entropy(hidden, *tables, *rest, loss=loss)
+
+    torch.testing.assert_close(
+        outcome(with_padding, "l2", hidden, head, prior, weights, wide), narrow
+    )
+
+
+def test_the_losses_of_single_tokens_carry_no_gradient(example):
+    _, nll = kernel.block_cross_entropy(*example)
+    assert not nll.requires_grad

@@ -1,0 +1,212 @@
+"""The pages tell the truth: snippets run, commands parse, links lead somewhere, lists are whole."""
+
+import ast
+import json
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from ssdlm.cli import parser
+from ssdlm.diffusion.grid import Uniform
+from ssdlm.diffusion.sampler import Ddpm, Renoise
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "ssdlm"
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SNIPPETS_RUN = ["README.md", "docs/quickstart.md", "docs/choosing.md", "docs/control.md"]
+SNIPPETS_RUN += ["docs/how-it-works.md", "docs/constraints.md"]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def fences(text: str, *languages: str) -> list[str]:
+    """The code blocks of a page that are marked as one of these languages."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S)
+    return [body for language, body in found if language in languages]
+
+
+def prose(text: str) -> str:
+    """A page without its code blocks."""
+    return re.sub(r"^```\w*\n.*?^```$", "", text, flags=re.M | re.S)
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def run_script(path: Path, *args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(path), *args]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> tuple[str, str]:
+    """The paths of a tiny model and a classifier for it, written by the examples' own code."""
+    write = runpy.run_path(str(ROOT / "examples" / "tiny_model.py"))["tiny"]
+    return write(tmp_path_factory.mktemp("tiny"))
+
+
+def tiny_form(snippet: str, model: str, classifier: str, folder: Path) -> str:
+    """A snippet with the models of the Hub and its sizes replaced by tiny ones."""
+    snippet = snippet.replace("xhan77/ssdlm", model).replace("models/", f"{folder}/")
+    snippet = snippet.replace("builtin:mini", model)
+    snippet = snippet.replace("cardiffnlp/twitter-roberta-base-sentiment", classifier)
+    snippet = snippet.replace('classifier_guide("sentiment"', f'classifier_guide("{classifier}"')
+    for name, value in (("length", 6), ("T", 3), ("B", 4)):
+        snippet = re.sub(rf"\b{name}=\d+", f"{name}={value}", snippet)
+    return snippet
+
+
+@pytest.mark.parametrize("page", SNIPPETS_RUN)
+def test_python_on_the_page_runs(page, tiny, tmp_path, capsys):
+    snippets = fences((ROOT / page).read_text(), "python")
+    assert snippets
+    namespace: dict[str, object] = {}
+    for snippet in snippets:
+        exec(compile(tiny_form(snippet, *tiny, tmp_path), page, "exec"), namespace)
+    assert "Error" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_example_runs_without_a_network(example, tmp_path):
+    assert len(example.read_text().splitlines()) < 60
+    done = run_script(example, "--tiny", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_ddpm_benchmark_ends_in_a_json_line(tmp_path):
+    done = run_script(ROOT / "benchmarks" / "ddpm.py", "--tiny", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout.splitlines()[-1])["results"]
+    collapsed = [r for r in results if "Eq. 21" in r["rule"] and r["projection"] == "greedy"]
+    assert [r["distinct"] for r in collapsed] == [1]
+
+
+def test_ddpm_without_its_noise_is_the_mean_of_rho_one():
+    grid = Uniform(10)(4)
+    w_t, w_hat = torch.randn(2, 2, 4, 8, generator=torch.Generator().manual_seed(0))
+    z = torch.zeros_like(w_t)
+    for t in range(10, 0, -1):
+        mean = Renoise(1.0)(w_t, w_hat, grid=grid, t=t, K=5.0, z=z)
+        assert torch.allclose(Ddpm()(w_t, w_hat, grid=grid, t=t, K=5.0, z=z), mean, atol=1e-5)
+
+
+def test_command_line_reference_is_current():
+    page = runpy.run_path(str(ROOT / "docs" / "generate_cli.py"))["page"]()
+    committed = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    assert committed == page, "run python docs/generate_cli.py"
+
+
+def commands_on(page: Path) -> list[list[str]]:
+    """The words of every `ssdlm` command in the page's shell blocks, up to a pipe or a comment."""
+    found = []
+    for body in fences(page.read_text(), "sh", "bash"):
+        for line in body.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            for end in (">", "|", "&&"):
+                words = words[: words.index(end)] if end in words else words
+            found += [words[1:]] if words[:1] == ["ssdlm"] else []
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_on_the_page_parse(page, capsys):
+    wrong = []
+    for words in commands_on(page):
+        try:
+            parser().parse_args(words)
+        except SystemExit:
+            wrong.append(f"{shlex.join(words)}: {capsys.readouterr().err.splitlines()[-1]}")
+    assert wrong == []
+
+
+def options_of_all_commands() -> set[str]:
+    """Every `--option` that some command takes, and those of our own scripts."""
+    reference = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    return {*re.findall(r"^\| `(--[\w-]+)", reference, re.M), "--tiny"}
+
+
+@pytest.mark.parametrize("page", [*SNIPPETS_RUN, "docs/footguns.md"])
+def test_options_named_in_the_text_exist(page):
+    named = set(re.findall(r"`(?:[^`\n]* )?(--[\w-]+)", prose((ROOT / page).read_text())))
+    assert named - options_of_all_commands() == set()
+
+
+def anchors(page: Path) -> set[str]:
+    return {slug(heading) for heading in re.findall(r"^#+ (.+)$", prose(page.read_text()), re.M)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_on_the_page_resolve(page):
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page.read_text())):
+        if re.match(r"https?:|mailto:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def defined_in(path: Path) -> set[str]:
+    """The functions and classes of a file, and the methods of its classes as Class.method."""
+    names = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            inner = [item.name for item in node.body if isinstance(item, ast.FunctionDef)]
+            names |= {f"{node.name}.{name}" for name in inner}
+    return names
+
+
+def test_functions_named_beside_equations_exist():
+    page = ROOT / "docs" / "how-it-works.md"
+    links = re.findall(r"\[`(\w+)\.([\w.]+)`\]\(([^)]+\.py)\)", page.read_text())
+    assert len(links) > 30
+    for module, name, link in links:
+        path = (page.parent / link).resolve()
+        home = path.parent.name if path.stem == "__init__" else path.stem
+        assert module == home, f"{module}.{name} is linked to {link}"
+        assert name in defined_in(path), f"{link} has no {name}"
+
+
+def test_every_equation_of_the_paper_is_on_the_page():
+    text = (ROOT / "docs" / "how-it-works.md").read_text()
+    listed: set[int] = set()
+    for first, last in re.findall(r"^\| Eq\. (\d+)(?:-(\d+))? \|", text, re.M):
+        listed |= set(range(int(first), int(last or first) + 1))
+    assert listed == {*range(1, 10), *range(13, 20), 21, 22, 23}
+
+
+def files_in_tree(block: str) -> dict[str, str]:
+    """Each file or folder of an indented tree, below its first line, with what is said of it."""
+    glosses, folders = {}, []
+    for line in block.splitlines():
+        name, _, gloss = line.strip().partition(" ")
+        del folders[(len(line) - len(line.lstrip())) // 2 :]
+        glosses["".join([*folders, name])] = gloss.strip()
+        folders += [name] if name.endswith("/") else []
+    return glosses
+
+
+def test_readme_lists_every_room():
+    blocks = fences((ROOT / "README.md").read_text(), "")
+    (block,) = [block for block in blocks if block.startswith("src/ssdlm/")]
+    listed = files_in_tree(block)
+    rooms = {f"src/ssdlm/{path.parent.name}/" for path in PACKAGE.glob("*/__init__.py")}
+    files = {f"src/ssdlm/{path.name}" for path in PACKAGE.glob("*.py") if path.name[0] != "_"}
+    assert sorted({"src/ssdlm/"} | rooms | files) == sorted(listed)
+    assert [path for path, gloss in listed.items() if not gloss] == []

@@ -1,0 +1,136 @@
+"""A file of prompts to a file of texts."""
+
+import json
+
+import pytest
+from tests import tiny
+
+from ssdlm import SSDLM, DecodeConfig, cli
+from ssdlm.engine import prompt_files as batch
+
+PROMPTS = ["the river", "a", "the movie", "", "no", "to be", "so it is", "end"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return SSDLM(tiny.encoder(), tiny.tokenizer(), DecodeConfig(length=5, B=(3,), T=2))
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    lines = [json.dumps({"prompt": prompt, "id": i}) for i, prompt in enumerate(PROMPTS)]
+    path.write_text("\n".join(lines) + "\n\n")
+    return path
+
+
+def write(model, source, target, *, settings=None, **options):
+    return batch.generate_file(model, source, target, settings=settings or {}, **options)
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_texts_keep_the_order_and_the_fields_of_their_prompts(model, source, tmp_path):
+    target = tmp_path / "new" / "out.jsonl"
+    assert write(model, source, target, num_samples=2, seed=4) == 16
+    rows = read(target)
+    assert [(row["prompt"], row["id"], row["sample"]) for row in rows] == [
+        (prompt, index, sample) for index, prompt in enumerate(PROMPTS) for sample in (0, 1)
+    ]
+    direct = model.generate(PROMPTS, num_samples=2, seed=4)
+    assert [row["tokens"] for row in rows] == [text.tokens for text in direct]
+    assert [row["text"] for row in rows] == [text.text for text in direct]
+    assert {row["calls"] for row in rows} == {2}
+    assert [path.name for path in target.parent.iterdir()] == ["out.jsonl"]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 150, 1000, 1801])
+def test_an_interrupted_file_is_finished_with_the_same_bytes(model, source, tmp_path, cut):
+    whole, target = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+    write(model, source, whole, num_samples=2)
+    part = tmp_path / "out.jsonl.part"
+    part.write_bytes(whole.read_bytes()[:cut])
+    write(model, source, target, num_samples=2)
+    assert target.read_bytes() == whole.read_bytes()
+    assert not part.exists()
+
+
+def test_a_finished_file_is_left_alone_and_another_is_refused(model, source, tmp_path):
+    target = tmp_path / "out.jsonl"
+    write(model, source, target)
+    before = target.stat().st_mtime_ns
+    assert write(model, source, target) == 8
+    assert target.stat().st_mtime_ns == before
+    with pytest.raises(ValueError, match="was not written from these prompts with these settings"):
+        write(model, source, target, settings={"T": 9})
+    target.rename(tmp_path / "out.jsonl.part")
+    with pytest.raises(ValueError, match="is the beginning of another run"):
+        write(model, source, target, settings={"T": 9})
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"prompt": "cut', "line 2 is not JSON"),
+        (b'{"text": "a"}', 'line 2 is not an object with a text "prompt"'),
+        (b'{"prompt": 7}', "line 2 is not an object"),
+        (b'["a"]', "line 2 is not an object"),
+        (b'{"prompt": "\xff"}', "line 2 is not UTF-8"),
+    ],
+)
+def test_a_bad_line_is_named_before_anything_is_written(model, tmp_path, line, words):
+    source, target = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    source.write_bytes(b'{"prompt": "a"}\n' + line + b"\n")
+    with pytest.raises(ValueError, match=words):
+        write(model, source, target)
+    assert [path.name for path in tmp_path.iterdir()] == ["prompts.jsonl"]
+
+
+def test_a_bad_option_leaves_no_file_behind(model, source, tmp_path):
+    before = list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="T=0"):
+        write(model, source, tmp_path / "out.jsonl", T=0)
+    assert list(tmp_path.iterdir()) == before
+
+
+def test_a_later_prompt_that_cannot_be_continued_is_named_before_anything_is_written(
+    model, tmp_path
+):
+    source = tmp_path / "prompts.jsonl"
+    source.write_text("".join(json.dumps({"prompt": f"abc {end}"}) + "\n" for end in "fghijx"))
+    with pytest.raises(ValueError, match=r"prompt 6 of .*prompts.jsonl: no text of 2 tokens"):
+        write(model, source, tmp_path / "out.jsonl", length=2, must="y", must_not="x y")
+    source.write_text('{"prompt": "a"}\n{"prompt": "\\ud800"}\n')
+    with pytest.raises(ValueError, match=r"prompt 2 of .*prompts.jsonl: .* is not UTF-8"):
+        write(model, source, tmp_path / "out.jsonl")
+    source.write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"line 1 is not JSON \(too deep\)"):
+        write(model, source, tmp_path / "out.jsonl")
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_an_empty_file_is_refused(model, tmp_path):
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(ValueError, match="has no prompts"):
+        write(model, tmp_path / "empty.jsonl", tmp_path / "out.jsonl")
+
+
+def test_the_command_line_reads_and_writes_files(model, source, tmp_path, capsys):
+    model.save_pretrained(tmp_path / "model")
+    target = tmp_path / "out.jsonl"
+    command = ["generate", "--model", str(tmp_path / "model"), "--input", str(source)]
+    assert cli.main([*command, "--output", str(target), "--length", "4"]) == 0
+    assert "8 texts" in capsys.readouterr().out
+    assert {len(row["tokens"]) for row in read(target)} == {4}
+    assert cli.main([*command, "--output", str(target), "--length", "3"]) == 2
+    assert cli.main(command) == 2
+    assert "--input and --output go together" in capsys.readouterr().err
+
+
+def test_a_setting_that_the_model_cannot_follow_leaves_no_file(model, source, tmp_path):
+    target = tmp_path / "out.jsonl"
+    with pytest.raises(ValueError, match="nucleus=network needs"):
+        write(model, source, target, nucleus="network")
+    assert list(tmp_path.iterdir()) == [source]

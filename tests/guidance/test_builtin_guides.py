@@ -1,0 +1,65 @@
+"""The guides that come with the package: small, ordinary, and right about plain sentences."""
+
+import pytest
+import torch
+
+from ssdlm.guidance import builtin_guides, classifier_guide, load_reader
+from ssdlm.guidance.grammar import BUILTIN
+
+PLAIN = {
+    "sentiment": {
+        "positive": " What a wonderful evening, I love this place!",
+        "negative": " The worst film I have seen, boring and terrible.",
+    },
+    "tense": {
+        "past": " He walked to the market and looked at the bread.",
+        "present": " He walks to the market and looks at the bread.",
+    },
+}
+
+
+def test_the_guides_are_there_and_small():
+    assert builtin_guides() == sorted(PLAIN)
+    assert sum(path.stat().st_size for path in BUILTIN.rglob("*")) < 8e6
+
+
+@pytest.mark.parametrize("name", sorted(PLAIN))
+def test_a_plain_sentence_gets_its_label(name):
+    reader = load_reader(BUILTIN / name)
+    for label, text in PLAIN[name].items():
+        assert reader.labels[reader.log_probs([text])[0].argmax()] == label
+
+
+@pytest.mark.parametrize("name", sorted(PLAIN))
+def test_transformers_alone_opens_it(name):
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    model = AutoModelForSequenceClassification.from_pretrained(BUILTIN / name, dtype=torch.float32)
+    encoded = AutoTokenizer.from_pretrained(BUILTIN / name)(
+        list(PLAIN[name].values()), return_tensors="pt", padding=True
+    )
+    with torch.no_grad():
+        found = model.eval()(**encoded).logits.argmax(-1).tolist()
+    assert [model.config.id2label[label] for label in found] == list(PLAIN[name])
+
+
+@pytest.mark.parametrize("name", sorted(PLAIN))
+def test_it_reads_the_nested_vocabulary_and_pulls_towards_its_label(name):
+    guide = classifier_guide(name, next(iter(PLAIN[name])))
+    nested = ["<|endoftext|>" if s == "</s>" else s for s in guide.token_strings[2:]]
+    assert len(nested) == 8192
+    fitted = guide.fit(V=8192, token_strings=nested, end_of_text=8191)
+    context = torch.tensor([[nested.index("\u0120city")]])
+    logits = torch.zeros(1, 10, 8192, requires_grad=True)
+    before = fitted(context, logits)
+    (grad,) = torch.autograd.grad(before.sum(), logits)
+    lam = guide.suggested("logits")
+    assert lam < 2000
+    assert fitted(context, logits + lam * grad).item() > before.item()
+
+
+@pytest.mark.parametrize("name", sorted(PLAIN))
+def test_its_card_tells_data_command_and_accuracy(name):
+    card = (BUILTIN / name / "README.md").read_text()
+    for words in ("Data:", f"python benchmarks/guides.py {name}", "| test |", "seed="):
+        assert words in card

@@ -1,0 +1,128 @@
+"""What is built in: found by name, listed, and opened without the heavy libraries."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests import tiny
+
+from ssdlm import SSDLM, DecodeConfig, cli
+from ssdlm.storage import builtin as shelf
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = shelf.BUILTIN / "mini"
+SETTINGS = DecodeConfig(length=6, B=(3,), T=4, grid="staggered", width=1.0, returns="w_0")
+CARD = "# mini\n\nA tiny random model,\nfor tests. It writes noise.\n"
+
+WRITE = """
+import sys
+from pathlib import Path
+from ssdlm import cli
+from ssdlm.storage import builtin as shelf
+if len(sys.argv) > 2:
+    shelf.BUILTIN = Path(sys.argv[2])
+assert cli.main(["generate", "the river", "--device", "cpu", "--length", sys.argv[1]]) == 0
+heavy = {"transformers", "accelerate", "datasets", "huggingface_hub", "torch._dynamo"}
+assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()
+"""
+
+
+@pytest.fixture(scope="module")
+def stocked(tmp_path_factory):
+    """A shelf with one model on it."""
+    path = tmp_path_factory.mktemp("builtin")
+    SSDLM(tiny.block(), tiny.tokenizer(), SETTINGS).save_pretrained(path / "mini", quantise="int8")
+    (path / "mini" / "MODEL_CARD.md").write_text(CARD)
+    return path
+
+
+@pytest.fixture
+def standing(stocked, monkeypatch):
+    """The shelf in place of the package's own."""
+    monkeypatch.setattr(shelf, "BUILTIN", stocked)
+    return stocked
+
+
+def run_python(*arguments: object) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+
+
+def test_the_built_in_model_opens_by_name(standing):
+    named = SSDLM.from_pretrained("builtin:mini", device="cpu")
+    folder = SSDLM.from_pretrained(standing / "mini", device="cpu")
+    assert named.decoding == SETTINGS
+    assert named.generate("the river") == folder.generate("the river")
+
+
+def test_generate_without_a_model_takes_the_built_in_one(standing, capsys):
+    assert cli.main(["generate", "the river", "--device", "cpu", "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    expected = SSDLM.from_pretrained("builtin:mini", device="cpu").generate("the river")
+    assert written["tokens"] == expected.tokens
+    assert written["calls"] == SETTINGS.T + 1, "reading the context is a pass too"
+
+
+def test_writing_imports_no_heavy_library(stocked):
+    done = run_python("-c", WRITE, 6, stocked)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("the river")
+
+
+def test_writing_sorts_no_vocabulary(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("the vocabulary is sorted")
+
+    monkeypatch.setattr("ssdlm.diffusion.projection.nucleus_by_sort", refuse)
+    monkeypatch.setattr(torch.Tensor, "sort", refuse)
+    monkeypatch.setattr(torch.Tensor, "argsort", refuse)
+    model = SSDLM(tiny.block(V=4096), None, SETTINGS)
+    assert len(model.generate([[1, 2]], top_p=0.95)[0].tokens) == 6
+
+
+def test_models_lists_what_is_there(standing, capsys):
+    assert cli.main(["models"]) == 0
+    shown = capsys.readouterr().out
+    count = sum(weight.numel() for weight in tiny.block().state_dict().values())
+    assert f"builtin:mini   {count / 1e6:.1f}M parameters, 64 tokens" in shown
+    assert "A tiny random model, for tests\n" in shown
+    assert [(item.kind, item.name, item.parameters) for item in shelf.listing()] == [
+        ("model", "builtin:mini", count)
+    ]
+
+
+def test_the_packages_own_guides_are_listed():
+    guides = {item.name: item for item in shelf.listing() if item.kind == "guide"}
+    assert {"sentiment", "tense"} <= guides.keys()
+    assert guides["tense"].V == 8194
+    assert "past, present" in guides["tense"].gloss
+
+
+def test_a_model_that_is_not_there_is_refused_in_one_line(standing, capsys, tmp_path, monkeypatch):
+    assert cli.main(["generate", "a", "--model", "builtin:maxi"]) == 2
+    assert "which has builtin:mini; install" in capsys.readouterr().err
+    monkeypatch.setattr(shelf, "BUILTIN", tmp_path)
+    (tmp_path / "mini").mkdir()
+    (tmp_path / "mini" / "config.json").write_text("{}")  # without weights it does not count
+    assert cli.main(["generate", "a"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: builtin:mini is not in this installation, which has no model")
+
+
+def test_the_shipped_model_is_small_and_writes_in_64_calls_a_block():
+    (mini,) = [item for item in shelf.listing() if item.name == "builtin:mini"]
+    assert 30e6 <= mini.parameters <= 36e6
+    assert (SHIPPED / "model.safetensors").stat().st_size <= 36e6
+    assert mini.V == 8192
+    assert mini.gloss
+    model = SSDLM.from_pretrained("builtin:mini", device="cpu")
+    assert model.decoding.T + model.num_context_passes <= 64
+    assert model.decoding.B == (25,)
+    done = run_python("-c", WRITE, 2)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("the river")

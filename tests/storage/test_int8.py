@@ -1,0 +1,49 @@
+"""int8 weights with a scale for each row."""
+
+import torch
+from tests import tiny
+
+from ssdlm import SSDLM
+from ssdlm.storage import checkpoint
+from ssdlm.storage.int8 import dequantise, quantise
+
+
+def some_tensors():
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "matrix": torch.randn(40, 64, generator=generator) * torch.logspace(-3, 3, 40)[:, None],
+        "cube": torch.randn(3, 5, 7, generator=generator),
+        "vector": torch.randn(9, generator=generator),
+        "zeros": torch.zeros(2, 3),
+    }
+
+
+def test_a_value_moves_by_half_a_step_of_its_row_at_most():
+    tensors = some_tensors()
+    small = quantise(tensors)
+    again = dequantise(small)
+    assert again.keys() == tensors.keys()
+    for name in ("matrix", "cube", "zeros"):
+        assert small[name].dtype == torch.int8
+        step = small[name + ".scale"].float().unsqueeze(-1)
+        assert ((again[name] - tensors[name]).abs() <= 0.5001 * step).all()
+    assert torch.equal(again["vector"], tensors["vector"])
+
+
+def test_it_takes_a_quarter_of_the_space_and_a_second_time_changes_nothing():
+    tensors = {"matrix": torch.randn(256, 512, generator=torch.Generator().manual_seed(0))}
+    small = quantise(tensors)
+    size = sum(tensor.nbytes for tensor in small.values())
+    assert size < 0.26 * tensors["matrix"].nbytes
+    again = dequantise(small)
+    assert torch.allclose(dequantise(quantise(again))["matrix"], again["matrix"], atol=1e-2)
+
+
+def test_a_quantised_model_is_opened_like_any_other(tmp_path):
+    denoiser = tiny.encoder()
+    checkpoint.save_denoiser(denoiser, tmp_path, quantise(checkpoint.unique_tensors(denoiser)))
+    stored = checkpoint.read_tensors(tmp_path / "model.safetensors")
+    again = SSDLM.from_pretrained(tmp_path, device="cpu").denoiser
+    assert sum(t.dtype == torch.int8 for t in stored.values()) == 0
+    for name, value in denoiser.state_dict().items():
+        assert (again.state_dict()[name] - value).abs().max() <= value.abs().max() / 127

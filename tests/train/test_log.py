@@ -1,0 +1,61 @@
+"""The log of a run, and its line of progress."""
+
+from __future__ import annotations
+
+import errno
+import json
+
+import pytest
+
+from ssdlm.train import log as runlog
+from ssdlm.train.log import Records, cut_log, flatten
+
+RECORD = {"step": 3, "loss": 2.0, "tokens_per_s": 1234.5, "validation": {"bound": 1.5, "p": [1]}}
+
+
+def records(out, step: int = 0) -> Records:
+    return Records(out, step=step, steps=10, settings={}, tensorboard=False, tracker="none")
+
+
+def test_lines_past_a_step_are_cut_and_a_broken_one_too(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps({"step": i}) + "\n" for i in range(1, 5)) + '{"ste')
+    cut_log(path, 2)
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2]
+
+
+def test_a_log_that_is_not_there_is_left_so(tmp_path):
+    cut_log(tmp_path / "log.jsonl", 2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nested_numbers_have_paths():
+    assert flatten(RECORD) == {"loss": 2.0, "tokens_per_s": 1234.5, "validation/bound": 1.5}
+
+
+def test_lines_without_room_are_written_when_there_is(tmp_path, monkeypatch):
+    log, write = records(tmp_path), runlog.append
+
+    def full(path, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(runlog, "append", full)
+    with pytest.warns(UserWarning, match="no space left"):
+        log.write(RECORD | {"step": 1})
+    monkeypatch.setattr(runlog, "append", write)
+    log.write(RECORD | {"step": 2})
+    steps = [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert steps == [1, 2]
+
+
+def test_progress_stands_beside_the_last_record(tmp_path, capsys):
+    log = records(tmp_path)
+    log.write(RECORD | {"step": 1})
+    log.show(8, 8)
+    log.close()
+    assert "step 8/8  loss 2.0000  1,234 tokens/s" in capsys.readouterr().err
+
+
+def test_a_tracker_that_is_not_installed_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="pip install trackio"):
+        runlog.open_tracker("trackio", tmp_path, {})

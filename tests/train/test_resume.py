@@ -1,0 +1,153 @@
+"""A run that was killed goes on as if it had not been."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tests.processes import SMALL, make_store, spawn
+
+from ssdlm.storage import files
+from ssdlm.train import configure, train
+from ssdlm.train import state as trainstate
+
+SETTINGS = [*SMALL, "ema=0.9", "micro_batch=2", "validate_every=6"]
+BOMBS = [
+    ("ssdlm.train.log:append", 3),  # before the first checkpoint
+    ("ssdlm.train.run:save_file", 2),  # a checkpoint half written
+    ("ssdlm.train.state:digests", 1),  # all but its manifest written
+    ("ssdlm.train.run:export", 1),  # a checkpoint, but no model in OUT yet
+    ("ssdlm.train.state:link", 9),  # OUT half brought up to date
+    ("ssdlm.train.loop:optimise", 2),  # a line in the log past the checkpoint
+    ("ssdlm.train.loop:validate_if_due", 4),  # the last step taken, not logged
+    ("ssdlm.train.state:remove", 3),  # the last checkpoint written, the oldest not yet removed
+]
+"""Where a run dies, and at which call."""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> Path:
+    return make_store(tmp_path_factory.mktemp("data") / "store")
+
+
+@pytest.fixture(scope="module")
+def whole(store, tmp_path_factory) -> Path:
+    """A run that was never interrupted."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    finish(spawn(SETTINGS, [store], out))
+    return out
+
+
+def finish(process) -> None:
+    process.join(120)
+    assert process.exitcode == 0
+
+
+def losses(out: Path) -> list[str]:
+    """What of a log does not depend on the clock."""
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    return [json.dumps({k: v for k, v in line.items() if k != "tokens_per_s"}) for line in lines]
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    """Whether two runs ended in the same bytes."""
+    names = ("model.safetensors", "checkpoints/step-12/optimizer.safetensors")
+    return all((one / name).read_bytes() == (other / name).read_bytes() for name in names)
+
+
+def test_a_run_killed_at_every_kind_of_moment_logs_the_same_losses_bit_for_bit(
+    store, whole, tmp_path
+):
+    out = tmp_path / "run"
+    for bomb in BOMBS:
+        process = spawn(SETTINGS, [store], out, bomb=bomb)
+        process.join(120)
+        assert process.exitcode == -signal.SIGKILL, bomb
+    finish(spawn(SETTINGS, [store], out))
+    assert losses(out) == losses(whole)
+    assert same_weights(out, whole)
+
+
+def test_a_run_killed_from_outside_logs_the_same_losses_bit_for_bit(store, whole, tmp_path):
+    out = tmp_path / "run"
+    for lines in (1, 5, 10):
+        process = spawn(SETTINGS, [store], out)
+        while process.is_alive() and num_lines(out) < lines:
+            time.sleep(0.001)
+        process.kill()
+        process.join(120)
+    finish(spawn(SETTINGS, [store], out))
+    assert losses(out) == losses(whole)
+    assert same_weights(out, whole)
+
+
+def num_lines(out: Path) -> int:
+    path = out / "log.jsonl"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_a_line_that_was_cut_off_is_written_anew(store, whole, tmp_path):
+    out = tmp_path / "run"
+    spawn(SETTINGS, [store], out, bomb=("ssdlm.train.loop:optimise", 7)).join(120)
+    with open(out / "log.jsonl", "a", encoding="utf-8") as log:
+        log.write('{"step": 7, "lo')
+    finish(spawn(SETTINGS, [store], out))
+    assert losses(out) == losses(whole)
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(store, whole, tmp_path):
+    out = tmp_path / "run"
+    spawn(SETTINGS, [store], out, bomb=("ssdlm.train.loop:optimise", 11)).join(120)
+    weights = out / "checkpoints" / "step-8" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.warns(UserWarning, match="step-8 is damaged .model.safetensors has the wrong dig"):
+        report = train(configure("tiny", SETTINGS), data=[store], out=out)
+    assert report.resumed == 4
+    assert losses(out) == losses(whole)
+
+
+@pytest.mark.parametrize("damage", ["truncate", "no manifest", "no file"])
+def test_every_damage_to_a_checkpoint_is_noticed(tmp_path, damage):
+    for step in (1, 2):
+        trainstate.save(tmp_path, step, lambda folder: (folder / "a").write_text("abc"), keep=2)
+    newest = tmp_path / "checkpoints" / "step-2"
+    if damage == "truncate":
+        (newest / "a").write_text("ab")
+    else:
+        (newest / (trainstate.MANIFEST if damage == "no manifest" else "a")).unlink()
+    with pytest.warns(UserWarning, match="damaged"):
+        assert trainstate.newest(tmp_path) == tmp_path / "checkpoints" / "step-1"
+
+
+def test_a_full_disk_keeps_the_checkpoint_before_and_goes_on(store, tmp_path, monkeypatch):
+    out, save_file = tmp_path / "run", files.write_json
+
+    def write(path, value):
+        if path.name == "state.json" and value["step"] == 8:
+            raise OSError(28, "No space left on device")
+        save_file(path, value)
+
+    monkeypatch.setattr("ssdlm.train.run.write_json", write)
+    with pytest.warns(UserWarning, match="no space left for checkpoint 8"):
+        report = train(configure("tiny", SETTINGS), data=[store], out=out)
+    assert report.step == 12
+    assert list(trainstate.steps(out)) == [12, 4]
+    assert not list((out / "checkpoints").glob(f"{trainstate.PARTIAL}*"))
+
+
+def test_a_full_disk_at_the_very_end_is_an_error(store, tmp_path, monkeypatch):
+    def write(folder, out):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ssdlm.train.run.describe", write)
+    with pytest.warns(UserWarning), pytest.raises(OSError, match="last checkpoint"):
+        train(configure("tiny", SETTINGS), data=[store], out=tmp_path / "run")
+
+
+def test_only_the_newest_checkpoints_are_kept(whole):
+    assert list(trainstate.steps(whole)) == [12, 8]
