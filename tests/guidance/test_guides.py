@@ -10,7 +10,7 @@ from tests import tiny
 
 from ssdlm import SSDLM
 from ssdlm import guidance as guides
-from ssdlm.guidance import builtin_guides, classifier_guide, guide_from, grammar, split_wish
+from ssdlm.guidance import builtin_guides, classifier_guide, grammar, guide_from, split_wish
 from ssdlm.guidance.classifiers import frame_ids, label_index
 from ssdlm.guidance.fitting import check_lam, suggested_lam
 
