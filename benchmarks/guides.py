@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from ssdlm import SSDLM
-from ssdlm.guidance import guide_from, load_reader
+from ssdlm.guidance import load_guide, load_reader
 from ssdlm.guidance.training import GuideConfig, train_guide
 
 Row = dict[str, str]
@@ -238,7 +238,7 @@ def cost(given: argparse.Namespace) -> None:
     """Print milliseconds a call for each way, all ways in turn in every round; the quickest."""
     model = SSDLM.from_pretrained(given.model, device=given.device)
     fixed: dict[str, Any] = {"length": given.length} | ({"T": given.T} if given.T else {})
-    guides = [guide_from(wish, device=str(model.denoiser.device)) for wish in given.control]
+    guides = [load_guide(text, device=str(model.denoiser.device)) for text in given.control]
     # On a CPU the process's own seconds: others may be at work beside it.
     clock = time.process_time if model.denoiser.device.type == "cpu" else time.perf_counter
     times: dict[str, list[float]] = {way: [] for way in WAYS}

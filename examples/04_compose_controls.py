@@ -9,12 +9,12 @@ from pathlib import Path
 from tiny_model import tiny
 
 from ssdlm import SSDLM
-from ssdlm.guidance import guide_from
+from ssdlm.guidance import load_guide
 
 
 def main(name: str, controls: list[str], **options: int) -> None:
     model = SSDLM.from_pretrained(name)
-    guides = [guide_from(text, device=str(model.denoiser.device)) for text in controls]
+    guides = [load_guide(text, device=str(model.denoiser.device)) for text in controls]
     for count in range(len(guides) + 1):
         chosen = controls[:count]
         written = model.generate("The city", control=guides[:count], seed=0, **options)

@@ -20,7 +20,7 @@ from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.sampler import Step, generate
 from ssdlm.engine.requests import Draft, Generation, Row, batches
 from ssdlm.engine.strategy import decode_config, strategy_of
-from ssdlm.guidance import ClassifierGuide, guide_from
+from ssdlm.guidance import ClassifierGuide, load_guide
 from ssdlm.guidance.fitting import check_lam, refuse_contradictions, suggested_lam
 from ssdlm.guidance.gradient import LogProb, guided, guided_window, weighted
 from ssdlm.shapes import Tensor
@@ -290,14 +290,14 @@ class SSDLM:
         return wrap(self.denoiser, weighted(*terms), 1.0, reduction, *how)
 
     def guide(self, control: Control) -> ClassifierGuide | LogProb:
-        """Return the guide that a string wishes for, where the model is; others as they are."""
+        """Return the guide that a string names, where the model is; others as they are."""
         if not isinstance(control, str):
             if not isinstance(control, ClassifierGuide) and not callable(control):
                 raise ValueError(
                     f"control={control!r} is no guide; give sentiment=positive, say, or a function"
                 )
             return control
-        return guide_from(control, device=str(self.denoiser.device))
+        return load_guide(control, device=str(self.denoiser.device))
 
     def fit(self, control: Control) -> LogProb:
         """Return a guide's log_prob for this model's vocabulary."""

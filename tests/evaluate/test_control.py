@@ -12,7 +12,7 @@ from ssdlm.evaluate import control
 from ssdlm.evaluate.bootstrap import Bootstrap
 from ssdlm.evaluate.samples import Pool, Sample
 from ssdlm.guidance import Reader
-from ssdlm.guidance.grammar import split_wish
+from ssdlm.guidance.grammar import parse_control
 
 POOLS = [
     Pool("a ", (Sample("good", None), Sample("bad", None))),
@@ -38,7 +38,7 @@ def oracle():
 
 
 @pytest.mark.parametrize(
-    ("wish", "right"),
+    ("spec", "right"),
     [
         ("x=positive", [1, 1]),
         ("x=2", [1, 1]),
@@ -47,8 +47,8 @@ def oracle():
         ("x=neutral", [2, 2]),
     ],
 )
-def test_neutral_is_left_out_unless_it_is_wished_for(wish, right):
-    found = control.accuracy_by_prompt(POOLS, oracle(), split_wish(wish))
+def test_neutral_is_left_out_unless_it_is_asked_for(spec, right):
+    found = control.accuracy_by_prompt(POOLS, oracle(), parse_control(spec))
     assert found.tolist() == right
 
 
@@ -63,15 +63,15 @@ class Lone(Oracle):
         return super().log_probs(texts)[:, :1].add(0.5)
 
 
-@pytest.mark.parametrize(("wish", "right"), [("x=spam", [1, 0]), ("x!=spam", [1, 2])])
-def test_a_label_alone_is_there_where_it_is_more_likely_than_not(wish, right):
-    found = control.accuracy_by_prompt(POOLS, Lone([], tiny.tokenizer()), split_wish(wish))
+@pytest.mark.parametrize(("spec", "right"), [("x=spam", [1, 0]), ("x!=spam", [1, 2])])
+def test_a_label_alone_is_there_where_it_is_more_likely_than_not(spec, right):
+    found = control.accuracy_by_prompt(POOLS, Lone([], tiny.tokenizer()), parse_control(spec))
     assert found.tolist() == right
 
 
 def test_a_text_is_prompt_and_continuation():
     reader = oracle()
-    control.accuracy_by_prompt(POOLS, reader, split_wish("x=positive"))
+    control.accuracy_by_prompt(POOLS, reader, parse_control("x=positive"))
     assert reader.classifier == ["a good", "a bad", "the dull", "the good"]
 
 
@@ -93,7 +93,7 @@ def test_one_control_has_a_plain_name_and_several_their_own(folder):
     assert [figure.name for figure in one] == ["control_internal"]
     wishes = [f"{folder}=positive", f"{folder}!=positive"]
     two = control.control_figures(POOLS, Bootstrap(2, 20), judges=wishes)
-    assert [figure.name for figure in two] == [f"control_external:{wish}" for wish in wishes]
+    assert [figure.name for figure in two] == [f"control_external:{spec}" for spec in wishes]
     assert two[0].value + two[1].value == pytest.approx(1.0)
 
 

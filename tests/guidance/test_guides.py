@@ -10,7 +10,7 @@ from tests import tiny
 
 from ssdlm import SSDLM
 from ssdlm import guidance as guides
-from ssdlm.guidance import builtin_guides, classifier_guide, grammar, guide_from, split_wish
+from ssdlm.guidance import builtin_guides, classifier_guide, grammar, load_guide, parse_control
 from ssdlm.guidance.classifiers import frame_ids, label_index
 from ssdlm.guidance.fitting import check_lam, suggested_lam
 
@@ -152,7 +152,7 @@ def test_a_model_that_is_no_classifier_is_refused(tmp_path):
     ],
 )
 def test_a_wish_names_classifier_label_and_weight(text, name, label, avoid, lam):
-    assert split_wish(text) == grammar.Wish(name, label, avoid, lam)
+    assert parse_control(text) == grammar.ControlSpec(name, label, avoid, lam)
 
 
 @pytest.mark.parametrize(
@@ -161,13 +161,13 @@ def test_a_wish_names_classifier_label_and_weight(text, name, label, avoid, lam)
 )
 def test_what_is_no_wish_is_refused(text):
     with pytest.raises(ValueError, match="is not CLASSIFIER=LABEL"):
-        split_wish(text)
+        parse_control(text)
 
 
 @pytest.mark.parametrize("number", ["-1", "inf", "1e300"])
 def test_a_weight_that_cannot_be_meant_is_refused(number):
     with pytest.raises(ValueError, match="is not a weight from 0 to 1,000,000") as caught:
-        split_wish(f"sentiment=positive:{number}")
+        parse_control(f"sentiment=positive:{number}")
     assert f"control 'sentiment=positive:{number}'" in str(caught.value)
 
 
@@ -293,7 +293,7 @@ def test_avoiding_a_label_is_seeking_all_others(folder):
     context = CONTEXT.expand(2, -1)
 
     def chance(text):
-        return guide_from(f"{folder}{text}").fit(V=tiny.V)(context, logits).exp()
+        return load_guide(f"{folder}{text}").fit(V=tiny.V)(context, logits).exp()
 
     assert torch.allclose(chance("!=positive"), 1 - chance("=positive"), atol=1e-5)
     assert torch.allclose(chance("!=positive"), chance("=negative") + chance("=neutral"))
@@ -324,9 +324,9 @@ def test_a_guide_suggests_its_weight_unless_one_is_given(folder, tmp_path):
     both = {"logits": 70.0, "simplex": 3.0}
     for said, logits, simplex in ((120.0, 120, 10), (both, 70, 3), (0, 0, 10)):
         (tmp_path / "own" / "config.json").write_text(json.dumps(settings | {"guide_lam": said}))
-        guide = guide_from(f"{tmp_path / 'own'}=0")
+        guide = load_guide(f"{tmp_path / 'own'}=0")
         assert (guide.suggested("logits"), guide.suggested("simplex")) == (logits, simplex)
-        assert guide_from(f"{tmp_path / 'own'}=0:5").suggested("logits") == 5.0
+        assert load_guide(f"{tmp_path / 'own'}=0:5").suggested("logits") == 5.0
     assert suggested_lam(lambda context, logits: logits.sum((1, 2)), "logits") == 2000.0
 
 

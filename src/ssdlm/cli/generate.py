@@ -190,16 +190,16 @@ def decoding_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def control_options(arguments: argparse.Namespace, device: str) -> dict[str, Any]:
-    """Return the guides that `--control` wishes for."""
+    """Return the guides that `--control` names."""
     from ssdlm.config import choose
-    from ssdlm.guidance import guide_from
+    from ssdlm.guidance import load_guide
     from ssdlm.guidance.grammar import SEES
 
     choose("sees", arguments.sees, SEES)
     if not arguments.control:
         return {}
     guides = [
-        guide_from(
+        load_guide(
             text,
             sees=arguments.sees,
             has_special_tokens=not arguments.no_special_tokens,

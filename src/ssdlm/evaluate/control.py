@@ -17,10 +17,10 @@ from ssdlm.evaluate.figures import Figure, measure
 from ssdlm.evaluate.samples import Pool
 from ssdlm.guidance import load_reader
 from ssdlm.guidance.classifiers import Reader, label_index
-from ssdlm.guidance.grammar import Wish, find_guide, split_wish
+from ssdlm.guidance.grammar import ControlSpec, find_guide, parse_control
 
 NEUTRAL = "neutral"
-"""The authors leave this label out of the choice, unless it is the one wished for."""
+"""The authors leave this label out of the choice, unless it is the one asked for."""
 
 
 def control_figures(
@@ -33,20 +33,20 @@ def control_figures(
 ) -> list[Figure]:
     """Accuracy under guides and under outside judges, each given as `CLASSIFIER=LABEL`."""
     figures = []
-    for name, wishes in (("control_internal", guides), ("control_external", judges)):
-        for text in wishes:
-            wish = split_wish(text)
-            reader = load_reader(find_guide(wish.name), device)
-            right = accuracy_by_prompt(pools, reader, wish)
-            label = name if len(wishes) == 1 else f"{name}:{text}"
+    for name, specs in (("control_internal", guides), ("control_external", judges)):
+        for text in specs:
+            spec = parse_control(text)
+            reader = load_reader(find_guide(spec.name), device)
+            right = accuracy_by_prompt(pools, reader, spec)
+            label = name if len(specs) == 1 else f"{name}:{text}"
             figures.append(measure(label, weighted_mean(right, pools), bootstrap, most=1.0))
     return figures
 
 
-def accuracy_by_prompt(pools: Sequence[Pool], reader: Reader, wish: Wish) -> np.ndarray:
+def accuracy_by_prompt(pools: Sequence[Pool], reader: Reader, spec: ControlSpec) -> np.ndarray:
     """How many samples of each prompt have the label, read as prompt and continuation."""
     texts = [pool.prompt + sample.text for pool in pools for sample in pool.samples]
-    wanted = label_index(dict(enumerate(reader.labels)), wish.label, wish.name)
+    wanted = label_index(dict(enumerate(reader.labels)), spec.label, spec.name)
     log_probs = reader.log_probs(texts)
     for index, label in enumerate(reader.labels):
         if label.lower() == NEUTRAL and index != wanted:
@@ -54,7 +54,7 @@ def accuracy_by_prompt(pools: Sequence[Pool], reader: Reader, wish: Wish) -> np.
     has_label = log_probs.argmax(-1) == wanted
     if len(reader.labels) == 1:  # it has it where it is more likely than not
         has_label = log_probs[:, 0] > math.log(0.5)
-    is_right = has_label.numpy() != wish.avoid
+    is_right = has_label.numpy() != spec.avoid
     ends = np.cumsum([len(pool.samples) for pool in pools])
     return np.array([part.sum() for part in np.split(is_right, ends[:-1])])
 

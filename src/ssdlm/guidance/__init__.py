@@ -1,11 +1,11 @@
-"""Off-the-shelf classifiers as control functions: wished for, loaded, fitted to a vocabulary.
+"""Off-the-shelf classifiers as control functions: named, loaded, fitted to a vocabulary.
 
 "sentiment=positive" -> [guides] -> log_prob(context, logits) -> control
 """
 
 from ssdlm.guidance.classifiers import Reader, load_classifier, load_reader
 from ssdlm.guidance.fitting import ClassifierGuide, FittedGuide, rows_by_string
-from ssdlm.guidance.grammar import builtin_guides, classifier_guide, guide_from, split_wish
+from ssdlm.guidance.grammar import builtin_guides, classifier_guide, load_guide, parse_control
 
 __all__ = [
     "ClassifierGuide",
@@ -13,9 +13,9 @@ __all__ = [
     "Reader",
     "builtin_guides",
     "classifier_guide",
-    "guide_from",
     "load_classifier",
+    "load_guide",
     "load_reader",
+    "parse_control",
     "rows_by_string",
-    "split_wish",
 ]

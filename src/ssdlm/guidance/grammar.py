@@ -1,6 +1,6 @@
-"""What to write like, in one word: `sentiment=positive:500`, `toxicity!=toxic`.  [wishes] -> api
+"""The grammar of `--control`: `sentiment=positive:500`, `toxicity!=toxic`.  [grammar] -> api
 
-A bare name is a guide that comes with the package, or a folder; the Hub's have the form org/name.
+A bare name is a guide that comes with the package, or a folder; Hub ids have the form org/name.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ BUILTIN = shelf.BUILTIN / "guides"
 
 
 @dataclass(frozen=True)
-class Wish:
-    """A classifier by name and the label to seek or to avoid."""
+class ControlSpec:
+    """One control as a user writes it: a classifier by name, and the label to seek or to avoid."""
 
     name: str
     label: str
     avoid: bool
     lam: float | None
-    """None for the guide's own."""
+    """None for the weight that the guide suggests."""
 
 
-def split_wish(text: str) -> Wish:
+def parse_control(text: str) -> ControlSpec:
     """Return the parts of `NAME=LABEL`, `NAME!=LABEL`, either with `:LAMBDA` after it."""
-    name, equals, wanted = text.rpartition("=")
-    label, colon, number = (part.strip() for part in wanted.partition(":"))
+    name, equals, rest = text.rpartition("=")
+    label, colon, number = (part.strip() for part in rest.partition(":"))
     avoid = name.endswith("!")
     name = name.removesuffix("!").strip()
     try:
@@ -48,13 +48,13 @@ def split_wish(text: str) -> Wish:
         )
     if lam is not None:
         check_lam(lam, f" in control {text!r}")
-    return Wish(name, label, avoid, lam)
+    return ControlSpec(name, label, avoid, lam)
 
 
-def guide_from(text: str, **options: Any) -> ClassifierGuide:
-    """Return the guide that `sentiment=positive:500` wishes for; options of classifier_guide."""
-    wish = split_wish(text)
-    return classifier_guide(wish.name, wish.label, avoid=wish.avoid, lam=wish.lam, **options)
+def load_guide(text: str, **options: Any) -> ClassifierGuide:
+    """Return the guide that `sentiment=positive:500` names; options of classifier_guide."""
+    spec = parse_control(text)
+    return classifier_guide(spec.name, spec.label, avoid=spec.avoid, lam=spec.lam, **options)
 
 
 def classifier_guide(
