@@ -16,7 +16,7 @@ SRC = Path(__file__).resolve().parents[1] / "src" / "ssdlm"
 
 ROWS = [
     ["shapes", "config", "settings", "options", "progress"],
-    ["diffusion", "denoiser", "tokenizer"],
+    ["diffusion", "denoiser", "tokenizer", "storage.builtin"],
     ["storage"],
     ["guidance", "constraints", "data"],
     ["engine", "guidance.training"],

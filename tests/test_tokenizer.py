@@ -248,3 +248,11 @@ def test_a_continuation_holds_the_space_that_joins_it_to_its_context(gpt2, tmp_p
     ids = gpt2.encode("a caf\N{LATIN SMALL LETTER E WITH ACUTE} there")
     for cut in range(len(ids)):
         assert gpt2.decode_after(ids[:cut], ids[cut:]) == gpt2.decode(ids[cut:])
+
+
+def test_the_built_in_models_tokenizer_is_named_as_the_model_is(tmp_path):
+    tokenizer = load_tokenizer("builtin:mini")
+    assert tokenizer.V == 8192
+    assert nested("builtin:mini", 1000).decode(tokenizer.encode("The river")[:1]) == "The"
+    with pytest.raises(ValueError, match="builtin:huge is not in this installation"):
+        load_tokenizer("builtin:huge")

@@ -18,6 +18,8 @@ from typing import Any, SupportsInt
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
+from ssdlm.storage.builtin import PREFIX, builtin_folder
+
 END_OF_TEXT_NAMES = ("<|endoftext|>", "</s>", "[SEP]", "<|end_of_text|>", "<eos>")
 """What tokenizers call the token that ends a document, the first one found wins."""
 ROBERTA_SPECIAL_NAMES = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -121,7 +123,9 @@ class Tokenizer:
 
 
 def load_tokenizer(name_or_path: str | os.PathLike[str]) -> Tokenizer:
-    """The tokenizer of a folder, of a `tokenizer.json`, or of a model of the Hub by name."""
+    """The tokenizer of `builtin:NAME`, a folder, a `tokenizer.json`, or a model of the Hub."""
+    if str(name_or_path).startswith(PREFIX):
+        return Tokenizer(_from_folder(builtin_folder(str(name_or_path))))
     path = Path(name_or_path).expanduser()
     if path.is_dir():
         return Tokenizer(_from_folder(path))
@@ -129,7 +133,7 @@ def load_tokenizer(name_or_path: str | os.PathLike[str]) -> Tokenizer:
         return Tokenizer(_from_file(path))
     name = os.fspath(name_or_path)
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", name):
-        raise ValueError(f"tokenizer {name} does not exist: give a folder or a name on the Hub")
+        raise ValueError(f"tokenizer {name} does not exist: give a folder, builtin:mini or Hub id")
     return Tokenizer(_from_hub(name))
 
 

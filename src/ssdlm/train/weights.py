@@ -74,12 +74,13 @@ def around_masked_lm(init: str, model: EncoderConfig) -> EncoderDenoiser:
 
 
 def folder_of(init: str) -> Path:
-    """Return where `train.init` is: a folder, or one downloaded from the Hub by owner/name.
+    """Return the folder of `train.init`: built in, a path, or a download of the Hub's owner/name.
 
     A bare name such as roberta-large comes back as it is; `transformers` knows it.
     """
     is_hub_id = init.count("/") == 1 and init[0] not in "./~" and not Path(init).exists()
-    return checkpoint.find(init) if is_hub_id else Path(init)
+    is_builtin = init.startswith(checkpoint.PREFIX)
+    return checkpoint.find(init) if is_hub_id or is_builtin else Path(init)
 
 
 def is_ours(folder: Path) -> bool:
