@@ -41,7 +41,7 @@ from ssdlm.diffusion import noise
 from ssdlm.engine.prompt_files import generate_file
 from ssdlm.engine.requests import Generation
 from ssdlm.evaluate.autoregressive import equal_lengths
-from ssdlm.storage.files import write, write_json
+from ssdlm.storage.files import write_file, write_json
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 from ssdlm.train.optimizer import Ema
 
@@ -208,7 +208,7 @@ class Training:
             "step": self.step,
             "seconds": self.seconds,
         }
-        write(out / STATE, lambda path: torch.save(state, path))
+        write_file(out / STATE, lambda path: torch.save(state, path))
 
     def restore(self, out: Path) -> None:
         """Go on from the state in a folder, if there is one."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ssdlm.guidance import builtin_guides, classifier_guide, load_reader
-from ssdlm.guidance.grammar import BUILTIN
+from ssdlm.storage.builtin import GUIDES
 
 PLAIN = {
     "sentiment": {
@@ -20,12 +20,12 @@ PLAIN = {
 
 def test_the_guides_are_there_and_small():
     assert builtin_guides() == sorted(PLAIN)
-    assert sum(path.stat().st_size for path in BUILTIN.rglob("*")) < 8e6
+    assert sum(path.stat().st_size for path in GUIDES.rglob("*")) < 8e6
 
 
 @pytest.mark.parametrize("name", sorted(PLAIN))
 def test_a_plain_sentence_gets_its_label(name):
-    reader = load_reader(BUILTIN / name)
+    reader = load_reader(GUIDES / name)
     for label, text in PLAIN[name].items():
         assert reader.labels[reader.log_probs([text])[0].argmax()] == label
 
@@ -34,8 +34,8 @@ def test_a_plain_sentence_gets_its_label(name):
 def test_transformers_alone_opens_it(name):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    model = AutoModelForSequenceClassification.from_pretrained(BUILTIN / name, dtype=torch.float32)
-    encoded = AutoTokenizer.from_pretrained(BUILTIN / name)(
+    model = AutoModelForSequenceClassification.from_pretrained(GUIDES / name, dtype=torch.float32)
+    encoded = AutoTokenizer.from_pretrained(GUIDES / name)(
         list(PLAIN[name].values()), return_tensors="pt", padding=True
     )
     with torch.no_grad():
@@ -60,6 +60,6 @@ def test_it_reads_the_nested_vocabulary_and_pulls_towards_its_label(name):
 
 @pytest.mark.parametrize("name", sorted(PLAIN))
 def test_its_card_tells_data_command_and_accuracy(name):
-    card = (BUILTIN / name / "README.md").read_text()
+    card = (GUIDES / name / "README.md").read_text()
     for words in ("Data:", f"python benchmarks/guides.py {name}", "| test |", "seed="):
         assert words in card

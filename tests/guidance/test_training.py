@@ -13,7 +13,6 @@ from ssdlm.config import BlockConfig
 from ssdlm.data.labelled import read_labelled
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.guidance import builtin_guides, classifier_guide, load_reader
-from ssdlm.guidance.grammar import BUILTIN
 from ssdlm.guidance.training import GuideConfig, configure, train_guide
 from ssdlm.guidance.training.building import (
     begin_with_words,
@@ -25,6 +24,7 @@ from ssdlm.guidance.training.building import (
 from ssdlm.guidance.training.learning import blurred, tent
 from ssdlm.guidance.training.run import split
 from ssdlm.guidance.training.trial import refuse_unfit
+from ssdlm.storage.builtin import GUIDES
 
 QUICK = GuideConfig(D=32, epochs=2, batch_size=16, max_len=40, lr=0.01, lam=300.0, holdout=0.2)
 
@@ -413,10 +413,10 @@ def test_bad_data_is_refused_and_leaves_nothing(data, tmp_path):
 def test_a_pipeline_cuts_a_long_text_for_a_builtin_guide(name):
     from transformers import pipeline
 
-    (found,) = pipeline("text-classification", model=str(BUILTIN / name))(
+    (found,) = pipeline("text-classification", model=str(GUIDES / name))(
         "good " * 400, truncation=True
     )
-    assert found["label"] in load_reader(BUILTIN / name).labels
+    assert found["label"] in load_reader(GUIDES / name).labels
 
 
 def test_the_command_makes_a_guide(capsys, data, tmp_path):

@@ -11,10 +11,10 @@ import torch
 from tests import tiny
 
 from ssdlm import SSDLM, DecodeConfig, cli
-from ssdlm.storage import builtin as shelf
+from ssdlm.storage import builtin
 
 ROOT = Path(__file__).resolve().parents[2]
-SHIPPED = shelf.BUILTIN / "mini"
+SHIPPED = builtin.MODELS / "mini"
 SETTINGS = DecodeConfig(length=6, B=(3,), T=4, grid="staggered", width=1.0, returns="w_0")
 CARD = "# mini\n\nA tiny random model,\nfor tests. It writes noise.\n"
 
@@ -22,9 +22,9 @@ WRITE = """
 import sys
 from pathlib import Path
 from ssdlm import cli
-from ssdlm.storage import builtin as shelf
+from ssdlm.storage import builtin
 if len(sys.argv) > 2:
-    shelf.BUILTIN = Path(sys.argv[2])
+    builtin.MODELS = Path(sys.argv[2])
 assert cli.main(["generate", "the river", "--device", "cpu", "--length", sys.argv[1]]) == 0
 heavy = {"transformers", "accelerate", "datasets", "huggingface_hub", "torch._dynamo"}
 assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()
@@ -33,7 +33,7 @@ assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()
 
 @pytest.fixture(scope="module")
 def stocked(tmp_path_factory):
-    """A shelf with one model on it."""
+    """Return a folder with one model in it."""
     path = tmp_path_factory.mktemp("builtin")
     SSDLM(tiny.block(), tiny.tokenizer(), SETTINGS).save_pretrained(path / "mini", quantise="int8")
     (path / "mini" / "MODEL_CARD.md").write_text(CARD)
@@ -42,8 +42,9 @@ def stocked(tmp_path_factory):
 
 @pytest.fixture
 def standing(stocked, monkeypatch):
-    """The shelf in place of the package's own."""
-    monkeypatch.setattr(shelf, "BUILTIN", stocked)
+    """Put that folder in the place of the package's own."""
+    monkeypatch.setattr(builtin, "MODELS", stocked)
+    monkeypatch.setattr(builtin, "GUIDES", stocked / "guides")
     return stocked
 
 
@@ -91,22 +92,22 @@ def test_models_lists_what_is_there(standing, capsys):
     count = sum(weight.numel() for weight in tiny.block().state_dict().values())
     assert f"builtin:mini   {count / 1e6:.1f}M parameters, 64 tokens" in shown
     assert "A tiny random model, for tests\n" in shown
-    assert [(item.kind, item.name, item.parameters) for item in shelf.listing()] == [
+    assert [(item.kind, item.name, item.parameters) for item in builtin.list_builtin()] == [
         ("model", "builtin:mini", count)
     ]
 
 
 def test_the_packages_own_guides_are_listed():
-    guides = {item.name: item for item in shelf.listing() if item.kind == "guide"}
+    guides = {item.name: item for item in builtin.list_builtin() if item.kind == "guide"}
     assert {"sentiment", "tense"} <= guides.keys()
     assert guides["tense"].V == 8194
-    assert "past, present" in guides["tense"].gloss
+    assert "past, present" in guides["tense"].summary
 
 
 def test_a_model_that_is_not_there_is_refused_in_one_line(standing, capsys, tmp_path, monkeypatch):
     assert cli.main(["generate", "a", "--model", "builtin:maxi"]) == 2
     assert "which has builtin:mini; install" in capsys.readouterr().err
-    monkeypatch.setattr(shelf, "BUILTIN", tmp_path)
+    monkeypatch.setattr(builtin, "MODELS", tmp_path)
     (tmp_path / "mini").mkdir()
     (tmp_path / "mini" / "config.json").write_text("{}")  # without weights it does not count
     assert cli.main(["generate", "a"]) == 2
@@ -115,11 +116,11 @@ def test_a_model_that_is_not_there_is_refused_in_one_line(standing, capsys, tmp_
 
 
 def test_the_shipped_model_is_small_and_writes_in_64_calls_a_block():
-    (mini,) = [item for item in shelf.listing() if item.name == "builtin:mini"]
+    (mini,) = [item for item in builtin.list_builtin() if item.name == "builtin:mini"]
     assert 30e6 <= mini.parameters <= 36e6
     assert (SHIPPED / "model.safetensors").stat().st_size <= 36e6
     assert mini.V == 8192
-    assert mini.gloss
+    assert mini.summary
     model = SSDLM.from_pretrained("builtin:mini", device="cpu")
     assert model.decoding.T + model.num_context_passes <= 64
     assert model.decoding.B == (25,)

@@ -26,6 +26,58 @@ def test_a_value_that_is_no_json_leaves_the_old_file(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_write_that_fails_leaves_nothing_behind(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fail(temporary):
+        temporary.write_text("half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        files.write_file(path, fail)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_new_folder_is_whole_or_absent(tmp_path):
+    with pytest.raises(RuntimeError), files.new_folder(tmp_path / "new") as folder:
+        (folder / "part").touch()
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+    with files.new_folder(tmp_path / "new") as folder:
+        (folder / "part").touch()
+        assert not (tmp_path / "new").exists()
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["part"]
+    with pytest.raises(ValueError, match="exists already"), files.new_folder(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"{", "is not JSON"),
+        (b'{"a": "\xff"}', r"is not UTF-8 \(byte 7\)"),
+        (b"[1]", "is a list and not a JSON object"),
+        (b"[" * 100_000, "nested too deep"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "number of too many digits"),
+    ],
+    ids=["torn", "bytes", "list", "deep", "digits"],
+)
+def test_a_file_that_is_no_json_object_is_refused_in_one_line(tmp_path, content, words):
+    path = tmp_path / "value.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=words) as caught:
+        files.read_json(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"value\.json is missing"):
+        files.read_json(tmp_path / "value.json")
+
+
 def test_the_digest_is_that_of_the_bytes(tmp_path):
     data = bytes(range(256)) * 20_000
     (tmp_path / "data").write_bytes(data)

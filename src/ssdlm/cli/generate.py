@@ -217,9 +217,9 @@ def add_models(commands: Any) -> None:
 
 def run_models(arguments: argparse.Namespace) -> None:
     """List what is built in."""
-    from ssdlm.storage.builtin import listing
+    from ssdlm.storage.builtin import list_builtin
 
-    print(*listing(), sep="\n")
+    print(*list_builtin(), sep="\n")
 
 
 def add_convert(commands: Any) -> None:
@@ -242,7 +242,7 @@ def run_convert(arguments: argparse.Namespace) -> None:
 
     from ssdlm.api import SSDLM
     from ssdlm.engine.strategy import decode_config
-    from ssdlm.storage.checkpoint import new_folder
+    from ssdlm.storage.files import new_folder
 
     model = SSDLM.from_pretrained(arguments.source, device="cpu")
     given = {name: getattr(arguments, name) for name in DECODING}

@@ -21,7 +21,7 @@ def run_nested(arguments: argparse.Namespace) -> None:
     """Write a nested vocabulary."""
     from pathlib import Path
 
-    from ssdlm.storage.checkpoint import new_folder
+    from ssdlm.storage.files import new_folder
     from ssdlm.tokenizer import nested
 
     tokenizer = nested(arguments.source, arguments.size)

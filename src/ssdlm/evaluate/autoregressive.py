@@ -21,6 +21,7 @@ from ssdlm.diffusion.noise import mix
 from ssdlm.engine.requests import Generation
 from ssdlm.shapes import Tensor, Tokens
 from ssdlm.storage import checkpoint
+from ssdlm.storage.builtin import is_builtin
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
 SAMPLERS = ("top_p", "typical_p", "top_k", "temperature")
@@ -106,11 +107,10 @@ class AutoregressiveLM:
         cls, name_or_path: str | Path, *, device: str = "auto", dtype: str = "float32"
     ) -> AutoregressiveLM:
         """Open the context stream of a checkpoint of ours, or any causal LM of the Hub."""
-        place, folder = checkpoint.place_of(device), Path(name_or_path)
-        if str(name_or_path).startswith("builtin:"):
+        target, folder = checkpoint.resolve_device(device), Path(name_or_path)
+        if is_builtin(name_or_path):
             folder = checkpoint.find(name_or_path)
-        settings = folder / checkpoint.CONFIG
-        if settings.exists() and checkpoint.read_json(settings).get("model_type") == "ssdlm":
+        if checkpoint.is_ours(folder):
             denoiser = checkpoint.load_denoiser(folder, device=device, dtype=dtype)
             if not isinstance(denoiser, BlockDenoiser):
                 raise ValueError(f"{folder} has no context stream; give a BlockDenoiser's folder")
@@ -126,7 +126,7 @@ class AutoregressiveLM:
                 f"{name_or_path} cannot be loaded as a causal language model ({told}); "
                 "give a folder or a Hub id such as gpt2-medium"
             ) from error
-        return cls(model.to(place).eval(), load_tokenizer(name_or_path))
+        return cls(model.to(target).eval(), load_tokenizer(name_or_path))
 
     @property
     def device(self) -> torch.device:

@@ -16,7 +16,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from ssdlm.evaluate.judge import Judge
-from ssdlm.storage.files import write
+from ssdlm.storage.files import write_file
 
 Arrays = dict[str, np.ndarray]
 
@@ -43,7 +43,7 @@ class Readings:
         found = read()
         if self.is_growing:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write(path, lambda unfinished: save_file(found, unfinished))
+            write_file(path, lambda unfinished: save_file(found, unfinished))
         return found
 
 

@@ -23,6 +23,7 @@ import torch
 
 from ssdlm.guidance.classifiers import one_line, without_bars
 from ssdlm.settings import nearest
+from ssdlm.storage.builtin import is_builtin
 
 SMOLLM2 = "smollm2"
 MINILM = "minilm"
@@ -129,7 +130,7 @@ def _refuse_bare(folder: Path) -> None:
 def _refuse_misspelt(name: str, built_in: Sequence[str]) -> None:
     if name.startswith(("/", ".", "~")) or name.count("/") > 1:
         raise ValueError(f"there is no folder {name}: give the folder of a model, or a Hub id")
-    if name.startswith("builtin:"):
+    if is_builtin(name):
         raise ValueError(f"{name} is no model of transformers: give a causal LM's folder or Hub id")
     near = difflib.get_close_matches(name.lower(), built_in, n=1, cutoff=0.75)
     if near and "/" not in name:

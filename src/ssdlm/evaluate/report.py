@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ssdlm.storage.files import write
+from ssdlm.storage.files import write_file
 
 Interval = list[float]
 
@@ -43,7 +43,7 @@ class Report:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(asdict(self), indent=2, allow_nan=False)
-        write(path, lambda unfinished: unfinished.write_text(text + "\n", encoding="utf-8"))
+        write_file(path, lambda unfinished: unfinished.write_text(text + "\n", encoding="utf-8"))
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Name, figure, interval and gold figure of each metric, as shown."""
@@ -78,7 +78,7 @@ def refuse_out(path: str | os.PathLike[str], inputs: Sequence[str | os.PathLike[
 
 
 def _try_writing(path: Path) -> None:
-    """Write nothing beside a path, as `files.write` will, and leave nothing behind."""
+    """Write nothing beside a path, as `files.write_file` will, and leave nothing behind."""
     missing = [parent for parent in path.parents if not os.path.exists(parent)]
     trial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:

@@ -5,7 +5,8 @@
 
 from ssdlm.guidance.classifiers import Reader, load_classifier, load_reader
 from ssdlm.guidance.fitting import ClassifierGuide, FittedGuide, rows_by_string
-from ssdlm.guidance.grammar import builtin_guides, classifier_guide, load_guide, parse_control
+from ssdlm.guidance.grammar import classifier_guide, load_guide, parse_control
+from ssdlm.storage.builtin import builtin_guides
 
 __all__ = [
     "ClassifierGuide",

@@ -13,10 +13,9 @@ from typing import Any
 from ssdlm.config import choose
 from ssdlm.guidance.classifiers import label_index, load_classifier, vocabulary_of
 from ssdlm.guidance.fitting import ClassifierGuide, check_lam
-from ssdlm.storage import builtin as shelf
+from ssdlm.storage.builtin import GUIDES, builtin_guides
 
 SEES = ("context", "block")
-BUILTIN = shelf.BUILTIN / "guides"
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def find_guide(name_or_path: str | Path) -> str:
     """Return where a classifier is: a built-in one's folder, else what was given."""
     name = str(name_or_path)
     if name in builtin_guides():
-        return str(BUILTIN / name)
+        return str(GUIDES / name)
     is_folder = re.fullmatch(r"[\w-]+|[./~].*", name) is not None
     if is_folder and not Path(name).exists():
         listed = ", ".join(builtin_guides()) or "none"
@@ -107,8 +106,3 @@ def find_guide(name_or_path: str | Path) -> str:
             "give one of these, a folder, or a Hub id org/name"
         )
     return name
-
-
-def builtin_guides() -> list[str]:
-    """Return the names of the guides that come with the package."""
-    return sorted(path.parent.name for path in BUILTIN.glob("*/config.json"))

@@ -19,7 +19,7 @@ from ssdlm.progress import bar
 from ssdlm.reproduce.experiment import Order, read
 from ssdlm.reproduce.setting import Author, Autoregressive, Cell, Diffusion, Given, Gold, Place
 from ssdlm.storage.checkpoint import CONFIG, DECODING, WEIGHTS, find
-from ssdlm.storage.files import sha256, write, write_json
+from ssdlm.storage.files import sha256, write_file, write_json
 
 FINGERPRINT = (CONFIG, WEIGHTS, DECODING, "pytorch_model.bin", "tokenizer.json")
 """Files that make a model's folder what it is."""
@@ -90,7 +90,7 @@ def make_cell(studio: Studio, cell: Cell, observe: Callable[[int, str], None]) -
         write_lines(place.generations, gold_lines(cell))
         write_json(place.made, {"author": "gold", "prompts": cell.prompts})
     elif isinstance(author, Given):
-        write(place.generations, lambda path: path.write_bytes(Path(author.path).read_bytes()))
+        write_file(place.generations, lambda path: path.write_bytes(Path(author.path).read_bytes()))
         write_json(place.made, {"author": "given", "file": Path(author.path).name} | about(author))
     else:
         generate(studio, author, cell, place, observe)
@@ -193,7 +193,7 @@ def gold_lines(cell: Cell) -> list[dict[str, Any]]:
 def write_lines(path: Path, lines: Sequence[dict[str, Any]]) -> None:
     """Write JSON lines, all or nothing."""
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    write(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def device_name(writer: Writer) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ssdlm.storage.files import write, write_json
+from ssdlm.storage.files import write_file, write_json
 
 Draw = Callable[[Any], None]
 """Draws on a matplotlib Figure."""
@@ -40,7 +40,7 @@ def save(page: Page, name: str, out: Path) -> list[Path]:
     values = {"title": page.title, "notes": page.notes, **page.values}
     write_json(out / f"{name}.json", values)
     text = page.markdown()
-    write(out / f"{name}.md", lambda path: path.write_text(text, encoding="utf-8"))
+    write_file(out / f"{name}.md", lambda path: path.write_text(text, encoding="utf-8"))
     return [out / f"{name}.md", out / f"{name}.json", *paths]
 
 
@@ -50,7 +50,7 @@ def draw(drawing: Draw, path: Path) -> Path:
 
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     drawing(figure)
-    write(path, lambda temporary: figure.savefig(temporary, format="png", dpi=150))
+    write_file(path, lambda temporary: figure.savefig(temporary, format="png", dpi=150))
     return path
 
 

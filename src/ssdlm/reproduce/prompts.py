@@ -15,7 +15,7 @@ from typing import Any
 
 from ssdlm.data.shards import TokenStore
 from ssdlm.engine.prompt_files import read_prompts
-from ssdlm.storage.files import write
+from ssdlm.storage.files import write_file
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
 FOREIGN = ("<s>", "</s>")
@@ -65,7 +65,7 @@ def make_prompts(
     mixed = [line for group in zip_longest(*each) for line in group if line is not None]
     text = "".join(json.dumps(line) + "\n" for line in distinct(mixed))
     out.parent.mkdir(parents=True, exist_ok=True)
-    write(out, lambda path: path.write_text(text, encoding="utf-8"))
+    write_file(out, lambda path: path.write_text(text, encoding="utf-8"))
     names = [json.loads(line)["source"] for line in text.splitlines()]
     return PromptsReport(out, {name: names.count(name) for name in dict.fromkeys(names)})
 

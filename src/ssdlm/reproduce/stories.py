@@ -20,7 +20,7 @@ from ssdlm.data.prepare import prepare
 from ssdlm.data.shards import TokenStore
 from ssdlm.data.sources import find_sources
 from ssdlm.evaluate.judge import MINILM, minilm_folder
-from ssdlm.storage.files import write
+from ssdlm.storage.files import write_file
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
 RECIPE = "paper_rocstories"
@@ -137,4 +137,4 @@ def put_lines(path: Path, lines: Sequence[dict[str, Any]]) -> None:
     """Write JSON lines, unless they are there: what depends on a file goes by its digest."""
     text = "".join(json.dumps(line) + "\n" for line in lines)
     if not path.exists() or path.read_text(encoding="utf-8") != text:
-        write(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        write_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""What comes with the package: a model and guides, in the folder `builtin`.  [shelf] -> checkpoint
+"""What comes with the package: a model and guides.  [builtin] -> checkpoint, guidance, cli
 
 builtin/NAME  a model, `builtin:NAME` to those who open it;  builtin/guides/NAME  a classifier
 """
@@ -11,8 +11,11 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-BUILTIN = Path(__file__).resolve().parents[1] / "builtin"
+from ssdlm.storage.files import read_json
+
 PREFIX = "builtin:"
+MODELS = Path(__file__).resolve().parents[1] / "builtin"
+GUIDES = MODELS / "guides"
 WEIGHTS = "model.safetensors"
 CARDS = ("MODEL_CARD.md", "README.md")
 SCALE = ".scale"
@@ -20,70 +23,84 @@ SCALE = ".scale"
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One thing on the shelf."""
+class BuiltinEntry:
+    """What is known of a built-in model or guide without opening its weights."""
 
     kind: str
+    """model or guide."""
     name: str
-    """What one opens it by."""
+    """What it is opened by."""
     parameters: int
     V: int
     size: int
     """Bytes of all its files."""
-    gloss: str
+    summary: str
     """The first sentence of its card."""
 
     def __str__(self) -> str:
         sizes = f"{self.parameters / 1e6:.1f}M parameters, {self.V:,} tokens, "
-        return f"{self.kind:7}{self.name:15}{sizes}{self.size / 1e6:.1f} MB\n{'':7}{self.gloss}"
+        return f"{self.kind:7}{self.name:15}{sizes}{self.size / 1e6:.1f} MB\n{'':7}{self.summary}"
+
+
+def is_builtin(name: object) -> bool:
+    """Tell whether a name means a built-in model."""
+    return str(name).startswith(PREFIX)
 
 
 def builtin_folder(name: str) -> Path:
     """Return the folder of a built-in model, named with or without the prefix."""
     name = name.removeprefix(PREFIX)
-    there = [path.name for path in folders(BUILTIN)]
-    if name in there:
-        return BUILTIN / name
-    listed = ", ".join(PREFIX + other for other in there) or "no model at all"
+    names = [folder.name for folder in model_folders(MODELS)]
+    if name in names:
+        return MODELS / name
+    listed = ", ".join(PREFIX + other for other in names) or "no model at all"
     raise ValueError(
         f"{PREFIX}{name} is not in this installation, which has {listed}; "
         "install from a whole checkout, or give --model a folder or a Hub id"
     )
 
 
-def listing() -> list[Entry]:
+def builtin_guides() -> list[str]:
+    """Return the names of the built-in guides."""
+    return sorted(path.parent.name for path in GUIDES.glob("*/config.json"))
+
+
+def list_builtin() -> list[BuiltinEntry]:
     """Return all that is built in, models first."""
-    models = [entry(folder, "model", PREFIX + folder.name) for folder in folders(BUILTIN)]
-    guides = [entry(folder, "guide", folder.name) for folder in folders(BUILTIN / "guides")]
+    models = [describe(folder, "model", PREFIX + folder.name) for folder in model_folders(MODELS)]
+    guides = [describe(folder, "guide", folder.name) for folder in model_folders(GUIDES)]
     return models + guides
 
 
-def folders(shelf: Path) -> list[Path]:
-    """Return the folders that hold weights and their configuration, by name."""
-    there = sorted(path.parent for path in shelf.glob(f"*/{WEIGHTS}"))
-    return [folder for folder in there if (folder / "config.json").exists()]
+def model_folders(parent: Path) -> list[Path]:
+    """Return the folders with weights and their configuration, by name."""
+    with_weights = sorted(path.parent for path in parent.glob(f"*/{WEIGHTS}"))
+    return [folder for folder in with_weights if (folder / "config.json").exists()]
 
 
-def entry(folder: Path, kind: str, name: str) -> Entry:
+def describe(folder: Path, kind: str, name: str) -> BuiltinEntry:
     """Return what is known of a folder without opening its weights."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    shapes = {key: value["shape"] for key, value in header(folder / WEIGHTS).items()}
-    count = sum(prod(shape) for key, shape in shapes.items() if not key.endswith(SCALE))
-    size = sum(path.stat().st_size for path in folder.iterdir())
-    return Entry(
-        kind, name, count, config.get("V", config.get("vocab_size", 0)), size, gloss(folder)
+    config = read_json(folder / "config.json")
+    shapes = {key: value["shape"] for key, value in read_header(folder / WEIGHTS).items()}
+    return BuiltinEntry(
+        kind=kind,
+        name=name,
+        parameters=sum(prod(shape) for key, shape in shapes.items() if not key.endswith(SCALE)),
+        V=config.get("V", config.get("vocab_size", 0)),
+        size=sum(path.stat().st_size for path in folder.iterdir()),
+        summary=first_sentence(folder),
     )
 
 
-def header(path: Path) -> dict[str, Any]:
-    """Return what a safetensors file says of its tensors: its first bytes alone are read."""
+def read_header(path: Path) -> dict[str, Any]:
+    """Return what a safetensors file tells of its tensors; only its first bytes are read."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         values = json.loads(file.read(length))
     return {key: value for key, value in values.items() if key != "__metadata__"}
 
 
-def gloss(folder: Path) -> str:
+def first_sentence(folder: Path) -> str:
     """Return the first sentence of a card, without the titles above it; empty without a card."""
     for name in CARDS:
         if (folder / name).exists():

@@ -5,12 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+JSON_KINDS = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+"""What JSON calls values that are neither objects nor numbers."""
 
-def write(path: Path, writer: Callable[[Path], Any]) -> None:
+
+def write_file(path: Path, writer: Callable[[Path], Any]) -> None:
     """Call `writer` with a temporary name beside `path`, then rename: all of a file or nothing.
 
     Each process has a name of its own, so several may write the same file.
@@ -24,16 +30,64 @@ def write(path: Path, writer: Callable[[Path], Any]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON; it is on the disk before it has the name."""
+def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8, all of it or nothing; it is on the disk before it has the name."""
 
-    def put(temporary: Path) -> None:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(value, indent=2) + "\n")
+    def write_and_sync(temporary: Path) -> None:
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
 
-    write(path, put)
+    write_file(path, write_and_sync)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON, all of it or nothing."""
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file, or raise a ValueError that says what is wrong with it."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing; is {path.parent} the right folder?") from None
+    return parse_object(raw, where=str(path), remedy="restore the file")
+
+
+def parse_object(raw: bytes, *, where: str, remedy: str) -> dict[str, Any]:
+    """Return the JSON object in some bytes, or raise a ValueError that says where it is wrong."""
+    try:
+        value = json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where} is not UTF-8 (byte {error.start}); save it as UTF-8") from None
+    except json.JSONDecodeError as error:
+        reason = f"{error.msg} at column {error.colno}"
+        raise ValueError(f"{where} is not JSON ({reason}); {remedy}") from None
+    except RecursionError:
+        raise ValueError(f"{where} is not JSON (nested too deep); {remedy}") from None
+    except ValueError:  # Python reads no integer of thousands of digits
+        raise ValueError(f"{where} contains a number of too many digits; {remedy}") from None
+    if not isinstance(value, dict):
+        kind = JSON_KINDS.get(type(value), "a number")
+        raise ValueError(f"{where} is {kind} and not a JSON object; {remedy}")
+    return value
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Give a temporary folder that becomes `path` when the block ends well, else vanishes."""
+    if path.exists():
+        raise ValueError(f"{path} exists already; choose another name or remove it")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        os.replace(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def sha256(path: Path) -> str:

@@ -1,63 +1,51 @@
-"""JSON lines: one object per line, read with clear errors and written whole.  -> all readers"""
+"""JSON lines: one object per line, read with clear errors and written whole.  files -> [jsonl]"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from ssdlm.storage.files import write
+from ssdlm.storage.files import parse_object, write_file
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""What some editors put before UTF-8; it is no part of the first line."""
 
 
 class Line(NamedTuple):
-    """One object and where it stands."""
+    """One object, and where it is, for errors about its content."""
 
-    number: int
-    """Counted from 1, blank lines included."""
+    where: str
+    """The source and the line's number from 1, blank lines included."""
     value: dict[str, Any]
 
 
-def read_jsonl(path: Path) -> list[Line]:
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """Return the objects of a file; blank lines are skipped."""
-    return list(parse_jsonl(path.read_bytes().splitlines(), source=str(path)))
+    return [line.value for line in parse_jsonl(path.read_bytes().splitlines(), source=str(path))]
 
 
 def parse_jsonl(lines: Iterable[bytes], *, source: str) -> Iterator[Line]:
-    """Yield the objects of raw lines; `source` names them in errors."""
+    """Yield the objects of raw lines, which may be an open file; `source` names them in errors."""
     for number, raw in enumerate(lines, start=1):
         if number == 1:
             raw = raw.removeprefix(BYTE_ORDER_MARK)
         if raw.strip():
-            yield Line(number, parse_object(raw, where=f"{source} line {number}"))
+            where = f"{source} line {number}"
+            yield Line(where, parse_object(raw, where=where, remedy="correct or remove it"))
 
 
-def parse_object(raw: bytes, *, where: str) -> dict[str, Any]:
-    """Return one line's object, or raise a ValueError that says where and what is wrong."""
-    try:
-        value = json.loads(raw.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise ValueError(f"{where} is not UTF-8; save the file as UTF-8") from None
-    except (json.JSONDecodeError, RecursionError) as error:
-        reason = getattr(error, "msg", "nested too deep")
-        raise ValueError(f"{where} is not JSON ({reason}); correct or remove it") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{where} is not a JSON object; correct or remove it")
-    return value
-
-
-def write_jsonl(path: Path, values: Iterable[dict[str, Any]]) -> None:
+def write_jsonl(path: Path, values: Iterable[Mapping[str, Any]]) -> None:
     """Write one object per line: the whole file or nothing."""
 
-    def put(temporary: Path) -> None:
-        with temporary.open("w", encoding="utf-8") as file:
+    def write_lines(temporary: Path) -> None:
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
             append_jsonl(file, values)
 
-    write(path, put)
+    write_file(path, write_lines)
 
 
-def append_jsonl(file: IO[str], values: Iterable[dict[str, Any]]) -> None:
+def append_jsonl(file: IO[str], values: Iterable[Mapping[str, Any]]) -> None:
     """Add one line per object to an open file."""
     file.writelines(json.dumps(value) + "\n" for value in values)

@@ -37,7 +37,7 @@ from ssdlm.train.objective import Examples, Parts
 from ssdlm.train.recipes import recipe
 from ssdlm.train.run import DROPOUT, HELD_OUT, STEP, Run, averaged, save, start
 from ssdlm.train.updates import lr_scale
-from ssdlm.train.weights import folder_of, is_ours
+from ssdlm.train.weights import folder_of
 
 __all__ = ["TrainReport", "configure", "train"]
 
@@ -65,8 +65,8 @@ def configure(name: str, overrides: Sequence[str] = ()) -> Config:
     named = [text for text in overrides if text.startswith(("init=", "train.init="))]
     config = override(recipe(name), named)
     folder = folder_of(config.train.init)
-    if config.train.init and is_ours(folder):
-        model = checkpoint.config_of(folder, checkpoint.read_json(folder / checkpoint.CONFIG))
+    if config.train.init and checkpoint.is_ours(folder):
+        model = checkpoint.read_config(folder)
         config = replace(config, model=model)
     return override(config, overrides)
 

@@ -26,7 +26,7 @@ from ssdlm.diffusion.noise import mix
 from ssdlm.settings import differences, from_json, to_json
 from ssdlm.shapes import Tensor, Tokens
 from ssdlm.storage import checkpoint
-from ssdlm.storage.files import write_json
+from ssdlm.storage.files import read_json, write_json
 from ssdlm.train import distributed
 from ssdlm.train import state as trainstate
 from ssdlm.train.objective import AllBlocks, Levels, OneBlock
@@ -118,7 +118,7 @@ def start(config: Config, folders: list[Path], out: Path, *, fresh: bool) -> Run
         denoiser = first_denoiser(config, stores)
         config = replace(config, model=denoiser.config)
     else:
-        config = from_json(Config, checkpoint.read_json(newest / SETTINGS))
+        config = from_json(Config, read_json(newest / SETTINGS))
         denoiser = build(config.model)
     run = assemble(config, accelerator, out, stores, denoiser, is_sharded=is_sharded)
     if newest is not None:
@@ -135,7 +135,7 @@ def start(config: Config, folders: list[Path], out: Path, *, fresh: bool) -> Run
 def earlier_state(accelerator: Any, out: Path, asked: dict[str, Any]) -> Path | None:
     """Return the checkpoint to go on from, None if there is none; refuse to mix two runs."""
     if (out / RUN).exists():
-        known = checkpoint.read_json(out / RUN)
+        known = read_json(out / RUN)
         if changed := differences(known["asked"], asked):
             told = ", ".join(change.removeprefix("config.") for change in changed)
             raise ValueError(
@@ -324,7 +324,7 @@ def export(folder: Path, out: Path) -> None:
 
 def restore(run: Run, folder: Path) -> None:
     """Take a run to where a checkpoint left it; every process reads the files."""
-    state = checkpoint.read_json(folder / STATE)
+    state = read_json(folder / STATE)
     run.step = state["step"]
     run.clock = Clock(**state.get("clock", {}))
     run.profile = json.loads((folder / PROFILE).read_text(encoding="utf-8"))

@@ -50,13 +50,13 @@ def initialised(config: Config) -> Any:
     """Return the denoiser whose weights `train.init` names."""
     model, init = config.model, config.train.init
     folder = folder_of(init)
-    if is_ours(folder):
+    if checkpoint.is_ours(folder):
         denoiser, path = build(model), chosen_file(folder, config.train.init_from)
         checkpoint.fill(denoiser, checkpoint.read_tensors(path), source=path)
         return denoiser
     if isinstance(model, BlockConfig):
         raise ValueError(f"train.init={init} is not the folder of an SSD-LM checkpoint")
-    if is_released(folder):
+    if checkpoint.is_released(folder):
         return checkpoint.load_denoiser(folder).requires_grad_(True).train()
     return around_masked_lm(str(folder), model)
 
@@ -83,20 +83,9 @@ def folder_of(init: str) -> Path:
     return checkpoint.find(init) if is_hub_id or is_builtin else Path(init)
 
 
-def is_ours(folder: Path) -> bool:
-    """Say whether a folder holds a denoiser that this package wrote."""
-    path = folder / checkpoint.CONFIG
-    return path.is_file() and checkpoint.read_json(path).get("model_type") == "ssdlm"
-
-
-def is_released(folder: Path) -> bool:
-    """Say whether a folder has the authors' layout."""
-    return all((folder / name).exists() for name in checkpoint.RELEASED)
-
-
 def is_warm(init: Path) -> bool:
     """Say whether weights have been trained as a denoiser, so that a short warm-up will do."""
-    return is_ours(init) or is_released(init)
+    return checkpoint.is_ours(init) or checkpoint.is_released(init)
 
 
 def chosen_file(folder: Path, kind: str) -> Path:

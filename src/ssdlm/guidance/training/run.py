@@ -19,7 +19,8 @@ from ssdlm.guidance.training.building import begin_with_words, build
 from ssdlm.guidance.training.learning import Score, fit, score
 from ssdlm.guidance.training.settings import GuideConfig, check
 from ssdlm.guidance.training.trial import refuse_unfit
-from ssdlm.storage.checkpoint import WEIGHTS, new_folder, read_json, write_json
+from ssdlm.storage.checkpoint import WEIGHTS
+from ssdlm.storage.files import new_folder, read_json, write_json
 
 TOKENIZER = "tokenizer_config.json"
 ROLES = {

@@ -1,0 +1,101 @@
+"""Tensors in files: read without running code, checked, put into modules.  int8 -> [tensors]"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from ssdlm.storage.int8 import dequantise
+
+LEGACY = ("position_ids", "pooler.", "seq_relationship.")
+"""Entries of old checkpoints that no masked LM reads."""
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a weight file, int8 ones as floats.
+
+    A pickle is read as data and never runs code.
+    """
+    if not path.exists():
+        raise ValueError(f"{path} is missing; copy the whole checkpoint folder")
+    try:
+        if path.suffix == ".safetensors":
+            return dequantise(load_file(path))
+        values = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        unsafe = "weights_only" in str(error) or "WeightsUnpickler" in str(error)
+        why = "wants to run code when opened" if unsafe else "is truncated or corrupt"
+        if isinstance(error, PermissionError | IsADirectoryError):
+            raise
+        raise ValueError(f"{path} {why}; get it anew from a source you trust") from error
+    is_state_dict = isinstance(values, Mapping) and all(
+        isinstance(key, str) and isinstance(value, Tensor) for key, value in values.items()
+    )
+    if not is_state_dict:
+        raise ValueError(f"{path} contains no state dict of tensors; get it anew")
+    return dict(values)
+
+
+def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, source: Path) -> None:
+    """Copy tensors into a module, which may be on no device yet; every name and shape must fit.
+
+    A leading `module.` is dropped, entries of old versions are ignored, and a tensor that is tied
+    to another may be absent.
+    """
+    tensors, own = without_legacy(tensors), module.state_dict()
+    # Tied tensors share their memory: what is given for one of them is given for all.
+    memory = {key: key if value.is_meta else value.data_ptr() for key, value in own.items()}
+    given = {memory[key]: value for key, value in tensors.items() if key in own}
+    other_model = "config.json describes another model"
+    if missing := [key for key in own if memory[key] not in given]:
+        raise ValueError(f"{source} lacks {first_few(missing)}; {other_model}")
+    if extra := [key for key in tensors if key not in own]:
+        raise ValueError(f"{source} also contains {first_few(extra)}; {other_model}")
+    require_shapes(own, tensors, source=source)
+    for key, value in tensors.items():
+        if not bool(value.isfinite().all()):
+            raise ValueError(f"{source}: {key} contains infinities or NaN; get the file anew")
+        tied = given[memory[key]]
+        if tied is not value and not torch.equal(value, tied):
+            raise ValueError(
+                f"{source}: {key} differs from the tensor it is tied to; "
+                "set tie_word_embeddings to false in config.json"
+            )
+    for key, value in tensors.items():
+        if own[key].is_meta:
+            tensors[key] = value.to(own[key].dtype, copy=True)  # a file's own memory may change
+    module.load_state_dict(tensors, strict=False, assign=any(x.is_meta for x in own.values()))
+
+
+def without_legacy(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors without a leading `module.` and without what only old versions had."""
+    plain = {key.removeprefix("module."): value for key, value in tensors.items()}
+    return {key: value for key, value in plain.items() if not any(part in key for part in LEGACY)}
+
+
+def require_shapes(
+    own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], *, source: Path
+) -> None:
+    """Refuse tensors of other shapes than a module's own of the same names."""
+    for key, value in without_legacy(tensors).items():
+        if key in own and value.shape != own[key].shape:
+            raise ValueError(
+                f"{source}: {key} is {tuple(value.shape)} where config.json means "
+                f"{tuple(own[key].shape)}; the two belong to different models"
+            )
+
+
+def first_few(names: list[str]) -> str:
+    """Return the first few of many names."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def unique_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's tensors, those that are tied once."""
+    unique = {value.data_ptr(): key for key, value in reversed(module.state_dict().items())}
+    names = set(unique.values())
+    return {k: v.contiguous().cpu() for k, v in module.state_dict().items() if k in names}
