@@ -18,7 +18,7 @@ from typing import Any, SupportsInt
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
-from ssdlm.storage.builtin import PREFIX, builtin_folder
+from ssdlm.storage.builtin import builtin_folder, is_builtin
 
 END_OF_TEXT_NAMES = ("<|endoftext|>", "</s>", "[SEP]", "<|end_of_text|>", "<eos>")
 """What tokenizers call the token that ends a document, the first one found wins."""
@@ -124,7 +124,7 @@ class Tokenizer:
 
 def load_tokenizer(name_or_path: str | os.PathLike[str]) -> Tokenizer:
     """The tokenizer of `builtin:NAME`, a folder, a `tokenizer.json`, or a model of the Hub."""
-    if str(name_or_path).startswith(PREFIX):
+    if is_builtin(name_or_path):
         return Tokenizer(_from_folder(builtin_folder(str(name_or_path))))
     path = Path(name_or_path).expanduser()
     if path.is_dir():

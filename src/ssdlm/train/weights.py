@@ -13,6 +13,7 @@ from ssdlm.data.shards import TokenStore
 from ssdlm.denoiser.encoder import EncoderDenoiser
 from ssdlm.shapes import Tensor
 from ssdlm.storage import checkpoint
+from ssdlm.storage.builtin import is_builtin
 from ssdlm.train import state as trainstate
 
 EMA = "ema.safetensors"
@@ -79,8 +80,7 @@ def folder_of(init: str) -> Path:
     A bare name such as roberta-large comes back as it is; `transformers` knows it.
     """
     is_hub_id = init.count("/") == 1 and init[0] not in "./~" and not Path(init).exists()
-    is_builtin = init.startswith(checkpoint.PREFIX)
-    return checkpoint.find(init) if is_hub_id or is_builtin else Path(init)
+    return checkpoint.find(init) if is_hub_id or is_builtin(init) else Path(init)
 
 
 def is_warm(init: Path) -> bool:
