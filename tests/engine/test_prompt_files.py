@@ -74,9 +74,9 @@ def test_a_finished_file_is_left_alone_and_another_is_refused(model, source, tmp
     ("line", "words"),
     [
         (b'{"prompt": "cut', "line 2 is not JSON"),
-        (b'{"text": "a"}', 'line 2 is not an object with a text "prompt"'),
-        (b'{"prompt": 7}', "line 2 is not an object"),
-        (b'["a"]', "line 2 is not an object"),
+        (b'{"text": "a"}', 'line 2 has no text "prompt"'),
+        (b'{"prompt": 7}', "line 2 has no text"),
+        (b'["a"]', "line 2 is a list and not a JSON object"),
         (b'{"prompt": "\xff"}', "line 2 is not UTF-8"),
     ],
 )
@@ -106,7 +106,7 @@ def test_a_later_prompt_that_cannot_be_continued_is_named_before_anything_is_wri
     with pytest.raises(ValueError, match=r"prompt 2 of .*prompts.jsonl: .* is not UTF-8"):
         write(model, source, tmp_path / "out.jsonl")
     source.write_text("[" * 100_000)
-    with pytest.raises(ValueError, match=r"line 1 is not JSON \(too deep\)"):
+    with pytest.raises(ValueError, match=r"line 1 is not JSON \(nested too deep\)"):
         write(model, source, tmp_path / "out.jsonl")
     assert list(tmp_path.iterdir()) == [source]
 

@@ -19,6 +19,7 @@ import torch
 
 from ssdlm.engine.requests import Generation
 from ssdlm.progress import Show, bar, ignore
+from ssdlm.storage.jsonl import append_jsonl, parse_jsonl
 
 PROMPTS_AT_A_TIME = {"cpu": 4}
 """How many prompts are written between two saves; elsewhere more go together."""
@@ -73,9 +74,11 @@ def generate_file(
                 written: list[Generation] = model.generate(
                     prompts, num_samples=num_samples, batch_size=batch_size, **options
                 )
-                for index, text in enumerate(written):
-                    values = chunk[index // num_samples] | asdict(text) | {"run": run}
-                    file.write(json.dumps(values) + "\n")
+                rows = (
+                    chunk[index // num_samples] | asdict(text) | {"run": run}
+                    for index, text in enumerate(written)
+                )
+                append_jsonl(file, rows)
                 file.flush()
                 os.fsync(file.fileno())
                 show(start + len(chunk), "prompts")
@@ -129,26 +132,13 @@ def refuse_bad(model: Writer, source: Path, lines: list[dict[str, Any]], **optio
 def read_prompts(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a JSON-lines file, each an object with a text under `prompt`."""
     lines = []
-    for number, raw in enumerate(path.read_bytes().splitlines(), start=1):
-        if raw.strip():
-            lines.append(read_prompt(raw, f"{path} line {number}"))
+    for where, line in parse_jsonl(path.read_bytes().splitlines(), source=str(path)):
+        if not isinstance(line.get("prompt"), str):
+            raise ValueError(f'{where} has no text "prompt"; correct or remove it')
+        lines.append(line)
     if not lines:
         raise ValueError(f'{path} has no prompts; write {{"prompt": "..."}} on each line')
     return lines
-
-
-def read_prompt(raw: bytes, where: str) -> dict[str, Any]:
-    """Return one line's object, or say what is wrong with it."""
-    try:
-        line = json.loads(raw.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise ValueError(f"{where} is not UTF-8; save the file as UTF-8") from None
-    except (json.JSONDecodeError, RecursionError) as error:
-        told = getattr(error, "msg", "too deep")
-        raise ValueError(f"{where} is not JSON ({told}); mend or remove it") from None
-    if not isinstance(line, dict) or not isinstance(line.get("prompt"), str):
-        raise ValueError(f'{where} is not an object with a text "prompt"; mend or remove it')
-    return line
 
 
 def digest(lines: list[dict[str, Any]], settings: dict[str, Any]) -> str:
