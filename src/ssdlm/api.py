@@ -12,7 +12,7 @@ import torch
 
 from ssdlm.config import DecodeConfig, choose, require
 from ssdlm.constraints.constrained import constrained
-from ssdlm.constraints.words import Planner
+from ssdlm.constraints.words import ConstraintCompiler, text_constraints
 from ssdlm.denoiser import Denoiser, WindowDenoiser
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.diffusion import likelihood
@@ -93,7 +93,7 @@ class SSDLM:
     ) -> Generation | list[Generation]:
         """Continue one prompt, or several; `num_samples` continuations of each, prompt by prompt.
 
-        Options are those of `plan`, of `demands.wishes_for` (docs/constraints.md) and of
+        Options are those of `plan`, of `text_constraints` (docs/constraints.md) and of
         `DecodeConfig` (docs/choosing.md). A row's tokens depend on its prompt, seed, sample number
         and constraints alone, not on the rows beside it.
         """
@@ -217,18 +217,20 @@ class SSDLM:
     def constrain(
         self, rows: Sequence[Row], decoding: DecodeConfig, num_samples: int, asked: dict[str, Any]
     ) -> list[Row]:
-        """Return the rows with a plan each for what was asked of their prompts."""
+        """Return the rows, each with a placement for what was asked of its prompt."""
         if self.tokenizer is None:
             raise ValueError(f"{', '.join(asked)}: words need a tokenizer, and this model has none")
-        planner = Planner(
+        compiler = ConstraintCompiler(
             self.tokenizer,
             V=self.denoiser.V,
             max_len=self.denoiser.max_len,
             length=decoding.length,
             stop_at_end=decoding.stop_at_end,
         )
-        plans = planner.plans([row.context for row in rows[::num_samples]], **asked)
-        return [replace(row, plan=plans[i // num_samples]) for i, row in enumerate(rows)]
+        contexts = [row.context for row in rows[::num_samples]]
+        constraints = text_constraints(len(contexts), **asked)
+        placements = list(map(compiler.compile, constraints, contexts))
+        return [replace(row, placement=placements[i // num_samples]) for i, row in enumerate(rows)]
 
     def context(self, prompt: Prompt) -> tuple[int, ...]:
         """Return a prompt's ids; an empty text begins after an end-of-text token."""
@@ -322,12 +324,12 @@ class SSDLM:
         strategy = strategy_of(decoding, self.denoiser)
         if decoding.never_end and not decoding.stop_at_end and self.tokenizer:
             strategy = replace(strategy, unwanted=(self.tokenizer.end_of_text,))
-        if plans := [row.plan for row in rows if row.plan is not None]:
+        if placements := [row.placement for row in rows if row.placement is not None]:
             has_levels = isinstance(self.denoiser, BlockDenoiser)
-            denoiser = constrained(denoiser, plans, has_levels, strategy.unwanted)
+            denoiser = constrained(denoiser, placements, has_levels, strategy.unwanted)
             strategy = replace(strategy, unwanted=())  # else a legal token could be lost to one
             if decoding.returns == "w_0":
-                strategy = replace(strategy, project=denoiser.guard(strategy.project))
+                strategy = replace(strategy, project=denoiser.legal_projection(strategy.project))
         yield from generate(
             denoiser,
             context.reshape(len(rows), -1),
@@ -348,7 +350,7 @@ class SSDLM:
         is_whole = len(tokens) == sum(row.blocks(decoding))
         if decoding.stop_at_end and self.tokenizer and self.tokenizer.end_of_text in tokens:
             tokens, is_whole = tokens[: tokens.index(self.tokenizer.end_of_text)], True
-        sentences = row.plan.demand.automaton.sentences if row.plan else None
+        sentences = row.placement.constraint.automaton.sentences if row.placement else None
         return tokens[: sentences.cut(tokens)] if sentences and is_whole else tokens
 
 

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from ssdlm.constraints.automaton import Matcher, automaton, sentences_of
+from ssdlm.constraints.automaton import Matcher, build_automaton, sentences_of
 
 BYTES = [bytes([code]) for code in range(256)]
 PIECES = ["a", "b", "A", "B", " ", ".", "'", "\u00e9", "\u00c9", "_", "1", "-"]
@@ -19,13 +19,13 @@ def pattern(word: str) -> str:
     return before + re.escape(word) + after
 
 
-def reads(machine, text: bytes, tokens: list[bytes]) -> bool:
+def reads(automaton, text: bytes, tokens: list[bytes]) -> bool:
     """Whether a text, cut into tokens, is accepted."""
-    state = machine.start
+    state = automaton.start
     for token in tokens:
-        state = machine.following[state, BYTES_AND_PAIRS.index(token)]
+        state = automaton.next_state[state, BYTES_AND_PAIRS.index(token)]
     assert b"".join(tokens) == text
-    return bool(machine.accepts[state])
+    return bool(automaton.accepts[state])
 
 
 BYTES_AND_PAIRS = [*BYTES, *(a.encode() + b.encode() for a in PIECES for b in PIECES)]
@@ -47,11 +47,14 @@ def test_it_accepts_exactly_the_texts_without_the_words():
     for _ in range(60):
         words = ["".join(rng.choices(PIECES, k=rng.randint(1, 3))) for _ in range(3)]
         words = [word for word in words if word.strip()] or ["a"]
-        machine = automaton(words, BYTES_AND_PAIRS)
+        automaton = build_automaton(words, BYTES_AND_PAIRS)
         for _ in range(15):
             text = "".join(rng.choices(PIECES, k=rng.randint(0, 8)))
             expected = not any(re.search(pattern(word), text, re.I) for word in words)
-            assert reads(machine, text.encode(), cut(text.encode(), rng)) is expected, (words, text)
+            assert reads(automaton, text.encode(), cut(text.encode(), rng)) is expected, (
+                words,
+                text,
+            )
             seen[expected] += 1
     assert min(seen.values()) > 100
 
@@ -69,19 +72,19 @@ def test_it_accepts_exactly_the_texts_without_the_words():
     ],
 )
 def test_the_border_to_the_prompt_counts_and_the_prompt_does_not(prompt, text, is_allowed):
-    machine = automaton(["bad"], BYTES, prompt=prompt.encode())
-    state = machine.start
+    automaton = build_automaton(["bad"], BYTES, prompt=prompt.encode())
+    state = automaton.start
     for byte in text.encode():
-        state = machine.following[state, byte]
-    assert bool(machine.accepts[state]) is is_allowed
+        state = automaton.next_state[state, byte]
+    assert bool(automaton.accepts[state]) is is_allowed
 
 
 def test_a_broken_character_hides_nothing():
-    machine = automaton(["bad"], BYTES)
-    state = machine.start
+    automaton = build_automaton(["bad"], BYTES)
+    state = automaton.start
     for byte in b"\xe2bad\xe2":
-        state = machine.following[state, byte]
-    assert not machine.accepts[state]
+        state = automaton.next_state[state, byte]
+    assert not automaton.accepts[state]
 
 
 def test_words_are_found_in_a_text_on_its_own():
@@ -104,11 +107,11 @@ def test_case_forms_of_another_length_are_found_both_ways(word):
     for banned in case_forms(word):
         for form in case_forms(word):
             assert Matcher((banned,)).find(f"a {form}!".encode()) == banned, (banned, form)
-            machine = automaton([banned], BYTES)
-            state = machine.start
+            automaton = build_automaton([banned], BYTES)
+            state = automaton.start
             for byte in form.encode():
-                state = machine.following[state, byte]
-            assert not machine.accepts[state]
+                state = automaton.next_state[state, byte]
+            assert not automaton.accepts[state]
 
 
 def test_every_character_is_found_in_every_case():
@@ -126,8 +129,8 @@ def test_a_form_that_ends_in_a_mark_is_still_a_word_of_its_own():
 
 
 def test_a_longer_form_is_found_across_the_border():
-    machine = automaton(["\ufb03"], BYTES, prompt=b"an FF")
-    assert not machine.accepts[machine.following[machine.start, ord("I")]]
+    automaton = build_automaton(["\ufb03"], BYTES, prompt=b"an FF")
+    assert not automaton.accepts[automaton.next_state[automaton.start, ord("I")]]
 
 
 TOKENS = ["a", " a", ".", ".\n", '"', '."', " ", "5", "!", "?)", "<end>", ""]
@@ -154,23 +157,23 @@ def test_a_text_is_cut_at_the_last_end_of_a_sentence(text, kept):
 def test_a_text_ends_well_exactly_if_there_is_something_to_cut_it_at():
     rng = random.Random(1)
     spellings = [token.encode() for token in TOKENS]
-    machine = automaton([], spellings, is_sentence=True)
+    automaton = build_automaton([], spellings, is_sentence=True)
     verdicts = []
     for _ in range(400):
         tokens = rng.choices(range(len(TOKENS)), k=rng.randint(0, 6))
-        state = machine.start
+        state = automaton.start
         for token in tokens:
-            state = machine.following[state, token]
-        verdicts.append(bool(machine.accepts[state]))
-        assert verdicts[-1] == (machine.sentences.cut(tokens) > 0), [TOKENS[t] for t in tokens]
+            state = automaton.next_state[state, token]
+        verdicts.append(bool(automaton.accepts[state]))
+        assert verdicts[-1] == (automaton.sentences.cut(tokens) > 0), [TOKENS[t] for t in tokens]
     assert 50 < sum(verdicts) < 350
 
 
 def test_end_of_text_is_for_texts_that_may_end():
     spellings = [token.encode() for token in TOKENS]
     end = TOKENS.index("<end>")
-    machine = automaton(["a"], spellings, end_of_text=end, is_sentence=True)
-    state = machine.following[machine.start, end]
-    assert not machine.accepts[state]
-    state = machine.following[machine.following[machine.start, TOKENS.index(".")], end]
-    assert np.all(machine.accepts[machine.following[state]])
+    automaton = build_automaton(["a"], spellings, end_of_text=end, is_sentence=True)
+    state = automaton.next_state[automaton.start, end]
+    assert not automaton.accepts[state]
+    state = automaton.next_state[automaton.next_state[automaton.start, TOKENS.index(".")], end]
+    assert np.all(automaton.accepts[automaton.next_state[state]])

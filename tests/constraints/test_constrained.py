@@ -250,7 +250,7 @@ def test_what_is_pinned_is_clean_to_the_network(block):
     rows, *_ = block.plan(["ab"], length=5, suffix=" yes")
     for has_levels in (True, False):
         seen.clear()
-        denoiser = constrained(Spy(), [rows[0].plan], has_levels)
+        denoiser = constrained(Spy(), [rows[0].placement], has_levels)
         cache = denoiser.prefill(torch.tensor([block.context("ab")]))
         logits = denoiser.denoise(cache, torch.randn(1, 9, 64), torch.tensor(0.9))
         w_t, progress = seen[0]
@@ -284,7 +284,7 @@ def test_control_and_constraints_go_together(encoder, tmp_path):
     assert made != encoder.generate("the", **asked)
 
 
-def test_a_row_done_early_keeps_the_text_of_its_plan(tokenizers, monkeypatch):
+def test_a_row_done_early_keeps_the_text_of_its_placement(tokenizers, monkeypatch):
     """Its network changes its mind afterwards, while another row goes on."""
     monkeypatch.setattr("ssdlm.api.RowNoise", CheapNoise)
     tokenizer = tokenizers[0]

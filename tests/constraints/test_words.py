@@ -1,10 +1,10 @@
-"""What is asked for, in words, becomes a plan or a line that says why not."""
+"""What is asked for, in words, becomes a placement or a line that says why not."""
 
 import pytest
 from tests import tiny
 
 from ssdlm import SSDLM, DecodeConfig
-from ssdlm.constraints.words import Wish, wishes
+from ssdlm.constraints.words import TextConstraint, text_constraints
 
 
 @pytest.fixture(scope="module")
@@ -13,10 +13,16 @@ def model():
 
 
 def test_options_are_for_all_prompts_or_one_each():
-    assert wishes(2, must="a", must_not=["b"]) == [Wish(("a",), ("b",))] * 2
-    assert wishes(2, must=[["a"], []], suffix=["", "x"]) == [Wish(("a",)), Wish(suffix="x")]
-    assert wishes(2, end_at_sentence=[True, False]) == [Wish(end_at_sentence=True), Wish()]
-    assert wishes(1, pin={3: "x", 1: "y"}) == [Wish(pin=((1, "y"), (3, "x")))]
+    assert text_constraints(2, must="a", must_not=["b"]) == [TextConstraint(("a",), ("b",))] * 2
+    assert text_constraints(2, must=[["a"], []], suffix=["", "x"]) == [
+        TextConstraint(("a",)),
+        TextConstraint(suffix="x"),
+    ]
+    assert text_constraints(2, end_at_sentence=[True, False]) == [
+        TextConstraint(end_at_sentence=True),
+        TextConstraint(),
+    ]
+    assert text_constraints(1, pin={3: "x", 1: "y"}) == [TextConstraint(pin=((1, "y"), (3, "x")))]
 
 
 @pytest.mark.parametrize(
@@ -24,7 +30,10 @@ def test_options_are_for_all_prompts_or_one_each():
     [
         ({"must": ["elephants"]}, "must=['elephants'] takes 10 tokens and there is room for 8"),
         ({"must": ["dog"] * 3}, "takes 12 tokens and there is room for 8; raise length or drop"),
-        ({"must": ["a Dog"], "must_not": ["dog"]}, "must='a Dog' holds must_not='dog'; drop one"),
+        (
+            {"must": ["a Dog"], "must_not": ["dog"]},
+            "must='a Dog' contains must_not='dog'; drop one",
+        ),
         ({"must": ["caf\u00e9"]}, "cannot be written with this tokenizer"),
         ({"must": [""]}, "must='' is not a word"),
         ({"must_not": ["a", ""]}, "must_not='' is not a word; write one"),
@@ -40,7 +49,7 @@ def test_options_are_for_all_prompts_or_one_each():
         ({"suffix": "\u00e9"}, "suffix='\u00e9' cannot be written with this tokenizer"),
         ({"pin": {7: "ab"}}, "pin='ab' takes 2 tokens from 7 on, and length=8"),
         ({"pin": {-1: "a"}}, "pin='a' takes 1 tokens from -1 on"),
-        ({"pin": {1: "ab", 2: "c"}}, "pin='c' at 2 stands on another; move one of them"),
+        ({"pin": {1: "ab", 2: "c"}}, "pin='c' at 2 overlaps another; move one of them"),
         ({"pin": {"1": "a"}}, "does not lead from a whole number to a text"),
         ({"pin": [7]}, "pin=7 is not a dictionary"),
         ({"pin": {0: "bad dog."}, "must_not": ["bad"]}, "no text of 8 tokens has must_not=['bad']"),

@@ -1,7 +1,8 @@
-"""Where in a text the things stand that it must hold.  automaton -> [plan] -> constraint
+"""Where required words and pinned tokens stand in a text.  automaton -> [placement] -> constrained
 
-A plan leaves free what is not demanded, and knows for every position which states of the automaton
-allow the rest to be written. A text that never leaves those is finished legally.
+A placement leaves every other position free, and knows for each position the states of the
+automaton from which the rest of the text can still be written. A text that never leaves those
+states can always be finished legally.
 """
 
 from __future__ import annotations
@@ -14,128 +15,143 @@ import numpy as np
 
 from ssdlm.constraints.automaton import Automaton
 
-FREE, BREAK = -1, -2
-"""Slots without a token: any will do, or one that continues no word."""
+FREE, BOUNDARY = -1, -2
+"""Slots without a token of their own: any will do, or any that continues no word."""
 
 
-class Word(NamedTuple):
-    """Tokens that must stand somewhere."""
+class RequiredWord(NamedTuple):
+    """Tokens that must stand somewhere in the text, one after the other."""
 
     tokens: tuple[int, ...]
-    needs_break: bool
-    """Whether what follows may not continue it."""
+    needs_boundary: bool
+    """Whether the token after it may not continue it, as "bridges" continues "bridge"."""
 
 
 @dataclass(frozen=True)
-class Demand:
-    """What a row's text must be like."""
+class TokenConstraint:
+    """What is asked of one text, in tokens."""
 
     automaton: Automaton
     length: int
-    """Tokens in the text."""
+    """Tokens in the text, the suffix included."""
     pins: dict[int, int]
     """The token at a position."""
-    words: tuple[Word, ...]
+    words: tuple[RequiredWord, ...]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A text's slots, filled so far that a legal text is sure to exist."""
+class Placement:
+    """A position for each required word, such that a legal text is sure to exist."""
 
-    demand: Demand
-    places: tuple[int, ...]
-    """Where each word stands."""
+    constraint: TokenConstraint
+    positions: tuple[int, ...]
+    """Where each word begins."""
     slots: list[int]
-    """A token, FREE or BREAK for each position."""
+    """A token, FREE or BOUNDARY for each position."""
     last: int
-    """The last position with a token, -1 if none has one; a text may not end before it."""
+    """The last position with a token of its own, -1 without one. Up to it a text may not end, and
+    ends of sentences do not count: what is required would be cut off with the rest."""
     safe: list[np.ndarray]
     """The states from which the rest can be written, before each position and at the end."""
 
-    def step(self, state: int, place: int, token: int) -> int:
-        """Return the automaton's state after a token at a place."""
-        machine = self.demand.automaton
-        if place <= self.last:
-            state = int(machine.restart[state])
-        return int(machine.following[state, token])
+    @property
+    def is_feasible(self) -> bool:
+        """Whether any legal text has its words and pins here."""
+        return bool(self.safe[0][self.constraint.automaton.start])
 
-    def choices(self, state: int, place: int) -> np.ndarray:
+    def step(self, state: int, position: int, token: int) -> int:
+        """Return the automaton's state after a token at a position."""
+        automaton = self.constraint.automaton
+        if position <= self.last:
+            state = int(automaton.without_sentence_end[state])
+        return int(automaton.next_state[state, token])
+
+    def legal_tokens(self, state: int, position: int) -> np.ndarray:
         """Return the tokens (V,) after which the text can still be finished."""
-        machine, is_early = self.demand.automaton, place <= self.last
-        state = machine.restart[state] if is_early else state
-        allowed = machine.allowed(self.slots[place] == BREAK, is_early)
-        return allowed & self.safe[place + 1][machine.following[state]]
+        automaton, is_early = self.constraint.automaton, position <= self.last
+        state = automaton.without_sentence_end[state] if is_early else state
+        allowed = automaton.allowed_tokens(self.slots[position] == BOUNDARY, is_early)
+        return allowed & self.safe[position + 1][automaton.next_state[state]]
 
-    def takes(self, state: int, place: int, token: int) -> bool:
-        """Tell whether a token may stand at a place: its slot allows it, and so does the rest."""
-        machine, slot = self.demand.automaton, self.slots[place]
-        if (slot >= 0 and token != slot) or (slot == BREAK and not machine.breaks[token]):
+    def is_legal(self, state: int, position: int, token: int) -> bool:
+        """Tell whether a token may stand at a position: its slot allows it, and so does the rest.
+
+        It looks up one token; `legal_tokens` answers for all of them, which takes V times as long.
+        """
+        automaton, slot = self.constraint.automaton, self.slots[position]
+        if (slot >= 0 and token != slot) or (slot == BOUNDARY and not automaton.is_boundary[token]):
             return False
-        if place <= self.last and token == machine.end_of_text:
+        if position <= self.last and token == automaton.end_of_text:
             return False
-        return bool(self.safe[place + 1][self.step(state, place, token)])
+        return bool(self.safe[position + 1][self.step(state, position, token)])
 
     def read(self, state: int, start: int, tokens: Sequence[int]) -> int | None:
-        """Return the state after tokens from `start` on; None if they are not to this plan."""
-        for place, token in enumerate(tokens, start=start):
-            if not self.takes(state, place, token):
+        """Return the state after tokens from `start` on; None if one of them is not legal here."""
+        for position, token in enumerate(tokens, start=start):
+            if not self.is_legal(state, position, token):
                 return None
-            state = self.step(state, place, token)
+            state = self.step(state, position, token)
         return state
 
-    def moved(self, number: int, place: int) -> Plan | None:
-        """Return the plan with a word elsewhere, if it can stand there."""
-        if place == self.places[number]:
+    def move(self, number: int, position: int) -> Placement | None:
+        """Return the placement with one word elsewhere, None if it does not fit there."""
+        if position == self.positions[number]:
             return self
-        places = (*self.places[:number], place, *self.places[number + 1 :])
-        return plan(self.demand, places)
+        positions = (*self.positions[:number], position, *self.positions[number + 1 :])
+        return place_words(self.constraint, positions)
 
 
-def plan(demand: Demand, places: Sequence[int]) -> Plan | None:
-    """Return the plan with the words at these places; None where they get in the way of another."""
-    slots = [demand.pins.get(place, FREE) for place in range(demand.length)]
-    machine = demand.automaton
-    for word, place in zip(demand.words, places, strict=False):
-        end = place + len(word.tokens)
-        if end > demand.length or any(slot != FREE for slot in slots[place:end]):
+def place_words(constraint: TokenConstraint, positions: Sequence[int]) -> Placement | None:
+    """Return the placement of the first words at these positions, None if two get in the way."""
+    slots = [constraint.pins.get(position, FREE) for position in range(constraint.length)]
+    automaton = constraint.automaton
+    for word, position in zip(constraint.words, positions, strict=False):
+        end = position + len(word.tokens)
+        if end > constraint.length or any(slot != FREE for slot in slots[position:end]):
             return None
-        slots[place:end] = word.tokens
-    for word, place in zip(demand.words, places, strict=False):
-        after = place + len(word.tokens)
-        if not word.needs_break or after == demand.length:
+        slots[position:end] = word.tokens
+    # Boundaries come after all words, since the token that a word needs may be another word's.
+    for word, position in zip(constraint.words, positions, strict=False):
+        after = position + len(word.tokens)
+        if not word.needs_boundary or after == constraint.length:
             continue
-        if slots[after] >= 0 and not machine.breaks[slots[after]]:
+        if slots[after] >= 0 and not automaton.is_boundary[slots[after]]:
             return None
-        slots[after] = BREAK if slots[after] < 0 else slots[after]
-    last = max((place for place, slot in enumerate(slots) if slot >= 0), default=-1)
-    return Plan(demand, tuple(places), slots, last, safe_states(machine, slots, last))
+        slots[after] = BOUNDARY if slots[after] < 0 else slots[after]
+    last = max((position for position, slot in enumerate(slots) if slot >= 0), default=-1)
+    return Placement(constraint, tuple(positions), slots, last, safe_states(automaton, slots, last))
 
 
-def safe_states(machine: Automaton, slots: list[int], last: int) -> list[np.ndarray]:
-    """Return the states from which a text can be finished, before each slot and at the end."""
-    safe = [machine.accepts]
-    for place in range(len(slots) - 1, -1, -1):
-        slot = slots[place]
-        safe.append(machine.before(safe[-1], slot, slot == BREAK, place <= last))
+def safe_states(automaton: Automaton, slots: list[int], last: int) -> list[np.ndarray]:
+    """Return the states from which a text can be finished, before each slot and at the end.
+
+    They are found from the end backwards, one slot at a time.
+    """
+    safe = [automaton.accepts]
+    for position in range(len(slots) - 1, -1, -1):
+        slot = slots[position]
+        token = slot if slot >= 0 else None
+        safe.append(automaton.states_before(safe[-1], token, slot == BOUNDARY, position <= last))
     return safe[::-1]
 
 
-def first_plan(demand: Demand) -> Plan | None:
-    """Return a legal plan: words in the order given, spread over the text, else close together."""
-    spread = [number * demand.length // len(demand.words) for number in range(len(demand.words))]
-    for wishes in (spread, [0] * len(spread)):
-        made = plan(demand, ())
-        for wish in wishes:
-            if made is None:
+def find_placement(constraint: TokenConstraint) -> Placement | None:
+    """Return a feasible placement: words in the order given, spread over the text, else close.
+
+    Each word goes to the first position from its preferred one on where a legal text remains.
+    """
+    count, length = len(constraint.words), constraint.length
+    spread = [number * length // count for number in range(count)]
+    for preferred in (spread, [0] * count):
+        placement = place_words(constraint, ())
+        for start in preferred:
+            if placement is None:
                 break
-            places = [*range(wish, demand.length), *range(wish)]
-            plans = (plan(demand, (*made.places, place)) for place in places)
-            made = next((p for p in plans if p and is_possible(p)), None)
-        if made is not None and is_possible(made):
-            return made
+            candidates = (
+                place_words(constraint, (*placement.positions, position))
+                for position in [*range(start, length), *range(start)]
+            )
+            placement = next((made for made in candidates if made and made.is_feasible), None)
+        if placement is not None and placement.is_feasible:
+            return placement
     return None
-
-
-def is_possible(made: Plan) -> bool:
-    """Tell whether a text can be written to a plan."""
-    return bool(made.safe[0][made.demand.automaton.start])

@@ -1,30 +1,38 @@
-"""What a text must hold and must not, from words to tokens.  tokenizer -> [demands] -> plan
+"""What a text must and must not contain, from words to tokens.  tokenizer -> [words] -> placement
 
-All that cannot be done is refused here, before anything is written.
+`TextConstraint` is what a user asks for, in strings; `ConstraintCompiler` turns it into a placement
+and an automaton over tokens. Whatever cannot be done is refused here, before anything is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from ssdlm.constraints.automaton import SENTENCE_END, Automaton, Matcher, automaton, continues_word
-from ssdlm.constraints.placement import Demand, Plan, Word, first_plan
+from ssdlm.constraints.automaton import (
+    SENTENCE_END,
+    Automaton,
+    Matcher,
+    PartialMatches,
+    build_automaton,
+    is_word_char,
+)
+from ssdlm.constraints.placement import Placement, RequiredWord, TokenConstraint, find_placement
 from ssdlm.tokenizer import Tokenizer, is_utf8
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Wish:
+class TextConstraint:
     """What is asked of one prompt's text."""
 
     must: tuple[str, ...] = ()
-    """Words it has to hold."""
+    """Words that it has to contain."""
     must_not: tuple[str, ...] = ()
-    """Words it may not hold, in any case."""
+    """Words that it may not contain, in any case."""
     suffix: str = ""
     """What it ends with, after a gap of `length` tokens."""
     pin: tuple[tuple[int, str], ...] = ()
@@ -48,7 +56,7 @@ class Wish:
                 raise ValueError(f"{text!r} is not UTF-8; save or type it as UTF-8")
 
 
-def wishes(
+def text_constraints(
     count: int,
     *,
     must: str | Sequence[Any] = (),
@@ -56,20 +64,22 @@ def wishes(
     suffix: str | Sequence[Any] = "",
     pin: Mapping[Any, Any] | Sequence[Any] = (),
     end_at_sentence: bool | Sequence[Any] = False,
-) -> list[Wish]:
-    """Return a wish for each prompt; every option is for all of them, or a list with one each."""
-    musts = each("must", must, count, is_words, as_words)
-    bans = each("must_not", must_not, count, is_words, as_words)
-    ends = each("suffix", suffix, count, lambda value: isinstance(value, str), lambda text: text)
-    pins = each("pin", pin or {}, count, lambda value: isinstance(value, Mapping), as_pins)
-    whole = each("end_at_sentence", end_at_sentence, count, is_yes_or_no, as_yes_or_no)
-    return [Wish(*parts) for parts in zip(musts, bans, ends, pins, whole, strict=True)]
+) -> list[TextConstraint]:
+    """Return a constraint for each prompt; an option is for all prompts, or a list of one each."""
+    options = (
+        per_prompt("must", must, count, is_words, as_words),
+        per_prompt("must_not", must_not, count, is_words, as_words),
+        per_prompt("suffix", suffix, count, lambda value: isinstance(value, str), lambda v: v),
+        per_prompt("pin", pin or {}, count, lambda value: isinstance(value, Mapping), as_pins),
+        per_prompt("end_at_sentence", end_at_sentence, count, is_bool, as_bool),
+    )
+    return [TextConstraint(*values) for values in zip(*options, strict=True)]
 
 
-def each(
+def per_prompt(
     name: str, value: Any, count: int, is_one: Callable[[Any], bool], read: Callable[[Any], T]
 ) -> list[T]:
-    """Return a value for each prompt, given one for all or a list."""
+    """Return a value for each prompt, given one value for all of them or a list of one each."""
     if is_one(value):
         return [read(value)] * count
     if not isinstance(value, Sequence) or len(value) != count:
@@ -84,13 +94,13 @@ def is_words(value: Any) -> bool:
     )
 
 
-def is_yes_or_no(value: Any) -> bool:
-    """Tell whether a value is a truth value, rather than a list of them."""
+def is_bool(value: Any) -> bool:
+    """Tell whether a value is True or False, rather than a list of them."""
     return isinstance(value, bool)
 
 
-def as_yes_or_no(value: Any) -> bool:
-    """Return a truth value."""
+def as_bool(value: Any) -> bool:
+    """Return a value that is True or False."""
     if not isinstance(value, bool):
         raise ValueError(f"end_at_sentence={value!r} is neither True nor False; give one of them")
     return value
@@ -107,14 +117,14 @@ def as_pins(value: Any) -> tuple[tuple[int, str], ...]:
     """Return positions and texts, in order."""
     if not isinstance(value, Mapping):
         raise ValueError(f"pin={value!r} is not a dictionary; write {{position: text}}")
-    for place, text in value.items():
-        if type(place) is not int or not isinstance(text, str):
+    for position, text in value.items():
+        if type(position) is not int or not isinstance(text, str):
             raise ValueError(f"pin={value!r} does not lead from a whole number to a text")
     return tuple(sorted(value.items()))
 
 
-class Planner:
-    """Turns wishes into plans for one tokenizer; machines that several rows need are made once."""
+class ConstraintCompiler:
+    """Turns constraints on text into placements, for one tokenizer and length of text."""
 
     def __init__(
         self, tokenizer: Tokenizer, *, V: int, max_len: int | None, length: int, stop_at_end: bool
@@ -122,7 +132,8 @@ class Planner:
         self.tokenizer = tokenizer
         self.V, self.max_len, self.length = V, max_len, length
         self.end_of_text = tokenizer.end_of_text if stop_at_end else None
-        self.machines: dict[Any, Automaton] = {}
+        # Most prompts of a call share their automaton, and it is the slow part.
+        self.automata: dict[tuple[tuple[str, ...], bool, PartialMatches], Automaton] = {}
 
     @cached_property
     def spellings(self) -> list[bytes]:
@@ -130,85 +141,84 @@ class Planner:
         spellings = self.tokenizer.token_bytes()
         return spellings + [b""] * (self.V - len(spellings))
 
-    def plans(self, contexts: Sequence[Sequence[int]], **asked: Any) -> list[Plan]:
-        """Return a plan for the text after each context, from the options of `wishes`."""
-        asked_of_each = wishes(len(contexts), **asked)
-        return [self.plan(*both) for both in zip(asked_of_each, contexts, strict=True)]
-
-    def plan(self, wish: Wish, context: Sequence[int]) -> Plan:
-        """Return a legal plan for a text of `length` tokens and the suffix."""
-        suffix = self.suffix(wish)
-        words = tuple(self.word(word, wish.must_not) for word in wish.must)
-        pins = self.pins(wish) | dict(enumerate(suffix, start=self.length))
+    def compile(self, constraint: TextConstraint, context: Sequence[int]) -> Placement:
+        """Return a feasible placement for the `length` tokens and the suffix after a context."""
+        suffix = self.suffix(constraint)
+        words = tuple(self.required_word(word, constraint.must_not) for word in constraint.must)
+        pins = self.pins(constraint) | dict(enumerate(suffix, start=self.length))
         total = self.length + len(suffix)
         needed, room = sum(len(word.tokens) for word in words), total - len(pins)
         if needed > room:
             raise ValueError(
-                f"must={list(wish.must)} takes {needed} tokens and there is room for {room}; "
+                f"must={list(constraint.must)} takes {needed} tokens and there is room for {room}; "
                 "raise length or drop a word"
             )
-        made = first_plan(Demand(self.machine(wish, context), total, pins, words))
-        if made is None:
-            raise ValueError(f"no text of {total} tokens has {describe(wish)}; drop or change one")
-        return made
+        automaton = self.automaton(constraint, context)
+        placement = find_placement(TokenConstraint(automaton, total, pins, words))
+        if placement is None:
+            raise ValueError(
+                f"no text of {total} tokens has {describe(constraint)}; drop or change one"
+            )
+        return placement
 
-    def suffix(self, wish: Wish) -> tuple[int, ...]:
+    def suffix(self, constraint: TextConstraint) -> tuple[int, ...]:
         """Return the tokens after the gap; they share its block, so that it is written to them."""
-        if not wish.suffix:
+        if not constraint.suffix:
             return ()
-        tokens = self.spell("suffix", wish.suffix)
+        tokens = self.spell("suffix", constraint.suffix)
         total = self.length + len(tokens)
         if self.max_len is not None and total > self.max_len:
             raise ValueError(
-                f"length={self.length} and suffix={wish.suffix!r} make a block of {total} tokens, "
-                f"and the model has {self.max_len} positions; shorten either"
+                f"length={self.length} and suffix={constraint.suffix!r} make a block of {total} "
+                f"tokens, and the model has {self.max_len} positions; shorten either"
             )
-        if wish.end_at_sentence and not SENTENCE_END.search(wish.suffix):
+        if constraint.end_at_sentence and not SENTENCE_END.search(constraint.suffix):
             raise ValueError(
-                f"suffix={wish.suffix!r} does not end a sentence; end it with . ! or ?, or leave "
-                "out end_at_sentence"
+                f"suffix={constraint.suffix!r} does not end a sentence; end it with . ! or ?, or "
+                "leave out end_at_sentence"
             )
         return tokens
 
-    def machine(self, wish: Wish, context: Sequence[int]) -> Automaton:
-        """Return the automaton for a wish after a prompt."""
-        prompt = b"".join(self.spellings[token] for token in context) if wish.must_not else b""
+    def automaton(self, constraint: TextConstraint, context: Sequence[int]) -> Automaton:
+        """Return the automaton for a text after a prompt."""
+        words = constraint.must_not
+        prompt = b"".join(self.spellings[token] for token in context) if words else b""
         # A suffix has been seen to end a sentence, and stays whole.
-        is_sentence = wish.end_at_sentence and not wish.suffix
-        key = wish.must_not, is_sentence, Matcher(wish.must_not).after(prompt)
-        if key not in self.machines:
-            self.machines[key] = automaton(
-                wish.must_not,
+        is_sentence = constraint.end_at_sentence and not constraint.suffix
+        key = words, is_sentence, Matcher(words).after_prompt(prompt)
+        if key not in self.automata:
+            self.automata[key] = build_automaton(
+                words,
                 self.spellings,
                 prompt=prompt,
                 end_of_text=self.end_of_text,
                 is_sentence=is_sentence,
             )
-        return self.machines[key]
+        return self.automata[key]
 
-    def word(self, word: str, must_not: tuple[str, ...]) -> Word:
+    def required_word(self, word: str, must_not: tuple[str, ...]) -> RequiredWord:
         """Return the tokens of a word, a space before it if it begins with a letter."""
-        text = f" {word}" if continues_word(word[0]) else word
-        # It is held whatever follows the word, if it is held before a space and a full stop.
+        text = f" {word}" if is_word_char(word[0]) else word
+        # Forbidden whatever follows, if it is so both before a space and before a full stop.
         matcher = Matcher(must_not)
         banned = matcher.find(word.encode() + b" ")
         if banned is not None and matcher.find(word.encode() + b".") is not None:
-            raise ValueError(f"must={word!r} holds must_not={banned!r}; drop one of them")
-        return Word(self.spell("must", text), needs_break=continues_word(word[-1]))
+            raise ValueError(f"must={word!r} contains must_not={banned!r}; drop one of them")
+        return RequiredWord(self.spell("must", text), needs_boundary=is_word_char(word[-1]))
 
-    def pins(self, wish: Wish) -> dict[int, int]:
+    def pins(self, constraint: TextConstraint) -> dict[int, int]:
         """Return the pinned tokens by position."""
         pins: dict[int, int] = {}
-        for place, text in wish.pin:
+        for position, text in constraint.pin:
             tokens = self.spell("pin", text)
-            if not 0 <= place <= self.length - len(tokens):
+            if not 0 <= position <= self.length - len(tokens):
                 raise ValueError(
-                    f"pin={text!r} takes {len(tokens)} tokens from {place} on, and "
+                    f"pin={text!r} takes {len(tokens)} tokens from {position} on, and "
                     f"length={self.length}; raise length or pin it elsewhere"
                 )
-            new = dict(enumerate(tokens, start=place))
+            new = dict(enumerate(tokens, start=position))
             if pins.keys() & new.keys():
-                raise ValueError(f"pin={text!r} at {place} stands on another; move one of them")
+                raise ValueError(f"pin={text!r} at {position} overlaps another; move one of them")
             pins |= new
         return pins
 
@@ -224,8 +234,11 @@ class Planner:
         return tokens
 
 
-def describe(wish: Wish) -> str:
-    """Return a wish in words, for an error."""
-    parts = {"must": list(wish.must), "must_not": list(wish.must_not), "suffix": wish.suffix}
-    parts |= {"pin": dict(wish.pin), "end_at_sentence": wish.end_at_sentence}
-    return " and ".join(f"{name}={value!r}" for name, value in parts.items() if value)
+def describe(constraint: TextConstraint) -> str:
+    """Return a constraint as its options, for an error."""
+    options = asdict(constraint) | {
+        "must": list(constraint.must),
+        "must_not": list(constraint.must_not),
+        "pin": dict(constraint.pin),
+    }
+    return " and ".join(f"{name}={value!r}" for name, value in options.items() if value)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ssdlm.config import DecodeConfig
-from ssdlm.constraints.placement import Plan
+from ssdlm.constraints.placement import Placement
 from ssdlm.diffusion.noise import mix
 from ssdlm.diffusion.sampler import Step
 
@@ -22,13 +22,13 @@ class Row:
     context: tuple[int, ...]
     seed: int
     sample: int
-    plan: Plan | None = None
-    """What the text must hold and must not, if anything was asked for."""
+    placement: Placement | None = None
+    """Where required words stand and which texts are allowed, if anything was asked for."""
 
     def blocks(self, decoding: DecodeConfig) -> list[int]:
         """Return the lengths of its blocks; a gap and what stands after it are one block."""
-        has_suffix = self.plan is not None and self.plan.demand.length > decoding.length
-        return [self.plan.demand.length] if self.plan and has_suffix else decoding.blocks()
+        total = self.placement.constraint.length if self.placement else 0
+        return [total] if total > decoding.length else decoding.blocks()
 
     @property
     def noise_seed(self) -> int:
