@@ -78,7 +78,7 @@ def test_what_cannot_be_made_is_refused(stores, tmp_path):
         make_prompts(stores, out=tmp_path / "p", count=0, **sizes)
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"text": "x"}\n')
-    with pytest.raises(ValueError, match="line 1 is not an object with a text"):
+    with pytest.raises(ValueError, match="line 1 has no text"):
         make_prompts([bad], out=tmp_path / "p", count=1, **sizes)
     shutil.copytree(stores[0], tmp_path / "other")
     path = tmp_path / "other" / "tokenizer.json"
