@@ -69,10 +69,11 @@ def test_jsonl_gives_the_text_of_each_line():
         (b'{"txt": "one"}', "no 'text'"),
         (b'{"text": null}', "no 'text'"),
         (b'{"text": ["one"]}', "no 'text'"),
-        (b'"one"', "no 'text'"),
+        (b'"one"', "not a JSON object"),
         (b'{"text": "\xff"}', "not UTF-8"),
         (b'{"text": "\\ud800"}', "not UTF-8"),
         (b"[" * 100_000, "not JSON"),
+        (b'{"text": ' + b"1" * 5000 + b"}", "not JSON"),
     ],
 )
 def test_a_bad_jsonl_line_is_counted_with_its_number_and_reason(line, reason):

@@ -10,20 +10,18 @@ import numpy as np
 import pytest
 from tests import bpe
 
-from ssdlm.data import encoding
-from ssdlm.data import prepare as module
-from ssdlm.data.holdout import is_held_out
-from ssdlm.data.parts import locked
+from ssdlm.data import encoding, writer
 from ssdlm.data.prepare import prepare
 from ssdlm.data.shards import TokenStore
+from ssdlm.data.writer import is_held_out, locked
 from ssdlm.tokenizer import load_tokenizer
 
 KILLED_AT = """
 import os, signal, sys
-from ssdlm.data import encoding
-from ssdlm.data import prepare as module
+from ssdlm.data import writer
+from ssdlm.data.prepare import prepare
 source, tokenizer, out, shard_tokens, point = sys.argv[1:]
-module.SHARD_TOKENS = int(shard_tokens)
+writer.SHARD_TOKENS = int(shard_tokens)
 real, calls = os.replace, 0
 def replace(old, new):
     global calls
@@ -34,7 +32,7 @@ def replace(old, new):
     if 2 * calls == int(point):
         os.kill(os.getpid(), signal.SIGKILL)
 os.replace = replace
-module.prepare([source], tokenizer=tokenizer, out=out, holdout=0.2)
+prepare([source], tokenizer=tokenizer, out=out, holdout=0.2)
 """
 """Prepare, killed before (odd point) or after (even) a file gets its final name."""
 
@@ -98,7 +96,7 @@ def test_inputs_of_several_kinds_follow_one_another(tmp_path, tokenizer):
 
 
 def test_the_result_does_not_depend_on_the_workers(tmp_path, tokenizer, monkeypatch):
-    monkeypatch.setattr(module, "SHARD_TOKENS", 700)
+    monkeypatch.setattr(writer, "SHARD_TOKENS", 700)
     monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 100)
     source = write_jsonl(tmp_path / "a.jsonl", texts(60))
     for workers in (1, 3):
@@ -184,13 +182,13 @@ def test_another_command_is_refused_with_what_differs(tmp_path, tokenizer):
     out = tmp_path / "out"
     prepare([source], tokenizer=tokenizer, out=out)
     remedy = "use another --out, or delete .*out to start over"
-    with pytest.raises(ValueError, match=rf"with holdout 0\.01, not 0\.5: {remedy}"):
+    with pytest.raises(ValueError, match=rf"with holdout 0\.01, not 0\.5; {remedy}"):
         prepare([source], tokenizer=tokenizer, out=out, holdout=0.5)
-    with pytest.raises(ValueError, match=f"with another tokenizer: {remedy}"):
+    with pytest.raises(ValueError, match=f"with another tokenizer; {remedy}"):
         prepare([source], tokenizer=bpe.write_roberta(tmp_path / "roberta"), out=out)
-    with pytest.raises(ValueError, match=f"with 1 input files, not 2: {remedy}"):
+    with pytest.raises(ValueError, match=f"with 1 input files, not 2; {remedy}"):
         prepare([source, other], tokenizer=tokenizer, out=out)
-    with pytest.raises(ValueError, match=rf"with other input in place of .*b\.jsonl: {remedy}"):
+    with pytest.raises(ValueError, match=rf"with other input in place of .*b\.jsonl; {remedy}"):
         prepare([other], tokenizer=tokenizer, out=out)
 
 
@@ -208,7 +206,7 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path, tokenizer):
 
 
 def test_a_run_killed_again_and_again_ends_with_the_same_bytes(tmp_path, tokenizer, monkeypatch):
-    monkeypatch.setattr(module, "SHARD_TOKENS", 200)
+    monkeypatch.setattr(writer, "SHARD_TOKENS", 200)
     write_jsonl(tmp_path / "a.jsonl", texts(60))
     (tmp_path / "b.txt").write_text("the last river")
     given = str(tmp_path / "[ab].*")

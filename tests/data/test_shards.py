@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests import bpe
 
-from ssdlm.data import prepare as module
+from ssdlm.data import writer
 from ssdlm.data.prepare import prepare
 from ssdlm.data.shards import TokenStore, token_dtype
 from ssdlm.tokenizer import load_tokenizer
@@ -16,7 +16,7 @@ from ssdlm.tokenizer import load_tokenizer
 @pytest.fixture
 def store_dir(tmp_path, monkeypatch) -> Path:
     """A store whose train split has several shards."""
-    monkeypatch.setattr(module, "SHARD_TOKENS", 100)
+    monkeypatch.setattr(writer, "SHARD_TOKENS", 100)
     (tmp_path / "a.txt").write_text("\n\n".join([bpe.TEXT.strip()] * 20))
     tokenizer = bpe.write_gpt2(tmp_path / "tokenizer")
     prepare([tmp_path / "a.txt"], tokenizer=tokenizer, out=tmp_path / "out", holdout=0.1)
@@ -89,7 +89,7 @@ def test_what_is_no_store_is_refused(store_dir, tmp_path):
     with pytest.raises(ValueError, match="make a token store with `ssdlm prepare`"):
         TokenStore.open(tmp_path)
     (tmp_path / "progress.json").write_text("{}")
-    with pytest.raises(ValueError, match="is not finished: run the same"):
+    with pytest.raises(ValueError, match="is not finished; run the same"):
         TokenStore.open(tmp_path)
     (tmp_path / "index.json").write_text("[]")
     with pytest.raises(ValueError, match="is not the index of a token store"):

@@ -49,7 +49,7 @@ def test_a_file_named_twice_is_read_once(folder):
     [
         ("missing.jsonl", r"missing\.jsonl does not exist"),
         ("*.parquet", r"no file matches .*\.parquet"),
-        ("README.md", r"README\.md is of no known kind: use \.txt, \.jsonl"),
+        ("README.md", r"README\.md is of no known kind; use \.txt, \.jsonl"),
         ("empty", "folder .*empty has no file that ends in"),
     ],
 )

@@ -234,9 +234,9 @@ def test_the_written_tokenizer_knows_how_much_the_model_reads(data, made, tmp_pa
     ("name", "content", "words"),
     [
         ("a.csv", "text,label\nGood,pos\nGood number 3, but pricey,pos\n", "line 3 has 3 columns "
-         "where the header has 2: quote texts that hold commas"),
-        ("a.csv", "text,label,by\nGood,pos\n", "line 2 has 2 columns where the header has 3: give"),
-        ("a.tsv", "text\tlabel\na\tb\tc\n", "has 3 columns where the header has 2: take tabs"),
+         "where the header has 2; quote texts that contain commas"),
+        ("a.csv", "text,label,by\nGood,pos\n", "line 2 has 2 columns where the header has 3; give"),
+        ("a.tsv", "text\tlabel\na\tb\tc\n", "has 3 columns where the header has 2; remove tabs"),
         ("a.jsonl", '{"text": "a", "label": 1.0}', "line 1 has the label 1.0; write a string or an "
          "integer"),
         ("a.jsonl", '{"text": "a", "label": true}', "line 1 has the label true; write a string"),
@@ -267,7 +267,7 @@ def test_texts_with_two_labels_are_named_where_nothing_else_is_left(data, tmp_pa
     both = tmp_path / "both.jsonl"
     rows = [{"text": text, "label": label} for text in "ab" for label in ("first", "last")]
     both.write_text("\n".join(map(json.dumps, rows)))
-    words = r"has 0 labels without the texts that stand there with different labels \(2\)"
+    words = r"has 0 labels without the texts that occur with different labels \(2\)"
     with pytest.raises(ValueError, match=f"the data {words}, which are left out; give each"):
         train_guide([both], out=tmp_path / "g", tokenizer=data / "tokenizer")
     with pytest.raises(ValueError, match=rf"both\.jsonl {words}"):
@@ -394,7 +394,7 @@ def test_bad_data_is_refused_and_leaves_nothing(data, tmp_path):
         with pytest.raises(ValueError, match="line 1 is not UTF-8"):
             train_guide([one], out=tmp_path / "g", tokenizer=data / "tokenizer")
     one.write_text("[" * 100_000)
-    with pytest.raises(ValueError, match="line 1 is not JSON: it is too deep"):
+    with pytest.raises(ValueError, match=r"line 1 is not JSON \(nested too deep"):
         train_guide([one], out=tmp_path / "g", tokenizer=data / "tokenizer")
     one.write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}')
     with pytest.raises(ValueError, match="holds all the texts of the data"):

@@ -1,6 +1,7 @@
-"""Bytes out of a file that may be compressed, as a stream.  [compression] -> sources
+"""Files that may be compressed, read as a stream of bytes.  [compression] -> sources, labelled
 
-A cut-off file must fail here, not end early: half a corpus without a word is the worst outcome.
+A truncated file must raise here, not end early: half a corpus without a warning is the worst
+outcome.
 """
 
 from __future__ import annotations
@@ -19,21 +20,22 @@ ERRORS: tuple[type[Exception], ...] = (OSError, EOFError, lzma.LZMAError, zlib.e
 
 
 def decompressed(file: io.BufferedReader, suffix: str) -> io.BufferedReader:
-    """The content of an open file as a stream; any other suffix means plain bytes."""
+    """Return the content of an open file as a stream; any other suffix means plain bytes."""
     if suffix not in SUFFIXES:
         return file
     if not file.peek(1):  # gzip would take it for an empty text
         raise EOFError("it is empty, not even a header")
-    reader: Any = {".gz": _gzip, ".xz": lzma.LZMAFile, ".zst": ZstdReader}[suffix](file)
+    if suffix == ".gz":
+        reader: Any = gzip.GzipFile(fileobj=file)
+    elif suffix == ".xz":
+        reader = lzma.LZMAFile(file)  # noqa: SIM115
+    else:
+        reader = ZstdReader(file)
     return io.BufferedReader(reader, BUFFER)
 
 
-def _gzip(file: io.BufferedReader) -> gzip.GzipFile:
-    return gzip.GzipFile(fileobj=file)
-
-
 def split_suffix(path: Path) -> tuple[str, str]:
-    """The kind of a file and its compression: `a.jsonl.xz` gives ".jsonl" and ".xz"."""
+    """Return the kind of a file and its compression: `a.jsonl.xz` gives ".jsonl" and ".xz"."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in SUFFIXES:
         return (suffixes[-2] if len(suffixes) > 1 else ""), suffixes[-1]
@@ -41,50 +43,49 @@ def split_suffix(path: Path) -> tuple[str, str]:
 
 
 class ZstdReader(io.RawIOBase):
-    """Frames of Zstandard, one after another; the library's own reader accepts a cut-off one."""
+    """Frames of Zstandard, one after another; the library's own reader accepts a truncated one."""
 
     def __init__(self, file: io.BufferedReader):
-        self._file = file
-        self._frame: Any = None
-        self._compressed = b""
-        self._ready = memoryview(b"")
+        self.file = file
+        self.frame: Any = None
+        """The decompressor of the frame being read; None between two frames."""
+        self.compressed = b""
+        self.ready = memoryview(b"")
+        """Decompressed bytes that nobody has taken yet."""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        while not self._ready:
-            if not self._compressed:
-                self._compressed = self._file.read(1 << 14)
-            if not self._compressed:
-                if self._frame is not None:
+        while not self.ready:
+            if not self.compressed:
+                self.compressed = self.file.read(1 << 14)
+            if not self.compressed:
+                if self.frame is not None:
                     raise EOFError("the last Zstandard frame is cut off")
                 return 0
-            self._ready = memoryview(self._decompress())
-        size = min(len(buffer), len(self._ready))
-        buffer[:size] = self._ready[:size]
-        self._ready = self._ready[size:]
+            self.ready = memoryview(self.decompress())
+        size = min(len(buffer), len(self.ready))
+        buffer[:size] = self.ready[:size]
+        self.ready = self.ready[size:]
         return size
 
-    def _decompress(self) -> bytes:
-        zstandard = _zstandard()
-        if self._frame is None:
-            decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
-            self._frame = decompressor.decompressobj()
+    def decompress(self) -> bytes:
+        """Return what the bytes at hand decompress to, up to the end of their frame."""
         try:
-            content = self._frame.decompress(self._compressed)
+            import zstandard
+        except ImportError as error:
+            raise ValueError("a .zst file needs `pip install 'ssdlm[train]'`") from error
+        if self.frame is None:
+            # Files packed with --long use windows of up to 2 GiB.
+            decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+            self.frame = decompressor.decompressobj()
+        try:
+            content = self.frame.decompress(self.compressed)
         except zstandard.ZstdError as error:
             raise OSError(str(error)) from error
-        self._compressed = b""
-        if self._frame.eof:
-            self._compressed = self._frame.unused_data
-            self._frame = None
+        self.compressed = b""
+        if self.frame.eof:
+            self.compressed = self.frame.unused_data
+            self.frame = None
         return content
-
-
-def _zstandard() -> Any:
-    try:
-        import zstandard
-    except ImportError as error:
-        raise ValueError("a .zst file needs `pip install 'ssdlm[train]'`") from error
-    return zstandard

@@ -23,16 +23,17 @@ BATCH_CHARACTERS = 1 << 19
 
 @dataclass(frozen=True)
 class Encoded:
-    """A piece as tokens."""
+    """A piece of a document as tokens."""
 
     source: int
+    """Number of the source that the piece comes from."""
     ids: np.ndarray
     num_bytes: int
     ends_document: bool
 
 
 def batches(pieces: Iterable[tuple[int, Piece]]) -> Iterator[list[tuple[int, Piece]]]:
-    """Pieces in lists of about `BATCH_CHARACTERS`."""
+    """Yield pieces in lists of about `BATCH_CHARACTERS`."""
     batch: list[tuple[int, Piece]] = []
     size = 0
     for item in pieces:
@@ -48,7 +49,7 @@ def batches(pieces: Iterable[tuple[int, Piece]]) -> Iterator[list[tuple[int, Pie
 def encode(
     batches: Iterable[list[tuple[int, Piece]]], tokenizer: Tokenizer, workers: int
 ) -> Iterator[Encoded]:
-    """Tokenise in threads, which the library lets run side by side; the order is kept."""
+    """Yield tokenised pieces in their order; threads work in parallel, as the library lets them."""
     own = threading.local()
     state = pickle.dumps(tokenizer)
     dtype = token_dtype(tokenizer.V)

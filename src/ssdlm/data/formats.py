@@ -1,7 +1,7 @@
-"""Documents out of the bytes of one file: .txt, .jsonl, .csv, .parquet.  [formats] -> sources
+"""Readers of one file's documents: .txt, .jsonl, .csv, .parquet.  [formats] -> sources
 
-A line or row that is no document (broken JSON, no text, not UTF-8) is counted and left out; a file
-that as a whole is not what its name says raises.
+A line or row without a document (broken JSON, no text, not UTF-8) is counted and left out. A file
+that as a whole is not what its name says raises an error.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,13 +16,16 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+from ssdlm.storage.files import JsonError, parse_object
+from ssdlm.storage.jsonl import BYTE_ORDER_MARK
+
 PIECE = 1 << 18
-"""Characters of a document that are held and tokenised at once."""
+"""Characters of a document that are in memory and tokenised at once."""
 COLUMN = "text"
 
 
 class LayoutError(Exception):
-    """A readable file without what we look for in it."""
+    """A readable file without a column of texts."""
 
 
 @dataclass(frozen=True)
@@ -43,90 +45,89 @@ class Tally:
     first_bad_line: int = 0
     """Counted from 1; 0 when there is none."""
     first_reason: str = ""
-    _file: io.BufferedReader | None = field(default=None, repr=False)
-    _bytes_read: int = field(default=0, repr=False)
+    file: io.BufferedReader | None = field(default=None, repr=False)
+    """The open file, whose position measures the progress."""
+    last_position: int = field(default=0, repr=False)
 
-    def bad(self, line: int, reason: str) -> None:
-        """Count a line that is no document."""
+    def count_bad(self, line: int, reason: str) -> None:
+        """Count a line without a document."""
         self.bad_lines += 1
         if self.bad_lines == 1:
             self.first_bad_line = line
             self.first_reason = reason
 
     def to_json(self) -> dict[str, Any]:
-        """The counts, as index and journal keep them."""
+        """Return the counts, as index and journal keep them."""
         names = ("documents", "bad_lines", "first_bad_line", "first_reason")
         return {name: getattr(self, name) for name in names}
 
-    def watch(self, file: io.BufferedReader) -> None:
-        """Take the position in an open file as the measure of progress."""
-        self._file = file
-
     def bytes_read(self) -> int:
-        """Bytes of the file that have been consumed when it was last open."""
-        if self._file is not None and not self._file.closed:
-            self._bytes_read = self._file.tell()
-        return self._bytes_read
+        """Return how many bytes of the file have been read, also after it was closed."""
+        if self.file is not None and not self.file.closed:
+            self.last_position = self.file.tell()
+        return self.last_position
 
 
 def read_txt(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
-    """Documents with blank lines between them."""
-    for is_blank, lines in groupby(_lines(stream, tally), key=lambda line: line is None):
+    """Yield the documents of a text, which blank lines separate."""
+    for is_blank, lines in groupby(read_lines(stream, tally), key=lambda line: line is None):
         if not is_blank:
-            yield from _cut(_newline_first(line for line in lines if line is not None), tally)
+            document = newlines_first(line for line in lines if line is not None)
+            yield from cut_document(document, tally)
 
 
 def read_jsonl(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
-    """One JSON object a line, its `text` is the document."""
+    """Yield the `text` of the JSON object on each line."""
     for number, raw in enumerate(stream, start=1):
-        line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+        line = raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw
         if not line.strip():
             continue
         try:
-            row = json.loads(line.decode("utf-8"))
-        except UnicodeDecodeError:
-            tally.bad(number, "not UTF-8")
-        except (ValueError, RecursionError):
-            tally.bad(number, "not JSON")
+            row = parse_object(line, where=f"line {number}", remedy="correct it")
+        except JsonError as error:
+            tally.count_bad(number, error.problem)
         else:
-            text = row.get(COLUMN) if isinstance(row, dict) else None
-            yield from _document(text, number, tally)
+            yield from read_document(row.get(COLUMN), number, tally)
 
 
 def read_csv(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
-    """Rows under a header; the column `text` is the document."""
+    """Yield the column `text` of the rows under a header."""
     csv.field_size_limit(1 << 30)  # the default of 128 KiB is less than many a document
-    # Bytes that are not UTF-8 become surrogates here, which `_document` turns down row by row.
+    # Bytes that are not UTF-8 become surrogates here, which `read_document` rejects row by row.
     with io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="") as lines:
         reader = csv.reader(lines)
         header = next(reader, [])
         if COLUMN not in header:
             raise LayoutError(f"it has no column {COLUMN!r}, only {', '.join(header) or 'nothing'}")
         column = header.index(COLUMN)
-        for row in _csv_rows(reader, tally):
+        for row in parse_rows(reader, tally):
             text = row[column] if column < len(row) else None
-            yield from _document(text, reader.line_num, tally)
+            yield from read_document(text, reader.line_num, tally)
 
 
-def _csv_rows(reader: Any, tally: Tally) -> Iterator[list[str]]:
-    """The rows that can be parsed, blank ones left out."""
+def parse_rows(reader: Any, tally: Tally) -> Iterator[list[str]]:
+    """Yield the rows that can be parsed, blank ones left out."""
     while True:
         try:
             row = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            tally.bad(reader.line_num, f"not CSV ({error})")
+            tally.count_bad(reader.line_num, f"not CSV ({error})")
         else:
             if row:
                 yield row
 
 
 def read_parquet(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
-    """Rows of a table; the column `text` is the document."""
-    pa, parquet = _pyarrow()
+    """Yield the column `text` of a table."""
     try:
-        with _seekable(stream) as file:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ValueError("a .parquet file needs `pip install 'ssdlm[train]'`") from error
+    try:
+        with make_seekable(stream) as file:
             table = parquet.ParquetFile(file)
             if COLUMN not in table.schema_arrow.names:
                 names = ", ".join(table.schema_arrow.names)
@@ -135,17 +136,17 @@ def read_parquet(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
             # Bytes, because one bad string would otherwise spoil its whole batch.
             values = (v for b in batches for v in b.column(0).cast(pa.binary()).to_pylist())
             for number, value in enumerate(values, start=1):
-                yield from _document(value, number, tally)
+                yield from read_document(value, number, tally)
     except pa.ArrowException as error:
         raise OSError(str(error)) from error
 
 
 def read_rows(rows: Iterable[Mapping[str, Any]], tally: Tally) -> Iterator[Piece]:
-    """Rows of a data set of the Hub; the column `text` is the document."""
+    """Yield the column `text` of a Hub data set's rows."""
     for number, row in enumerate(rows, start=1):
         if COLUMN not in row:
             raise LayoutError(f"it has no column {COLUMN!r}, only {', '.join(row)}")
-        yield from _document(row[COLUMN], number, tally)
+        yield from read_document(row[COLUMN], number, tally)
 
 
 READERS: dict[str, Callable[[io.BufferedReader, Tally], Iterator[Piece]]] = {
@@ -156,36 +157,36 @@ READERS: dict[str, Callable[[io.BufferedReader, Tally], Iterator[Piece]]] = {
 }
 
 
-def _document(value: object, line: int, tally: Tally) -> Iterator[Piece]:
-    """A row's document in pieces; nothing, and a bad line, where the row has none."""
+def read_document(value: object, line: int, tally: Tally) -> Iterator[Piece]:
+    """Yield a row's document in pieces; count a bad line where the row has none."""
     try:
         text = value.decode("utf-8") if isinstance(value, bytes) else value
         if not isinstance(text, str):
-            tally.bad(line, f"no {COLUMN!r}")
+            tally.count_bad(line, f"no {COLUMN!r}")
             return
         text.encode("utf-8")  # JSON can spell half a surrogate pair, which no tokenizer takes
     except UnicodeError:
-        tally.bad(line, "not UTF-8")
+        tally.count_bad(line, "not UTF-8")
         return
     if text.strip():
-        yield from _cut((text[i : i + PIECE] for i in range(0, len(text), PIECE)), tally)
+        yield from cut_document((text[i : i + PIECE] for i in range(0, len(text), PIECE)), tally)
 
 
-def _cut(chunks: Iterable[str], tally: Tally) -> Iterator[Piece]:
-    """One document, given in chunks, in pieces of at most `PIECE` characters."""
+def cut_document(chunks: Iterable[str], tally: Tally) -> Iterator[Piece]:
+    """Yield one document, given in chunks, in pieces of at most `PIECE` characters."""
     pending = ""
     for chunk in chunks:
         pending += chunk
         while len(pending) > PIECE:
-            end = _word_end(pending)
+            end = find_word_end(pending)
             yield Piece(pending[:end], ends_document=False)
             pending = pending[end:]
     tally.documents += 1
     yield Piece(pending, ends_document=True)
 
 
-def _word_end(text: str) -> int:
-    """Where to cut: the last word's end within `PIECE`, since no byte-level token spans one.
+def find_word_end(text: str) -> int:
+    """Return where to cut: the last word's end within `PIECE`, since no byte-level token spans one.
 
     White space goes to the next piece as a whole, for how it splits depends on what follows it.
     """
@@ -197,8 +198,8 @@ def _word_end(text: str) -> int:
     return PIECE
 
 
-def _lines(stream: io.BufferedReader, tally: Tally) -> Iterator[str | None]:
-    """The lines of a text, None for a blank one; one longer than `PIECE` bytes comes in parts."""
+def read_lines(stream: io.BufferedReader, tally: Tally) -> Iterator[str | None]:
+    """Yield a text's lines, None for a blank one; one longer than `PIECE` bytes comes in parts."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     number, last_bad, starts_line, at_end = 0, 0, True, False
     while not at_end:
@@ -210,7 +211,7 @@ def _lines(stream: io.BufferedReader, tally: Tally) -> Iterator[str | None]:
         except UnicodeDecodeError:
             decoder = codecs.getincrementaldecoder("utf-8")()
             if number != last_bad:
-                tally.bad(number, "not UTF-8")
+                tally.count_bad(number, "not UTF-8")
             last_bad = number
         else:
             if text.endswith("\r\n"):
@@ -221,28 +222,20 @@ def _lines(stream: io.BufferedReader, tally: Tally) -> Iterator[str | None]:
         starts_line = raw.endswith(b"\n")
 
 
-def _newline_first(lines: Iterable[str]) -> Iterator[str]:
-    """The same text with every newline moved to the line after it, and none at the very end."""
+def newlines_first(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the same text with newlines moved to the line after them, and none at the very end."""
     newline = ""
     for line in lines:
         yield newline + line.removesuffix("\n")
         newline = "\n" if line.endswith("\n") else ""
 
 
-def _seekable(stream: io.BufferedReader) -> Any:
-    """A table's footer stands at its end: a compressed one is unpacked to a temporary file."""
+def make_seekable(stream: io.BufferedReader) -> Any:
+    """Return a table as a file to seek in: a compressed one is unpacked to a temporary file."""
     if isinstance(stream.raw, io.FileIO):
         return stream
+    # A table's footer, which is read first, stands at its end.
     file = tempfile.TemporaryFile()  # noqa: SIM115
     shutil.copyfileobj(stream, file, 1 << 20)
     file.seek(0)
     return file
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ValueError("a .parquet file needs `pip install 'ssdlm[train]'`") from error
-    return pyarrow, parquet

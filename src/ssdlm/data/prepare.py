@@ -1,4 +1,4 @@
-"""Documents -> token stream on disk.  sources -> [prepare] -> shards
+"""`ssdlm prepare`: documents become a token store on disk.  sources -> [prepare] -> shards
 
 The order of documents is the order of the inputs, whatever the number of workers. Started again
 after a kill, a run goes on from the last part that is on disk and ends with the same bytes.
@@ -15,30 +15,27 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ssdlm.data.encoding import Encoded, batches, encode, one_thread_each
+from ssdlm.data.encoding import batches, encode, one_thread_each
 from ssdlm.data.formats import Piece, Tally
-from ssdlm.data.holdout import is_held_out
-from ssdlm.data.parts import Counts, Journal, Part, Position, locked, remove_strays, total
-from ssdlm.data.shards import (
-    FORMAT,
-    INDEX,
-    JOURNAL,
-    SPLITS,
-    read_index,
-    token_dtype,
-)
+from ssdlm.data.shards import FORMAT, INDEX, JOURNAL, SPLITS, read_index, token_dtype
 from ssdlm.data.sources import Source, find_sources
+from ssdlm.data.writer import (
+    Counts,
+    Journal,
+    Position,
+    StoreWriter,
+    locked,
+    remove_strays,
+    total,
+)
 from ssdlm.progress import bar
 from ssdlm.storage.files import write_json
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
-SHARD_TOKENS = 1 << 24
-"""A part ends with the first document that reaches this."""
-
 
 @dataclass(frozen=True)
 class PrepareReport:
-    """What a store holds, and what of the input could not be used."""
+    """What a store contains, and what of the input could not be used."""
 
     out: Path
     train: Counts
@@ -81,7 +78,7 @@ def prepare(
     if not 0 <= holdout < 1:
         raise ValueError(f"holdout={holdout} is not a share of the documents; use 0 to below 1")
     if workers < 1:
-        raise ValueError(f"workers={workers} do nothing; use 1 or more")
+        raise ValueError(f"workers={workers} is out of range; use 1 or more")
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = load_tokenizer(tokenizer)
     sources = find_sources(inputs)
@@ -95,19 +92,21 @@ def prepare(
     with locked(out_dir):
         was_finished = (out_dir / INDEX).is_file()
         if was_finished:
-            _refuse_other(read_index(out_dir)["settings"], settings, sources, out_dir)
+            refuse_other(read_index(out_dir)["settings"], settings, sources, out_dir)
         else:
             journal = Journal.load(out_dir, settings)
-            _refuse_other(journal.settings, settings, sources, out_dir)
+            refuse_other(journal.settings, settings, sources, out_dir)
             remove_strays(out_dir, journal)
             tokenizer.save(out_dir)
-            tallies = _write(sources, tokenizer, journal, out_dir, workers, show_progress)
-            write_json(out_dir / INDEX, _index(journal, tokenizer, sources, tallies))
+            tallies = write_parts(sources, tokenizer, journal, out_dir, workers, show_progress)
+            write_json(out_dir / INDEX, describe_store(journal, tokenizer, sources, tallies))
         (out_dir / JOURNAL).unlink(missing_ok=True)
-    return _report(out_dir, was_finished)
+    index = read_index(out_dir)
+    train, held = (total(index["splits"][split]["shards"]) for split in SPLITS)
+    return PrepareReport(out_dir, train, held, index["digest"], index["files"], was_finished)
 
 
-def _write(
+def write_parts(
     sources: list[Source],
     tokenizer: Tokenizer,
     journal: Journal,
@@ -115,100 +114,30 @@ def _write(
     workers: int,
     show_progress: bool,
 ) -> list[Tally]:
-    """Write every part that the journal lacks, and return what was read of each source."""
+    """Write every part that the journal lacks; return what was read of each source."""
     tallies = [Tally(**tally) for tally in journal.tallies]
     sizes = [source.num_bytes for source in sources]
     with (
         bar("prepare", sum(sizes), is_shown=show_progress) as show,
-        contextlib.closing(_Parts(out_dir, journal, tokenizer, tallies)) as parts,
+        contextlib.closing(StoreWriter(out_dir, journal, tokenizer, tallies)) as writer,
         one_thread_each(),
     ):
-        pieces = _pieces(sources, journal.position, tallies)
+        pieces = read_pieces(sources, journal.position, tallies)
         for encoded in encode(batches(pieces), tokenizer, workers):
-            parts.append(encoded)
+            writer.append(encoded)
             done = sum(sizes[: len(tallies) - 1]) + tallies[-1].bytes_read()
-            show(done, parts.describe())
-        parts.finish(sources)
-        show(sum(sizes), parts.describe())
+            show(done, writer.describe())
+        if writer.position.documents == 0:
+            raise ValueError(why_no_document(sources, tallies))
+        writer.finish()
+        show(sum(sizes), writer.describe())
     return tallies
 
 
-class _Parts:
-    """Tokenised pieces to parts: decides splits, and where a part ends."""
-
-    def __init__(self, out_dir: Path, journal: Journal, tokenizer: Tokenizer, tallies: list[Tally]):
-        self._out_dir = out_dir
-        self._journal = journal
-        self._tokenizer = tokenizer
-        self._tallies = tallies
-        self._holdout: float = journal.settings["holdout"]
-        self._starts_document = True
-        self.position = Position(**asdict(journal.position))
-        self._num_committed = sum(journal.counts(split).tokens for split in SPLITS)
-        self._part = self._new_part()
-
-    @property
-    def num_tokens(self) -> int:
-        return self._num_committed + self._part.num_tokens
-
-    def describe(self) -> str:
-        """Return what has been written, in a few words."""
-        return f"{self.position.documents:,} documents, {self.num_tokens:,} tokens"
-
-    def append(self, encoded: Encoded) -> None:
-        """Add one piece; a full part is closed first, so that the last one is never empty."""
-        position = self.position
-        if self._starts_document:
-            if encoded.source != position.source:
-                position.source, position.documents_of_source = encoded.source, 0
-            if self._part.num_tokens >= SHARD_TOKENS:
-                self._commit()
-        split = "holdout" if is_held_out(position.documents, self._holdout) else "train"
-        starts, ends = self._starts_document, encoded.ends_document
-        self._part.append(split, encoded.ids, encoded.num_bytes, starts=starts, ends=ends)
-        position.documents += ends
-        position.documents_of_source += ends
-        self._starts_document = ends
-
-    def finish(self, sources: list[Source]) -> None:
-        """Close the last part, seeing to it that each split has what it must have."""
-        if self.position.documents == 0:
-            raise ValueError(_nothing_found(sources, self._tallies))
-        self._settle()
-        self._part.commit()
-        self._journal.enter(self._part, self.position, self._tallies)
-
-    def close(self) -> None:
-        self._part.close()
-
-    def _settle(self) -> None:
-        """Give an empty split the last document: training always, the hold-out if one is wanted."""
-        num_train, num_holdout = (
-            self._journal.counts(split).documents + self._part.counts(split).documents
-            for split in SPLITS
-        )
-        if num_train == 0:
-            self._part.move_last_document("holdout", "train")
-        elif num_holdout == 0 and num_train > 1 and self._holdout > 0:
-            self._part.move_last_document("train", "holdout")
-
-    def _commit(self) -> None:
-        self._part.commit()
-        self.position.part += 1
-        self._num_committed += self._part.num_tokens
-        self._journal.enter(self._part, Position(**asdict(self.position)), self._tallies)
-        self._journal.save(self._out_dir)
-        self._part = self._new_part()
-
-    def _new_part(self) -> Part:
-        dtype = token_dtype(self._tokenizer.V)
-        return Part(self._out_dir, self.position.part, dtype, self._tokenizer.end_of_text)
-
-
-def _pieces(
+def read_pieces(
     sources: list[Source], position: Position, tallies: list[Tally]
 ) -> Iterator[tuple[int, Piece]]:
-    """The pieces from a position on, each with its source's number; a tally a source is added."""
+    """Yield the pieces from a position on with their source's number; add a tally per source."""
     for number in range(position.source, len(sources)):
         tally = Tally()
         tallies.append(tally)
@@ -220,10 +149,10 @@ def _pieces(
                 to_skip -= 1
 
 
-def _index(
+def describe_store(
     journal: Journal, tokenizer: Tokenizer, sources: list[Source], tallies: list[Tally]
 ) -> dict[str, Any]:
-    """What `index.json` says."""
+    """Return what `index.json` says."""
     content = {
         "format": FORMAT,
         "V": tokenizer.V,
@@ -246,16 +175,10 @@ def _index(
     }
 
 
-def _report(out_dir: Path, was_finished: bool) -> PrepareReport:
-    index = read_index(out_dir)
-    train, holdout = (total(index["splits"][split]["shards"]) for split in SPLITS)
-    return PrepareReport(out_dir, train, holdout, index["digest"], index["files"], was_finished)
-
-
-def _refuse_other(
+def refuse_other(
     old: dict[str, Any], new: dict[str, Any], sources: list[Source], out_dir: Path
 ) -> None:
-    """Raise, with what differs, where a folder holds the work of another command."""
+    """Raise a ValueError that says what differs where a folder was written by another command."""
     if old == new:
         return
     if old["holdout"] != new["holdout"]:
@@ -268,11 +191,12 @@ def _refuse_other(
         pairs = zip(sources, old["inputs"], new["inputs"], strict=True)
         what = f"other input in place of {next(s.name for s, a, b in pairs if a != b)}"
     raise ValueError(
-        f"{out_dir} was prepared with {what}: use another --out, or delete {out_dir} to start over"
+        f"{out_dir} was prepared with {what}; use another --out, or delete {out_dir} to start over"
     )
 
 
-def _nothing_found(sources: list[Source], tallies: list[Tally]) -> str:
+def why_no_document(sources: list[Source], tallies: list[Tally]) -> str:
+    """Return what is wrong with inputs in which no document was found."""
     names = ", ".join(source.name for source in sources[:3]) + (", ..." if sources[3:] else "")
     for source, tally in zip(sources, tallies, strict=True):
         if tally.bad_lines:

@@ -25,27 +25,27 @@ SPLITS = ("train", "holdout")
 
 
 def token_dtype(V: int) -> np.dtype[Any]:
-    """The smallest unsigned type that holds ids 0 .. V - 1, little-endian on every machine."""
+    """Return the smallest unsigned type for ids 0 .. V - 1, little-endian on every machine."""
     return np.dtype("<u2" if V <= 65536 else "<u4")
 
 
 def read_index(store_dir: str | os.PathLike[str]) -> dict[str, Any]:
-    """The index of a finished store, or an error that says what the folder is instead."""
+    """Return the index of a finished store, or raise an error that says what is wrong."""
     folder = Path(store_dir)
     path = folder / INDEX
     if not path.is_file():
         if (folder / JOURNAL).is_file():
             raise ValueError(
-                f"{folder} is not finished: run the same `ssdlm prepare` command again"
+                f"{folder} is not finished; run the same `ssdlm prepare` command again"
             )
-        raise ValueError(f"{folder} has no {INDEX}: make a token store with `ssdlm prepare`")
+        raise ValueError(f"{folder} has no {INDEX}; make a token store with `ssdlm prepare`")
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
         found = index["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not the index of a token store: {error!r}") from error
     if found != FORMAT:
-        raise ValueError(f"{path} has format {found}, this version reads {FORMAT}: prepare again")
+        raise ValueError(f"{path} has format {found}, this version reads {FORMAT}; prepare again")
     return index
 
 
@@ -76,9 +76,9 @@ class TokenStore:
         self.num_bytes: int = counts["bytes"]
         """UTF-8 bytes of the documents' text, separators not counted: for bits per byte."""
         self.dtype = token_dtype(self.V)
-        self.shards = _place(store_dir, counts["shards"], self.dtype)
-        self._starts = np.array([shard.start for shard in self.shards], dtype=np.int64)
-        self._maps: dict[int, np.ndarray] = {}
+        self.shards = place_shards(store_dir, counts["shards"], self.dtype)
+        self.starts = np.array([shard.start for shard in self.shards], dtype=np.int64)
+        self.maps: dict[int, np.ndarray] = {}
 
     @classmethod
     def open(cls, store_dir: str | os.PathLike[str], split: str = "train") -> TokenStore:
@@ -91,7 +91,7 @@ class TokenStore:
         return self.num_tokens
 
     def read(self, start: int, length: int) -> np.ndarray:
-        """A copy of tokens start .. start + length - 1 of the split, across shard boundaries."""
+        """Return a copy of tokens start .. start + length - 1 of the split, from all its shards."""
         if start < 0 or length < 0 or start + length > self.num_tokens:
             raise ValueError(
                 f"tokens {start} to {start + length} are outside the {self.num_tokens} tokens of "
@@ -99,10 +99,10 @@ class TokenStore:
             )
         tokens = np.empty(length, dtype=self.dtype)
         done = 0
-        number = int(np.searchsorted(self._starts, start, side="right")) - 1
+        number = int(np.searchsorted(self.starts, start, side="right")) - 1
         while done < length:
             offset = start + done - self.shards[number].start
-            part = self._map(number)[offset : offset + length - done]
+            part = self.tokens_of(number)[offset : offset + length - done]
             tokens[done : done + len(part)] = part
             done += len(part)
             number += 1
@@ -111,40 +111,43 @@ class TokenStore:
     def rows(self, starts: np.ndarray, length: int) -> np.ndarray:
         """Return the same for many starts, a row each; rows within one shard are read together."""
         tokens = np.empty((len(starts), length), dtype=self.dtype)
-        numbers = np.searchsorted(self._starts, starts, side="right") - 1
+        numbers = np.searchsorted(self.starts, starts, side="right") - 1
         for number in np.unique(numbers):
             mine = np.flatnonzero(numbers == number)
             offsets = starts[mine] - self.shards[number].start
             is_whole = offsets + length <= self.shards[number].num_tokens
             inside = offsets[is_whole].reshape(-1, 1) + np.arange(length)
-            tokens[mine[is_whole]] = self._map(int(number))[inside]
+            tokens[mine[is_whole]] = self.tokens_of(int(number))[inside]
             for row in mine[~is_whole]:
                 tokens[row] = self.read(int(starts[row]), length)
         return tokens
 
     def documents(self) -> Iterator[np.ndarray]:
-        """Every document's tokens in order, without its end-of-text."""
+        """Yield every document's tokens in order, without its end-of-text."""
         for number in range(len(self.shards)):
-            tokens = self._map(number)
+            tokens = self.tokens_of(number)
             start = 0
             for end in np.flatnonzero(tokens == self.end_of_text):
                 yield np.array(tokens[start:end])
                 start = int(end) + 1
 
     def verify(self) -> None:
-        """Compare every shard with its digest; ValueError names the first that differs."""
+        """Compare every shard with its digest; a ValueError names the first that differs."""
         for shard in self.shards:
             if sha256(shard.path) != shard.sha256:
-                raise ValueError(f"{shard.path} is damaged: delete {self.dir} and prepare again")
+                raise ValueError(f"{shard.path} is damaged; delete {self.dir} and prepare again")
 
-    def _map(self, number: int) -> np.ndarray:
-        if number not in self._maps:
-            self._maps[number] = np.memmap(self.shards[number].path, dtype=self.dtype, mode="r")
-        return self._maps[number]
+    def tokens_of(self, number: int) -> np.ndarray:
+        """Return a shard's tokens, mapped into memory when first asked for."""
+        if number not in self.maps:
+            self.maps[number] = np.memmap(self.shards[number].path, dtype=self.dtype, mode="r")
+        return self.maps[number]
 
 
-def _place(store_dir: Path, entries: list[dict[str, Any]], dtype: np.dtype[Any]) -> list[Shard]:
-    """The shards of a split one after the other, their sizes checked against the index."""
+def place_shards(
+    store_dir: Path, entries: list[dict[str, Any]], dtype: np.dtype[Any]
+) -> list[Shard]:
+    """Return the shards of a split one after the other, their sizes checked against the index."""
     shards = []
     start = 0
     for entry in entries:
@@ -152,7 +155,7 @@ def _place(store_dir: Path, entries: list[dict[str, Any]], dtype: np.dtype[Any])
         size = path.stat().st_size if path.is_file() else 0
         if size != entry["tokens"] * dtype.itemsize:
             raise ValueError(
-                f"{path} is missing or cut short: delete {store_dir} and prepare again"
+                f"{path} is missing or cut short; delete {store_dir} and prepare again"
             )
         shards.append(Shard(path, start, entry["tokens"], entry["sha256"]))
         start += entry["tokens"]

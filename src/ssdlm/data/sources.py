@@ -1,4 +1,4 @@
-"""Where documents come from: files, folders, globs, data sets of the Hub.  [sources] -> prepare
+"""Sources of documents: files, folders, globs, data sets of the Hub.  [sources] -> prepare
 
 Every kind is read as a stream of pieces. A document is a run of pieces; only one longer than
 `PIECE` characters has more than one, so that memory stays flat whatever the input is.
@@ -24,22 +24,22 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(:[\w.-]+)?")
 
 @runtime_checkable
 class Source(Protocol):
-    """Something with documents in it."""
+    """Something that contains documents."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def num_bytes(self) -> int:
-        """Size on disk, 0 where it is unknown: only progress depends on it."""
+        """Size on disk, 0 where it is unknown; only the progress bar depends on it."""
         ...
 
     def identity(self) -> dict[str, Any]:
-        """What tells this source from another; the same in another folder or on another machine."""
+        """Return what tells this source from another, the same in any folder and on any machine."""
         ...
 
     def pieces(self, tally: Tally) -> Iterator[Piece]:
-        """The documents in order, counted into the tally."""
+        """Yield the documents in order, and count them in the tally."""
         ...
 
 
@@ -58,7 +58,7 @@ class FileSource:
         return self.path.stat().st_size
 
     def identity(self) -> dict[str, Any]:
-        """Size, and a digest of both ends: reading gigabytes just to compare is too dear."""
+        """Return the size and a digest of both ends: reading the whole file would be too slow."""
         with open(self.path, "rb") as file:
             digest = hashlib.sha256(file.read(1 << 16))
             file.seek(max(0, self.num_bytes - (1 << 16)))
@@ -69,7 +69,7 @@ class FileSource:
         kind, compression = split_suffix(self.path)
         try:
             with open(self.path, "rb") as file:
-                tally.watch(file)
+                tally.file = file
                 yield from formats.READERS[kind](decompressed(file, compression), tally)
         except ERRORS as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -101,14 +101,14 @@ class HubSource:
         except formats.LayoutError as error:
             raise ValueError(f"cannot use data set {self.name}: {error}") from error
         except Exception as error:  # network, permission, unknown configuration
-            raise ValueError(f"cannot read data set {self.name}: {_first_line(error)}") from error
+            raise ValueError(f"cannot read data set {self.name}: {first_line(error)}") from error
 
 
 def find_sources(inputs: Iterable[str | os.PathLike[str]]) -> list[Source]:
-    """Every source that the inputs name, in their order; what a folder or glob holds is sorted."""
+    """Return every source that the inputs name, in order; files of a folder or glob are sorted."""
     found: dict[str, Source] = {}
     for given in inputs:
-        for source in _expand(os.fspath(given)):
+        for source in expand(os.fspath(given)):
             # A file named twice would put the same document on both sides of the hold-out.
             key = os.path.realpath(source.name) if isinstance(source, FileSource) else source.name
             found.setdefault(key, source)
@@ -117,48 +117,47 @@ def find_sources(inputs: Iterable[str | os.PathLike[str]]) -> list[Source]:
     return list(found.values())
 
 
-def _expand(given: str) -> list[Source]:
+def expand(given: str) -> list[Source]:
+    """Return the sources that one input names: a folder, a file, a glob or a data set."""
     path = Path(given).expanduser()
     if path.is_dir():
-        return _in_folder(path)
+        # Files of other kinds, a README for instance, are left alone.
+        paths = [path for path in sorted(path.rglob("*")) if path.is_file()]
+        paths = [path for path in paths if split_suffix(path)[0] in formats.READERS]
+        if not paths:
+            raise ValueError(f"folder {given} has no file that ends in {known_suffixes()}")
+        return [file_source(path) for path in paths]
     if path.exists():
-        return [_checked_file(path)]
+        return [file_source(path)]
     if glob.has_magic(given):
         paths = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file())
         if not paths:
             raise ValueError(f"no file matches {given}")
-        return [_checked_file(p) for p in paths]
+        return [file_source(p) for p in paths]
     if split_suffix(path)[0] in formats.READERS or not HUB_NAME.fullmatch(given):
         raise ValueError(f"{given} does not exist")
-    return [_hub_source(given)]
+    return [find_on_hub(given)]
 
 
-def _in_folder(folder: Path) -> list[Source]:
-    """The files of a kind we read in a folder and below; others (a README, say) are left alone."""
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    paths = [path for path in paths if split_suffix(path)[0] in formats.READERS]
-    if not paths:
-        raise ValueError(f"folder {folder} has no file that ends in {_endings()}")
-    return [_checked_file(path) for path in paths]
-
-
-def _checked_file(path: Path) -> FileSource:
+def file_source(path: Path) -> FileSource:
+    """Return a file as a source, or raise an error if it cannot be read or is of another kind."""
     if not path.is_file():
         raise ValueError(f"{path} is not a file")
     if split_suffix(path)[0] not in formats.READERS:
-        raise ValueError(f"{path} is of no known kind: use {_endings()}")
+        raise ValueError(f"{path} is of no known kind; use {known_suffixes()}")
     if not os.access(path, os.R_OK):
         raise ValueError(f"cannot read {path}: permission denied")
     return FileSource(path)
 
 
-def _endings() -> str:
+def known_suffixes() -> str:
+    """Return the endings of the files that can be read, for an error message."""
     kinds = ", ".join(formats.READERS)
     return f"{kinds} (or any of them with {', '.join(SUFFIXES)} after it)"
 
 
-def _hub_source(name: str) -> HubSource:
-    """Ask the Hub for the newest revision, so that a run resumed later reads the same one."""
+def find_on_hub(name: str) -> HubSource:
+    """Return a data set at its newest revision, so that a run resumed later reads the same one."""
     try:
         import datasets  # noqa: F401
         from huggingface_hub import HfApi
@@ -172,11 +171,12 @@ def _hub_source(name: str) -> HubSource:
     except Exception as error:  # network, permission, no such data set
         raise ValueError(
             f"{name} is neither a file, folder or glob here nor to be had from the Hub: "
-            f"{_first_line(error)}"
+            f"{first_line(error)}"
         ) from error
     return HubSource(name, info.sha or "main")
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

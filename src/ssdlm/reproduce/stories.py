@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ssdlm.data.formats import Tally
-from ssdlm.data.holdout import is_held_out
 from ssdlm.data.prepare import prepare
 from ssdlm.data.shards import TokenStore
 from ssdlm.data.sources import find_sources
+from ssdlm.data.writer import is_held_out
 from ssdlm.evaluate.judge import MINILM, minilm_folder
 from ssdlm.storage.files import write_file
 from ssdlm.tokenizer import Tokenizer, load_tokenizer

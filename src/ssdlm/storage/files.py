@@ -16,6 +16,15 @@ JSON_KINDS = {list: "a list", str: "a string", bool: "true or false", type(None)
 """What JSON calls values that are neither objects nor numbers."""
 
 
+class JsonError(ValueError):
+    """Bytes that are not a JSON object."""
+
+    def __init__(self, message: str, problem: str):
+        super().__init__(message)
+        self.problem = problem
+        """What is wrong in a few words, for a reader that counts such lines and goes on."""
+
+
 def write_file(path: Path, writer: Callable[[Path], Any]) -> None:
     """Call `writer` with a temporary name beside `path`, then rename: all of a file or nothing.
 
@@ -57,21 +66,25 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def parse_object(raw: bytes, *, where: str, remedy: str) -> dict[str, Any]:
-    """Return the JSON object in some bytes, or raise a ValueError that says where it is wrong."""
+    """Return the JSON object in some bytes, or raise a JsonError that says where it is wrong."""
     try:
         value = json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise ValueError(f"{where} is not UTF-8 (byte {error.start}); save it as UTF-8") from None
+        message = f"{where} is not UTF-8 (byte {error.start}); save it as UTF-8"
+        raise JsonError(message, "not UTF-8") from None
     except json.JSONDecodeError as error:
         reason = f"{error.msg} at column {error.colno}"
-        raise ValueError(f"{where} is not JSON ({reason}); {remedy}") from None
+        raise JsonError(f"{where} is not JSON ({reason}); {remedy}", "not JSON") from None
     except RecursionError:
-        raise ValueError(f"{where} is not JSON (nested too deep); {remedy}") from None
+        message = f"{where} is not JSON (nested too deep); {remedy}"
+        raise JsonError(message, "not JSON") from None
     except ValueError:  # Python reads no integer of thousands of digits
-        raise ValueError(f"{where} contains a number of too many digits; {remedy}") from None
+        message = f"{where} contains a number of too many digits; {remedy}"
+        raise JsonError(message, "not JSON") from None
     if not isinstance(value, dict):
         kind = JSON_KINDS.get(type(value), "a number")
-        raise ValueError(f"{where} is {kind} and not a JSON object; {remedy}")
+        message = f"{where} is {kind} and not a JSON object; {remedy}"
+        raise JsonError(message, "not a JSON object")
     return value
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ssdlm.data.holdout import is_held_out
+from ssdlm.data.writer import is_held_out
 
 
 @pytest.mark.parametrize("holdout", [0.01, 0.1, 0.25, 0.37, 0.5, 0.9])
