@@ -1,4 +1,4 @@
-"""What every test stands on: shape checking on, one thread a worker, no network."""
+"""What every test stands on: shape checking on, one thread a worker unless told, no network."""
 
 import os
 from importlib import import_module
@@ -11,13 +11,13 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(SRC), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
 
 # A GPU machine may have neither; `make setup` always brings both.
 if find_spec("jaxtyping") and find_spec("beartype"):
@@ -28,6 +28,12 @@ if find_spec("jaxtyping") and find_spec("beartype"):
             "ssdlm.denoiser.kernels.normals"
         )  # Triton reads the source, which the hook changes
     install_import_hook("ssdlm", "beartype.beartype")
+
+
+@pytest.fixture(autouse=True)
+def same_numbers_in_every_run() -> None:
+    """Seed torch, so that a test draws the same whatever ran before it in its worker."""
+    torch.manual_seed(0)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -17,6 +17,8 @@ from ssdlm.data.prepare import prepare
 from tests.tiny import tokenizer
 
 WORDS = ["the", "river", "had", "been", "quiet", "for", "years", "and", "nobody", "knew", "why"]
+LIMIT = 900
+"""Seconds after which a process hangs, on the slowest and busiest of machines."""
 SMALL = ("D=16", "num_layers=1", "batch=4", "train.steps=12", "save_seconds=0", "save_every=4")
 """Overrides of `tiny` that make a step take milliseconds."""
 
@@ -54,7 +56,7 @@ def work(
     os.environ.update(environment or {})
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
     if bomb is not None:
         plant(*bomb)
     from ssdlm.train import configure, train
@@ -94,5 +96,5 @@ def run_together(
         own = {"RANK": rank, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": str(count)}
         processes.append(spawn(overrides, data, out, environment=shared | own, **options))
     for process in processes:
-        process.join(120)
+        process.join(LIMIT)
         assert process.exitcode == (-signal.SIGKILL if options.get("bomb") else 0)

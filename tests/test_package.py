@@ -18,7 +18,7 @@ def run_python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run this interpreter on the sources, as `PYTHONPATH=src python ...` does."""
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, *args]
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=900)
 
 
 def libraries_loaded(importtime: str) -> set[str]:

@@ -1,6 +1,7 @@
 """Who sees whom, told position by position."""
 
 import torch
+from tests.closeness import assert_close
 
 from ssdlm.denoiser.attention import (
     attend_both,
@@ -27,7 +28,7 @@ def test_attend_both_matches_plain():
     blocks = torch.tensor([0, 0, 1, 1, 1, 2])
     query, key, value = torch.randn(3, 2, 2, 12, 4).unbind(0)
     fast = attend_both(query, key, value, noisy_bias(blocks, torch.float32), len(blocks))
-    torch.testing.assert_close(fast, plain_attend_both(query, key, value, blocks))
+    assert_close(fast, plain_attend_both(query, key, value, blocks))
 
 
 def test_new_tokens_see_all_past_ones():
@@ -41,4 +42,6 @@ def test_rotated_products_depend_on_distance_alone():
     x, y = torch.randn(2, 1, 1, 1, 8).unbind(0)
     near = [rotate(v, rotation(torch.tensor([p]), 8)) for v, p in ((x, 3), (y, 7))]
     far = [rotate(v, rotation(torch.tensor([p]), 8)) for v, p in ((x, 103), (y, 107))]
-    torch.testing.assert_close((near[0] * near[1]).sum(), (far[0] * far[1]).sum())
+    products = near[0] * near[1]
+    # float32 angles of position 107 are right to 107 roundings.
+    assert_close(products.sum(), (far[0] * far[1]).sum(), roundings=256, size=products.abs().sum())

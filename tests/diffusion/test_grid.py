@@ -19,12 +19,14 @@ def test_a_warped_grid_spends_most_steps_where_tokens_are_decided():
     assert progress[0] == 0
     assert progress[-1] == 1
     assert (progress.diff() > 0).all()
-    assert ((progress >= 0.1) & (progress <= 0.62)).sum() == 40
+    assert ((progress > 0.0999) & (progress < 0.6201)).sum() == 40
 
 
 def test_a_window_much_wider_than_the_block_is_the_warped_grid():
     wide = Staggered(20, 1e9)(3).progress
-    torch.testing.assert_close(wide, Warped(20)(3).progress.unsqueeze(1).expand(21, 3))
+    torch.testing.assert_close(  # a window of 1e9 is not endless: what is left is 1e-9
+        wide, Warped(20)(3).progress.unsqueeze(1).expand(21, 3)
+    )
 
 
 @pytest.mark.parametrize("width", [0.5, 3.0, 25.0, 60.0])

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from tests import tiny
+from tests.closeness import NETWORK, assert_close
 
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser.block import BlockDenoiser
@@ -23,7 +24,7 @@ def test_perfect_logits_cost_nothing_and_uniform_ones_log_v():
 def test_the_papers_sum_is_b_times_the_authors_mean():
     logits, block = torch.randn(6, 5, tiny.V), TOKENS[:, :5]
     summed, averaged = (loss.block_loss(logits, block, reduction=r) for r in ("sum", "mean"))
-    assert summed.item() == pytest.approx(5 * averaged.item(), rel=1e-5)
+    assert_close(summed, 5 * averaged)
 
 
 def test_one_block_loss_is_its_parts():
@@ -35,7 +36,7 @@ def test_one_block_loss_is_its_parts():
     w_t = a**0.5 * simplex.to_logits(block, V=tiny.V, K=5.0) + (1 - a) ** 0.5 * 5.0 * z
     logits = denoiser.denoise(denoiser.prefill(context), w_t, torch.tensor(0.4))
     expected = -logits.log_softmax(-1).gather(-1, block.unsqueeze(-1)).mean()
-    assert got.item() == pytest.approx(expected.item(), rel=1e-4)
+    assert_close(got, expected, roundings=NETWORK)
 
 
 def test_context_lengths_are_uniform_from_one_to_l_minus_b():
@@ -75,7 +76,7 @@ def test_targets_reach_the_network_only_through_noise():
         w_0 = simplex.to_logits(block, V=tiny.V, K=5.0)
         w_t = loss.add_noise(w_0, end, K=5.0, z=z)
         outputs.append(denoiser.denoise(denoiser.prefill(TOKENS[:, :8]), w_t, torch.ones(6)))
-    assert torch.allclose(*outputs, atol=1e-5)
+    assert_close(*outputs, roundings=NETWORK)
 
 
 def blank_block(**settings):
@@ -116,8 +117,11 @@ def test_the_fast_loss_of_one_block_matches_the_plain_one(name, kind):
         value.backward()
         grads = [w.grad.clone() for w in denoiser.parameters() if w.grad is not None]
         results.append((value.detach(), grads))
-    for other in results[1:]:
-        torch.testing.assert_close(other, results[0], atol=1e-5, rtol=1e-4)
+    # Some gradients are sums of larger ones that cancel: no key's bias moves any softmax.
+    largest = max(grad.abs().max() for grad in results[0][1])
+    for value, grads in results[1:]:
+        assert_close(value, results[0][0], roundings=NETWORK)
+        assert_close(grads, results[0][1], roundings=NETWORK, size=largest)
     assert results[0][0] > 0
 
 

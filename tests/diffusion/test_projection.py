@@ -55,14 +55,23 @@ def test_the_nucleus_keeps_the_crossing_token():
         assert nucleus(logits, top_p)[0, 0, :size].all()
 
 
+def mass_before(logits):
+    """The probability of all tokens that are likelier than each."""
+    probs, ids = logits.double().softmax(-1).sort(-1, descending=True)
+    return torch.zeros_like(probs).scatter(-1, ids, probs.cumsum(-1) - probs)
+
+
 @pytest.mark.parametrize("top_p", [0.0, 0.2, 0.5, 0.9, 0.95, 0.99, 1.0])
 @pytest.mark.parametrize("scale", [0.1, 1.0, 8.0])
 def test_nucleus_without_sort_matches_nucleus_by_sort(top_p, scale):
     logits, _ = logits_and_u(V=2000, scale=scale)
     plain = nucleus_by_sort(logits, top_p)
-    assert torch.equal(nucleus(logits, top_p), plain)
+    at_the_edge = (mass_before(logits) - top_p).abs() < 1e-5  # there, rounding may decide
+    assert top_p == 1 or at_the_edge.sum() < 20
+    assert torch.equal(nucleus(logits, top_p) | at_the_edge, plain | at_the_edge)
     if 0 < top_p < 1:
-        assert torch.equal(nucleus_without_sort(logits, top_p), plain)
+        found = nucleus_without_sort(logits, top_p)
+        assert torch.equal(found | at_the_edge, plain | at_the_edge)
 
 
 def test_equal_probabilities_share_their_fate_without_a_sort():

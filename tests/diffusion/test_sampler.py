@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from tests import tiny
+from tests.closeness import NETWORK, assert_close
 
 from ssdlm.diffusion import schedule, simplex
 from ssdlm.diffusion.grid import Staggered, Uniform, at
@@ -71,7 +72,7 @@ def test_an_oracle_decodes_to_its_target_exactly(project, rule, plan, returns):
     written = torch.cat([step.tokens for step in steps if step.is_last], 1)
     assert torch.equal(written, target[:, 4:])
     w_0 = next(step.w_t for step in steps if step.is_last)
-    assert torch.allclose(w_0, simplex.to_logits(target[:, 4:9], V=V, K=K), atol=1e-4)
+    assert_close(w_0, simplex.to_logits(target[:, 4:9], V=V, K=K))
 
 
 def test_a_block_takes_t_calls_from_t_to_zero():
@@ -95,7 +96,7 @@ def test_the_papers_step_is_eq_18():
     w_hat = simplex.to_logits(ids, V=V, K=K)
     for t in (10, 5, 1):
         expected = add_noise(w_hat, schedule.alpha_bar(10)[t - 1], K=K, z=z)
-        assert torch.allclose(Renoise(0.0)(w_t, w_hat, grid=grid, t=t, K=K, z=z), expected)
+        assert_close(Renoise(0.0)(w_t, w_hat, grid=grid, t=t, K=K, z=z), expected)
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.3, 1.0, "adaptive"])
@@ -125,7 +126,7 @@ def test_rho_one_moves_the_evidence_as_brownian_motion_with_drift():
     moved = kept + 4 * d * (snr_next - rho * snr) - 2 * (snr_next - rho * snr)
     w_next = moved * K * (1 - b) / (2 * b.sqrt())
     rule = Renoise(rho)(w_t, w_hat, grid=grid, t=t, K=K, z=torch.zeros_like(w_t))
-    assert torch.allclose(rule, w_next.float(), atol=1e-4)
+    assert_close(rule, w_next.float())
 
 
 def test_ddpm_infers_the_noise_it_keeps():
@@ -134,7 +135,7 @@ def test_ddpm_infers_the_noise_it_keeps():
     w_t = add_noise(w_0, grid.alpha_bar[6], K=K, z=z)
     expected = add_noise(w_0, grid.alpha_bar[5], K=K, z=z)
     moved = Ddpm(simplified=True)(w_t, w_0, grid=grid, t=6, K=K, z=torch.zeros_like(z))
-    assert torch.allclose(moved, expected, atol=1e-4)
+    assert_close(moved, expected)
 
 
 def test_levels_of_their_own_equal_one_shared_level():
@@ -157,7 +158,7 @@ def test_levels_of_their_own_equal_one_shared_level():
             ).logits
             for plan in (shared, each)
         ]
-        assert torch.allclose(*texts, atol=1e-3)
+        assert_close(*texts, roundings=NETWORK)
 
 
 def test_end_of_text_stops_when_every_row_has_ended():
@@ -284,10 +285,10 @@ def test_looking_at_windows_matches_looking_at_whole_blocks(plan, rule, returns)
     )
     assert any(step.logits.shape[1] < 6 for step in steps) == isinstance(plan, Staggered)
     for step, twin in zip(steps, twins, strict=True):
-        assert torch.allclose(step.logits, twin.logits[:, step.at], atol=1e-4)
+        assert_close(step.logits, twin.logits[:, step.at], roundings=NETWORK)
         assert torch.equal(step.tokens[:, : step.at.stop], twin.tokens[:, : step.at.stop])
     assert torch.equal(steps[-1].tokens, twins[-1].tokens)
-    assert torch.allclose(steps[-1].w_t, twins[-1].w_t, atol=1e-4)
+    assert_close(steps[-1].w_t, twins[-1].w_t, roundings=NETWORK)
 
 
 def test_rows_that_share_windows_are_independent_to_the_last_bit():
@@ -329,7 +330,7 @@ def test_each_step_rule_is_its_equation(t):
         Ddpm(simplified=True): before**0.5 * w_hat + inferred,
     }
     for rule, expected in wanted.items():
-        assert torch.allclose(rule(w_t, w_hat, grid=levels, t=t, K=K, z=z), expected, atol=1e-5)
+        assert_close(rule(w_t, w_hat, grid=levels, t=t, K=K, z=z), expected)
 
 
 def evidence(w_t, progress):

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from tests import tiny
+from tests.closeness import NETWORK, assert_close
 
 from ssdlm import SSDLM, DecodeConfig
 from ssdlm.diffusion import likelihood
@@ -36,7 +37,7 @@ def test_a_texts_nll_is_the_mean_over_its_own_tokens(model):
         log_probs = denoiser.next_logits(nothing, before)[0, -1].log_softmax(-1)
         surprises.append(-log_probs[token].item())
     expected = sum(surprises) / len(tokens)
-    assert likelihood.text_nll(denoiser, context, tokens) == pytest.approx(expected, rel=1e-4)
+    assert_close(likelihood.text_nll(denoiser, context, tokens), expected, roundings=NETWORK)
 
 
 def test_a_text_of_no_tokens_is_the_last_to_be_chosen(model):

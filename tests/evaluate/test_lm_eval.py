@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests import tiny
+from tests.closeness import NETWORK, assert_close
 
 from ssdlm import SSDLM, DecodeConfig
 from ssdlm.config import BlockConfig
@@ -77,7 +78,7 @@ def test_the_exact_likelihood_is_the_context_streams_own(open_model):
         nll = likelihood.next_token_nll(model.denoiser, ids)[0]
         spaces = len(context) - len(context.rstrip())
         scored = nll[-len(continuation) - spaces :]
-        assert log_prob == pytest.approx(-float(scored.sum()), rel=1e-5)
+        assert_close(log_prob, -float(scored.sum()), roundings=NETWORK)
         assert is_greedy is False
 
 
@@ -111,7 +112,7 @@ def test_the_bound_is_that_of_the_blocks_with_draws_that_all_texts_share(open_mo
             rule = likelihood.gauss_legendre(3)
             total -= float(likelihood.bound(measure, likelihood.parallel(), rule).sum()) / 2
     ((_, score),) = scorer.scores([(context, continuation)])
-    assert score.log_prob == pytest.approx(total, rel=1e-6)
+    assert_close(score.log_prob, total, roundings=NETWORK)
     assert scorer.bound(context, continuation) == score.log_prob
 
 
@@ -123,8 +124,9 @@ def test_a_whole_text_is_the_sum_of_its_pieces(open_model, options):
     assert [token for _, piece in pieces for token in piece] == lm.scorer.tokenizer.encode(text)
     assert {len(piece) for _, piece in pieces[:-1]} == {4}
     whole, short = lm.loglikelihood_rolling(requests((text,), ("it",)))
-    assert whole == pytest.approx(sum(s.log_prob for _, s in lm.scorer.scores(pieces)), rel=1e-5)
-    assert short == pytest.approx(lm.loglikelihood(requests(("", "it")))[0][0], rel=1e-5)
+    expected = sum(score.log_prob for _, score in lm.scorer.scores(pieces))
+    assert_close(whole, expected, roundings=NETWORK)
+    assert_close(short, lm.loglikelihood(requests(("", "it")))[0][0], roundings=NETWORK)
 
 
 def test_an_encoder_answers_by_the_bound_alone(open_model):
@@ -195,7 +197,7 @@ def test_bad_settings_are_refused(open_model):
 def test_old_context_is_dropped_where_there_is_no_room(open_model):
     lm = open_model(max_length=6)
     long, short = lm.loglikelihood(requests(("where is the cat", "s"), ("e cat", "s")))
-    assert long[0] == pytest.approx(short[0], rel=1e-5)
+    assert_close(long[0], short[0], roundings=NETWORK)
 
 
 def test_without_lm_eval_the_extra_is_named(monkeypatch):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tests.closeness import NETWORK, assert_close
 from tests.evaluate.tiny_judge import hearing, save_judge
 
 from ssdlm.evaluate import mauve as module
@@ -59,7 +60,7 @@ def test_features_in_a_batch_match_those_alone(judge, encoder):
     for model in (judge, encoder):
         together, _ = features(some, model)
         alone = np.concatenate([features([text], model)[0] for text in some])
-        np.testing.assert_allclose(together, alone, atol=1e-5)
+        assert_close(together, alone, roundings=NETWORK)
 
 
 def test_a_model_gives_its_last_token_and_minilm_the_mean(judge, encoder):
@@ -70,8 +71,8 @@ def test_a_model_gives_its_last_token_and_minilm_the_mean(judge, encoder):
     ids = torch.tensor(encoder.encode(["abc"]))
     with torch.no_grad():
         states = encoder.model(input_ids=ids).last_hidden_state[0]
-    np.testing.assert_allclose(last[0], states[-1], atol=1e-5)
-    np.testing.assert_allclose(mean[0], states.mean(0), atol=1e-5)
+    assert_close(last[0], states[-1], roundings=NETWORK)
+    assert_close(mean[0], states.mean(0), roundings=NETWORK)
     states = torch.tensor([[[1.0], [3.0], [9.0]]])
     mask = torch.tensor([[1, 1, 0]])
     assert pool_states(states, mask, mean=False).tolist() == [[3.0]]
@@ -82,7 +83,7 @@ def test_texts_are_cut_at_the_authors_length_and_counted(judge, monkeypatch):
     monkeypatch.setattr(module, "MAX_TEXT_TOKENS", 5)
     cut, number = features(["abcdefgh", "abc"], judge)
     whole, _ = features(["abcde", "abc"], judge)
-    np.testing.assert_allclose(cut, whole, atol=1e-6)
+    assert_close(cut, whole, roundings=NETWORK)
     assert number == 1
 
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from tests.closeness import NETWORK, assert_close
 from tests.evaluate.tiny_judge import MAX_LEN, hearing, save_judge
 
 from ssdlm.evaluate import perplexity
@@ -49,7 +50,7 @@ def test_batched_matches_one_by_one(judge):
         prompt_nll, prompt_tokens = one_by_one(judge, pool.prompt)
         for sample in pool.samples:
             nll, tokens = one_by_one(judge, pool.prompt + sample.text)
-            assert found.nll[row] == pytest.approx(nll - prompt_nll, abs=1e-3)
+            assert_close(float(found.nll[row]), nll - prompt_nll, roundings=NETWORK, size=nll)
             assert found.tokens[row] == tokens - prompt_tokens
             row += 1
     assert row == len(found.nll)
@@ -59,7 +60,7 @@ def test_batch_size_changes_nothing(judge, monkeypatch):
     together = surprise(TEXTS, judge)
     monkeypatch.setattr(perplexity, "TOKENS_A_BATCH", {"cpu": 1})
     alone = surprise(TEXTS, judge)
-    np.testing.assert_allclose(together.nll, alone.nll, atol=1e-4)
+    assert_close(together.nll.tolist(), alone.nll.tolist(), roundings=NETWORK)
     assert together.tokens.tolist() == alone.tokens.tolist()
 
 
@@ -69,13 +70,13 @@ def test_a_boundary_torn_by_retokenising_is_counted_as_the_authors_do(judge):
     assert found.tokens.tolist() == [1]
     whole, _ = one_by_one(judge, "world")
     prompt, _ = one_by_one(judge, "wor")
-    assert found.nll[0] == pytest.approx(whole - prompt, abs=1e-3)
+    assert_close(float(found.nll[0]), whole - prompt, roundings=NETWORK, size=whole)
 
 
 def test_an_empty_prompt_leaves_the_first_token_unscored(judge):
     found = surprise(pools_of([("", ["abc"])]), judge)
     assert found.tokens.tolist() == [2]
-    assert found.nll[0] == pytest.approx(one_by_one(judge, "abc")[0], abs=1e-3)
+    assert_close(float(found.nll[0]), one_by_one(judge, "abc")[0], roundings=NETWORK)
 
 
 def test_a_text_longer_than_the_judge_reads_is_refused_not_cut(judge):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from tests import tiny
+from tests.closeness import NETWORK, assert_close
 
 from ssdlm import SSDLM
 from ssdlm.config import BlockConfig, DecodeConfig
@@ -40,7 +41,7 @@ def test_the_nudge_is_lam_times_the_gradient_of_eq_23():
     moved = guided(denoiser, likes(7), 2.0).denoise(cache, w_t, torch.tensor(0.5))
     by_hand = -bare.softmax(-1)
     by_hand[..., 7] += 1
-    assert torch.allclose(moved - bare, 2.0 * by_hand, atol=1e-5)
+    assert_close(moved, bare + 2.0 * by_hand, roundings=NETWORK)
     assert (likes(7)(cache.context, moved) > likes(7)(cache.context, bare)).all()
 
 
@@ -62,13 +63,11 @@ def test_a_mean_divides_lam_by_the_rows_and_a_sum_does_not():
     bare = denoiser.denoise(cache, w_t, progress)
     summed = guided(denoiser, likes(7), 6.0, "sum").denoise(cache, w_t, progress) - bare
     averaged = guided(denoiser, likes(7), 6.0, "mean").denoise(cache, w_t, progress) - bare
-    assert torch.allclose(summed, 3 * averaged, atol=1e-5)
+    assert_close(summed, 3 * averaged, roundings=NETWORK, size=bare.abs().max())
     alone = guided(denoiser, likes(7), 6.0).denoise(
         denoiser.prefill(cache.context[:1]), w_t[:1], progress
     )
-    assert torch.equal(alone[0], (bare + summed)[0]) or torch.allclose(
-        alone[0], bare[0] + summed[0], atol=1e-6
-    )
+    assert_close(alone[0], bare[0] + summed[0], roundings=NETWORK)
 
 
 def test_guides_compose_by_weight():
@@ -80,7 +79,8 @@ def test_guides_compose_by_weight():
         return guided(denoiser, log_prob, lam).denoise(cache, w_t, progress) - bare
 
     both = nudge(weighted((likes(7), 2.0), (likes(9), -1.0)), 1.0)
-    assert torch.allclose(both, nudge(likes(7), 2.0) + nudge(likes(9), -1.0), atol=1e-5)
+    apart = nudge(likes(7), 2.0) + nudge(likes(9), -1.0)
+    assert_close(both, apart, roundings=NETWORK, size=bare.abs().max())
 
 
 def test_a_guided_denoiser_can_be_guided_again():
@@ -115,7 +115,7 @@ def test_in_the_simplex_a_token_is_nudged_by_what_it_adds():
     )
     worth = torch.linspace(-1, 1, tiny.V)
     by_hand = worth - (bare.softmax(-1) * worth).sum(-1, keepdim=True)
-    assert torch.allclose(moved - bare, 3.0 * by_hand, atol=1e-3)
+    assert_close(moved, bare + 3.0 * by_hand, roundings=4 * NETWORK)
 
 
 def test_a_small_step_in_the_simplex_is_bayes_rule():
@@ -126,7 +126,7 @@ def test_a_small_step_in_the_simplex_is_bayes_rule():
                      gradient="simplex")  # fmt: skip
     moved = wrapped.nudged(torch.zeros(1, 1, dtype=torch.long), logits, torch.tensor(0.5))
     exact = (logits.softmax(-1) * worth.exp()).log()
-    assert torch.allclose(moved.log_softmax(-1), exact.log_softmax(-1), atol=1e-5)
+    assert_close(moved.log_softmax(-1), exact.log_softmax(-1), roundings=NETWORK)
 
 
 def test_only_what_stands_out_is_nudged_and_by_no_more_than_lam():
@@ -134,7 +134,7 @@ def test_only_what_stands_out_is_nudged_and_by_no_more_than_lam():
     kept = outstanding(gain, 1.0)
     assert (kept != 0).flatten().tolist() == [False] * 5 + [True, True] + [False] * 3
     spread = (gain - gain.mean()).square().mean().sqrt()
-    assert torch.allclose(kept[0, 0, 5], (3.0 - gain.mean()) / spread - 1)
+    assert_close(kept[0, 0, 5], (3.0 - gain.mean()) / spread - 1, size=3.0)
     assert kept[0, 0, 6] == -1.0
     assert torch.allclose(outstanding(1e-4 * gain + 3, 1.0), kept, atol=1e-2)
     assert not outstanding(torch.zeros(1, 2, 5), 2.0).any()
@@ -207,7 +207,7 @@ def test_in_a_window_the_classifier_reads_what_is_decided_and_what_moves():
     assert {shown for _, shown in seen} == {2}
     by_hand = -bare.softmax(-1)
     by_hand[..., 3] += 1
-    assert torch.allclose(moved - bare, 2.0 * by_hand, atol=1e-5)
+    assert_close(moved, bare + 2.0 * by_hand, roundings=NETWORK)
 
 
 def test_a_guide_of_windows_is_a_denoiser_of_windows():

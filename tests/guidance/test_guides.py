@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from tests import tiny
+from tests.closeness import NETWORK, assert_close
 
 from ssdlm import SSDLM
 from ssdlm import guidance as guides
@@ -40,7 +41,7 @@ def test_a_certain_simplex_is_read_as_its_tokens(folder, sees, special, ids):
     guide = classifier_guide(folder, "positive", sees=sees, has_special_tokens=special)
     got = guide.fit(V=tiny.V)(CONTEXT, one_hot(BLOCK))
     scores = guide.classifier(torch.tensor([ids])).logits.log_softmax(-1)
-    assert torch.allclose(got, scores[:, 2], atol=1e-5)
+    assert_close(got, scores[:, 2], roundings=NETWORK)
 
 
 def test_log_prob_has_a_gradient_in_every_row(folder):
@@ -54,7 +55,7 @@ def test_a_long_text_keeps_its_latest_part(folder):
     guide = classifier_guide(folder, "positive").fit(V=tiny.V)
     context = torch.randint(tiny.V, (1, 200), generator=torch.Generator().manual_seed(0))
     cut = guide(context[:, -60:], one_hot(BLOCK))
-    assert torch.allclose(guide(context, one_hot(BLOCK)), cut, atol=1e-5)
+    assert_close(guide(context, one_hot(BLOCK)), cut, roundings=NETWORK)
 
 
 def test_labels_go_by_name_or_number(folder):
@@ -106,7 +107,7 @@ def test_a_nested_vocabulary_reads_the_classifiers_own_rows(folder, tmp_path):
     wide[:, :, order] = logits
     whole = guide.fit(V=tiny.V, token_strings=strings, end_of_text=63)
     got = fitted(torch.tensor([[3, 4, 5]]), logits)
-    assert torch.allclose(got, whole(CONTEXT, wide), atol=1e-5)
+    assert_close(got, whole(CONTEXT, wide), roundings=NETWORK)
 
 
 def test_a_table_longer_than_its_vocabulary_is_padded(tmp_path):
@@ -262,7 +263,7 @@ def test_a_decoder_without_padding_reads_several_rows_as_each_alone(tmp_path):
     fitted, block = guide.fit(V=tiny.V), torch.tensor([[8, 9], [10, 11]])
     both = fitted(CONTEXT.expand(2, -1), one_hot(block))
     alone = [fitted(CONTEXT, one_hot(row[None])) for row in block]
-    assert torch.allclose(both, torch.cat(alone), atol=1e-6)
+    assert_close(both, torch.cat(alone), roundings=NETWORK)
 
 
 @pytest.mark.parametrize("told", [-1, 1e9])
@@ -295,8 +296,9 @@ def test_avoiding_a_label_is_seeking_all_others(folder):
     def chance(text):
         return load_guide(f"{folder}{text}").fit(V=tiny.V)(context, logits).exp()
 
-    assert torch.allclose(chance("!=positive"), 1 - chance("=positive"), atol=1e-5)
-    assert torch.allclose(chance("!=positive"), chance("=negative") + chance("=neutral"))
+    assert_close(chance("!=positive"), 1 - chance("=positive"), roundings=NETWORK, size=1.0)
+    others = chance("=negative") + chance("=neutral")
+    assert_close(chance("!=positive"), others, roundings=NETWORK, size=1.0)
 
 
 def test_avoiding_keeps_its_gradient_where_the_label_is_certain(folder):

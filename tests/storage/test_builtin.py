@@ -51,7 +51,7 @@ def standing(stocked, monkeypatch):
 def run_python(*arguments: object) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
 
 
 def test_the_built_in_model_opens_by_name(standing):

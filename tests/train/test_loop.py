@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests import tiny
-from tests.processes import SMALL, make_store, run_together, spawn
+from tests.processes import LIMIT, SMALL, make_store, run_together, spawn
 
 from ssdlm.api import SSDLM
 from ssdlm.config import EncoderConfig
@@ -156,7 +156,7 @@ def test_two_processes_give_the_losses_of_one(store, tmp_path, setting):
     settings = [*SMALL, "ema=0.9", "micro_batch=1", "context_share=0.3", setting]
     alone = spawn(settings, [store], tmp_path / "one")
     run_together(settings, [store], tmp_path / "two", count=2)
-    alone.join(120)
+    alone.join(LIMIT)
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-4)
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     assert all(torch.allclose(one[name], two[name], atol=1e-3) for name in one)

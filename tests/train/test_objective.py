@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests import tiny
+from tests.closeness import NETWORK, assert_close
 
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser.block import BlockDenoiser
@@ -61,7 +62,7 @@ def test_stratified_levels_cover_the_range_evenly_in_every_step():
 def test_the_papers_levels_are_whole_steps_one_a_block():
     levels = SETTINGS["paper"].draw(examples(), block_index(LENGTH, B=B))
     steps = levels * 50
-    assert torch.allclose(steps, steps.round(), atol=1e-4)
+    assert_close(steps, steps.round())
     assert (levels.unflatten(1, (-1, B)).std(-1) == 0).all()
 
 
@@ -88,8 +89,8 @@ def losses_in_parts(objective, whole: Examples, size: int) -> torch.Tensor:
 def test_the_loss_of_one_block_does_not_depend_on_how_the_batch_is_cut():
     objective = OneBlock(tiny.encoder(), SETTINGS["paper"], share_c=2)
     found = [losses_in_parts(objective, examples(), size) for size in (COUNT, 8, 5)]
-    assert torch.allclose(found[0], found[1], atol=1e-5)
-    assert torch.allclose(found[0], found[2], atol=1e-5)
+    assert_close(found[0], found[1], roundings=NETWORK)
+    assert_close(found[0], found[2], roundings=NETWORK)
     assert found[0][0] > 0
 
 
@@ -98,7 +99,7 @@ def test_the_loss_of_all_blocks_does_not_depend_on_how_the_batch_is_cut():
     denoiser = BlockDenoiser(BlockConfig(V=tiny.V, D=16, num_layers=1, num_heads=2, B=B))
     objective = AllBlocks(denoiser, SETTINGS["mixed"])
     found = [losses_in_parts(objective, examples(), size) for size in (COUNT, 5)]
-    assert torch.allclose(found[0], found[1], atol=1e-5)
+    assert_close(found[0], found[1], roundings=NETWORK)
 
 
 def test_a_twin_learns_the_next_token_and_noises_nothing(monkeypatch):
@@ -119,8 +120,8 @@ def test_a_twin_learns_the_next_token_and_noises_nothing(monkeypatch):
     for name in ("noised", "streams", "soft_words"):
         monkeypatch.delattr(BlockDenoiser, name)
     losses = AllBlocks(alone, SETTINGS["band"])(examples())
-    torch.testing.assert_close(losses.next_token, whole.next_token)
-    torch.testing.assert_close(losses.total, whole.next_token)
+    assert_close(losses.next_token, whole.next_token, roundings=NETWORK)
+    assert_close(losses.total, whole.next_token, roundings=NETWORK)
     losses.total.backward()
     idle = {name for name, weight in alone.named_parameters() if weight.grad is None}
     assert idle == {"start", "simplex_embed", "time_embed"}
@@ -148,7 +149,7 @@ def test_self_conditioning_is_trained_in_every_other_step():
         objective(examples(step_seed=step_seed)).total.backward()
         assert (denoiser.self_embed.grad is not None) == is_trained
     found = [losses_in_parts(objective, examples(step_seed=8), size) for size in (COUNT, 5)]
-    assert torch.allclose(found[0], found[1], atol=1e-5)
+    assert_close(found[0], found[1], roundings=NETWORK)
 
 
 def test_fused_uniforms_match_the_plain_ones():
@@ -165,7 +166,7 @@ def test_fused_normals_match_the_plain_ones():
         torch.bfloat16
     )
     plain = noise.normal(seeds, block=NOISE, step=0, B=3, V=14)
-    assert torch.equal(four[..., :14], plain.bfloat16())
+    assert_close(four[..., :14], plain.bfloat16(), roundings=1)
 
 
 @pytest.mark.gpu

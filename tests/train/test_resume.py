@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.processes import SMALL, make_store, spawn
+from tests.processes import LIMIT, SMALL, make_store, spawn
 
 from ssdlm.storage import files
 from ssdlm.train import configure, train
@@ -42,7 +42,7 @@ def whole(store, tmp_path_factory) -> Path:
 
 
 def finish(process) -> None:
-    process.join(120)
+    process.join(LIMIT)
     assert process.exitcode == 0
 
 
@@ -64,7 +64,7 @@ def test_a_run_killed_at_every_kind_of_moment_logs_the_same_losses_bit_for_bit(
     out = tmp_path / "run"
     for bomb in BOMBS:
         process = spawn(SETTINGS, [store], out, bomb=bomb)
-        process.join(120)
+        process.join(LIMIT)
         assert process.exitcode == -signal.SIGKILL, bomb
     finish(spawn(SETTINGS, [store], out))
     assert losses(out) == losses(whole)
@@ -78,7 +78,7 @@ def test_a_run_killed_from_outside_logs_the_same_losses_bit_for_bit(store, whole
         while process.is_alive() and num_lines(out) < lines:
             time.sleep(0.001)
         process.kill()
-        process.join(120)
+        process.join(LIMIT)
     finish(spawn(SETTINGS, [store], out))
     assert losses(out) == losses(whole)
     assert same_weights(out, whole)
@@ -91,7 +91,7 @@ def num_lines(out: Path) -> int:
 
 def test_a_line_that_was_cut_off_is_written_anew(store, whole, tmp_path):
     out = tmp_path / "run"
-    spawn(SETTINGS, [store], out, bomb=("ssdlm.train.loop:optimise", 7)).join(120)
+    spawn(SETTINGS, [store], out, bomb=("ssdlm.train.loop:optimise", 7)).join(LIMIT)
     with open(out / "log.jsonl", "a", encoding="utf-8") as log:
         log.write('{"step": 7, "lo')
     finish(spawn(SETTINGS, [store], out))
@@ -100,7 +100,7 @@ def test_a_line_that_was_cut_off_is_written_anew(store, whole, tmp_path):
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(store, whole, tmp_path):
     out = tmp_path / "run"
-    spawn(SETTINGS, [store], out, bomb=("ssdlm.train.loop:optimise", 11)).join(120)
+    spawn(SETTINGS, [store], out, bomb=("ssdlm.train.loop:optimise", 11)).join(LIMIT)
     weights = out / "checkpoints" / "step-8" / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1

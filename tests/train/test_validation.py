@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from tests import tiny
+from tests.closeness import NETWORK, assert_close
 
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser.block import BlockDenoiser
@@ -43,7 +44,7 @@ def test_sums_over_parts_add_up_to_the_whole(make):
     denoiser = make()
     whole = measure(denoiser, ROWS, SEEDS, points=3)
     parts = sum(measure(denoiser, ROWS[i::2], SEEDS[i::2], points=3) for i in range(2))
-    assert torch.allclose(whole, parts, rtol=1e-5)
+    assert_close(whole, parts, roundings=NETWORK)
 
 
 def test_no_rows_give_sums_of_zero():
