@@ -31,7 +31,7 @@ class Toy:
         files = [f"--prompts={length}={self.prompts[length]}" for length in lengths]
         sizes = f"lengths={','.join(map(str, lengths))}"
         models = [f"--model=ours={self.ours}", f"--model=paper={self.paper}"]
-        models += [f"--model=twin={self.ours}", f"--model=builtin={self.ours}"]
+        models += [f"--model=autoregressive={self.ours}", f"--model=builtin={self.ours}"]
         return ["--scale", "toy", "--set", f"judge={self.judge}", sizes, *files, *models]
 
 

@@ -6,11 +6,12 @@ import json
 import shutil
 
 import pytest
+from tests import tiny
 from tests.processes import make_store
 
 from ssdlm import cli
 from ssdlm.data.shards import TokenStore
-from ssdlm.reproduce.prompts import make_prompts, shares
+from ssdlm.reproduce.prompts import make_prompts, shares, split_window
 from ssdlm.tokenizer import load_tokenizer
 
 
@@ -90,3 +91,15 @@ def test_what_cannot_be_made_is_refused(stores, tmp_path):
 
 def test_shares_add_up():
     assert shares(10, 3) == [4, 3, 3] and shares(2, 3) == [1, 1, 0]
+
+
+def test_a_window_is_prompt_and_gold_unless_text_cannot_hold_it():
+    tokenizer = tiny.tokenizer()
+    assert split_window(tokenizer, tokenizer.encode("abcdef"), 3) == {
+        "prompt": "abc",
+        "gold": "def",
+        "gold_tokens": tokenizer.encode("def"),
+    }
+    end = tokenizer.end_of_text
+    assert split_window(tokenizer, [end, *tokenizer.encode("abcde")], 3) is not None
+    assert split_window(tokenizer, tokenizer.encode("abc   "), 3) is None

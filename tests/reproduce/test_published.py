@@ -2,17 +2,14 @@
 
 import pytest
 
-from ssdlm.reproduce import published
 from ssdlm.reproduce.published import CONTROLLED, STORIES, UNCONSTRAINED, rows
+from ssdlm.reproduce.table import is_percent
 
 
 def test_figures_are_fractions_under_our_names():
     best = rows(UNCONSTRAINED, 50)[4]
-    assert (best.source, best.model, best.setting) == (
-        "tab:main_result",
-        "SSD-LM",
-        "sampling p 0.99, T 1000",
-    )
+    assert best.facts["source"] == "tab:main_result"
+    assert best.label == "[paper] SSD-LM, sampling p 0.99, T 1000"
     expected = {"mauve": 0.9789, "ppl_micro": 30.68, "delta_log_ppl": 0.54, "dist-1": 0.6899}
     expected |= {"dist-2": 0.926, "dist-3": 0.9294, "zipf": 1.01, "rep": 0.0016}
     assert best.values == pytest.approx(expected)
@@ -29,7 +26,7 @@ def test_every_table_has_all_its_rows(printed, length, count):
     assert len(found) == count
     for row in found:
         for name, value in row.values.items():
-            assert value <= 1 or name not in published.PERCENT
+            assert value <= 1 or not is_percent(name)
 
 
 def test_delta_log_ppl_follows_from_the_perplexities():
@@ -44,5 +41,5 @@ def test_delta_log_ppl_follows_from_the_perplexities():
 
 def test_what_the_paper_leaves_out_is_left_out():
     pplm = rows(CONTROLLED, 50)[1]
-    assert pplm.model == "PPLM" and "dist-1" not in pplm.values
+    assert pplm.label == "[paper] PPLM, customised classifier" and "dist-1" not in pplm.values
     assert pplm.values["control_internal"] == pytest.approx(0.736)

@@ -12,10 +12,11 @@ import pytest
 
 from ssdlm import cli
 from ssdlm.evaluate import mauve, perplexity
-from ssdlm.reproduce import generation, measurement, run, table1
-from ssdlm.reproduce.experiment import Finding, Findings, Order, find, named
+from ssdlm.reproduce import generation, measurement, table1
+from ssdlm.reproduce.experiment import Experiment, Result, Results, read_results
+from ssdlm.reproduce.run import by_name, checked, models_by_role
 from ssdlm.reproduce.scale import scale_of
-from ssdlm.reproduce.setting import Cell, Diffusion, Given, Gold
+from ssdlm.reproduce.setting import Diffusion, Given, Gold, Setting
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*clustering")
 
@@ -45,7 +46,7 @@ def test_writing_needs_no_library_of_the_judges(table, toy, tmp_path, monkeypatc
     for name in [name for name in sys.modules if name.startswith("ssdlm.evaluate")]:
         monkeypatch.delitem(sys.modules, name)
     arguments = [*toy.arguments(3), "--out", str(tmp_path), "--stage", "generate"]
-    only = ["--only", "3/ours/own", "--only", "3/twin/top_p*"]
+    only = ["--only", "3/ours/own", "--only", "3/autoregressive/top_p*"]
     assert cli.main(["reproduce", table, *arguments, *only]) == 0
     assert (tmp_path / "cells/3/ours/own/generations.jsonl").exists()
     loaded = {name for name in sys.modules if name.startswith("ssdlm.evaluate")}
@@ -57,8 +58,8 @@ def test_table1_has_a_row_for_every_setting_and_a_figure_from_every_report(done)
     rows = {row["label"]: row for row in values["tables"]["6"]}
     assert list(rows) == [
         "Gold continuation",
-        "twin, top_p 0.9",
-        "twin, typical_p 0.95",
+        "autoregressive, top_p 0.9",
+        "autoregressive, typical_p 0.95",
         "the paper's recipe, greedy p0 T2",
         "the paper's recipe, sampling p0.9 T2",
         "the paper's recipe, multi_hot p0.9 T2",
@@ -80,7 +81,7 @@ def test_table1_has_a_row_for_every_setting_and_a_figure_from_every_report(done)
 def test_a_samplers_row_is_the_mean_and_spread_of_its_seeds(done):
     values = json.loads((done / "table1.json").read_text())["tables"]["6"][1]
     seeds = [
-        json.loads((done / f"cells/6/twin/top_p-0.9/seed-{seed}/report.json").read_text())
+        json.loads((done / f"cells/6/autoregressive/top_p-0.9/seed-{seed}/report.json").read_text())
         for seed in (1, 2)
     ]
     one, two = (report["metrics"]["ppl_micro"] for report in seeds)
@@ -130,7 +131,7 @@ def test_what_is_done_is_not_done_again(done, toy, monkeypatch):
 def test_what_was_read_elsewhere_gives_the_same_report_and_is_not_read_again(
     done, toy, tmp_path, monkeypatch
 ):
-    cell = "6/twin/top_p-0.9/seed-1"
+    cell = "6/autoregressive/top_p-0.9/seed-1"
     shutil.copytree(done / "cells" / cell, tmp_path / "cells" / cell)
     plain = json.loads((tmp_path / "cells" / cell / "report.json").read_text())
     for name in ("report.json", "measured.json"):
@@ -221,14 +222,32 @@ def test_a_page_names_who_judged_and_refuses_texts_of_other_options(done, toy, t
 
 def test_a_row_of_some_seeds_says_so(done, toy, tmp_path):
     shutil.copytree(
-        done / "cells/6/twin/top_p-0.9/seed-1", tmp_path / "cells/6/twin/top_p-0.9/seed-1"
+        done / "cells/6/autoregressive/top_p-0.9/seed-1",
+        tmp_path / "cells/6/autoregressive/top_p-0.9/seed-1",
     )
     words = [*toy.arguments(6), "--out", str(tmp_path), "--stage", "page"]
     assert cli.main(["reproduce", "table1", *words]) == 0
-    assert "| twin, top_p 0.9 (1 of 2 seeds) |" in (tmp_path / "table1.md").read_text()
+    assert "| autoregressive, top_p 0.9 (1 of 2 seeds) |" in (tmp_path / "table1.md").read_text()
 
 
-def test_a_cell_is_written_by_one_process_at_a_time(toy, tmp_path, capsys):
+def test_a_role_may_have_its_former_name_and_its_folders_are_found(
+    done, toy, tmp_path, monkeypatch, capsys
+):
+    shutil.copytree(done / "cells/6/autoregressive", tmp_path / "cells/6/twin")
+    texts = {path: path.read_bytes() for path in tmp_path.rglob("generations.jsonl")}
+    monkeypatch.setattr(generation, "generate_file", refuse)
+    monkeypatch.setattr(measurement, "evaluate", refuse)
+    words = [*toy.arguments(6), "--out", str(tmp_path)]
+    former = [word.replace("=autoregressive=", "=twin=") for word in words]
+    for given, only in ((words, "6/autoregressive/*"), (former, "6/twin/*")):
+        assert cli.main(["reproduce", "table1", *given, "--only", only]) == 0
+        assert "| autoregressive, top_p 0.9 |" in (tmp_path / "table1.md").read_text()
+    assert {path: path.read_bytes() for path in tmp_path.rglob("generations.jsonl")} == texts
+    assert cli.main(["reproduce", "table1", *words, "--model", f"twin={toy.ours}"]) == 2
+    assert "model autoregressive is given twice, under two names" in capsys.readouterr().err
+
+
+def test_a_setting_is_written_by_one_process_at_a_time(toy, tmp_path, capsys):
     fcntl = pytest.importorskip("fcntl")
     words = [*toy.arguments(6), "--out", str(tmp_path), "--only", "6/ours/own"]
     part = tmp_path / "cells/6/ours/own/generations.jsonl.part"
@@ -247,7 +266,7 @@ def test_a_cell_is_written_by_one_process_at_a_time(toy, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--only", "6/theirs"], "no cell of table1 is named 6/theirs; there are 6/gold"),
+        (["--only", "6/theirs"], "no setting of table1 is named 6/theirs; there are 6/gold"),
         (["--set", "num_prompts=-1"], "num_prompts=-1 is not a count; use 1 or more"),
         (["--set", "T=0"], "T=0 is not a count"),
         (["--set", "samplers=topp"], "samplers=topp is no sampler; write top_p=0.9"),
@@ -272,15 +291,19 @@ def test_a_role_that_a_table_has_no_use_for_is_refused(toy, tmp_path, capsys):
 
 
 def test_what_is_missing_is_told_and_not_made_up(done, toy, tmp_path):
-    words = [word for word in toy.arguments(6) if "paper=" not in word and "twin=" not in word]
+    words = [
+        word for word in toy.arguments(6) if "paper=" not in word and "autoregressive=" not in word
+    ]
     words = [word.replace("lengths=6", "lengths=3,6") for word in words]
     shutil.copytree(done / "cells/6/ours/own", tmp_path / "cells/6/ours/own")
     arguments = ["--out", str(tmp_path), "--stage", "evaluate"]
     assert cli.main(["reproduce", "table1", *words, *arguments]) == 0
     page = (tmp_path / "table1.md").read_text()
-    assert "no model was given as `twin`" in page and "no model was given as `paper`" in page
+    assert (
+        "no model was given as `autoregressive`" in page and "no model was given as `paper`" in page
+    )
     assert "no prompts were given for length 3" in page
-    assert "7 cells are not measured yet: 6/gold" in page
+    assert "7 settings are not measured yet: 6/gold" in page
     assert "twin," not in page and "ours, own" in page
 
 
@@ -302,15 +325,15 @@ def test_bad_requests_are_refused_in_a_line(words, message, tmp_path, capsys):
 
 
 def test_a_bare_value_is_for_all_names():
-    named_so = named(["a.jsonl", "50=b.jsonl"], "prompts", "50=a.jsonl", bare="all")
-    assert named_so == {"all": "a.jsonl", "50": "b.jsonl"}
+    named = by_name(["a.jsonl", "50=b.jsonl"], "prompts", "50=a.jsonl", bare="all")
+    assert named == {"all": "a.jsonl", "50": "b.jsonl"}
     with pytest.raises(ValueError, match="model 'runs/a' is not NAME=VALUE; write for example a=b"):
-        named(["runs/a"], "model", "a=b")
+        by_name(["runs/a"], "model", "a=b")
 
 
-def order(toy, out: Path) -> Order:
+def experiment(toy, out: Path) -> Experiment:
     scale = scale_of("toy", [f"judge={toy.judge}"])
-    return Order("table1", scale, out, prompts={"6": toy.prompts[6]}, is_shown=False)
+    return Experiment(scale, out, prompts={"6": toy.prompts[6]}, is_shown=False)
 
 
 def test_a_file_given_by_others_is_measured_as_it_is(toy, tmp_path):
@@ -318,20 +341,23 @@ def test_a_file_given_by_others_is_measured_as_it_is(toy, tmp_path):
     theirs = tmp_path / "theirs.jsonl"
     texts = [{"prompt": line["prompt"], "text": "abc abc"} for line in lines]
     theirs.write_text("\n".join(map(json.dumps, texts)) + "\n")
-    asked = order(toy, tmp_path / "out")
-    cell = Cell("given", Given(str(theirs)), toy.prompts[6], 4, measures={"metrics": ("dist",)})
-    generation.make(asked, [cell])
-    measurement.measure(asked, [cell])
-    found = find(asked, [cell])
-    assert found.value("given", "dist-1") == 0.5 and found.value("other", "dist-1") is None
-    assert found.missing() == []
+    asked = experiment(toy, tmp_path / "out")
+    setting = Setting(
+        "given", Given(str(theirs)), toy.prompts[6], 4, measures={"metrics": ("dist",)}
+    )
+    generation.generate(asked, [setting])
+    measurement.measure(asked, [setting])
+    results = read_results(asked, [setting])
+    assert results.value("given", "dist-1") == 0.5
+    assert results.value("other", "dist-1") is None
+    assert results.notes(asked) == []
 
 
 def test_gold_needs_gold(toy, tmp_path):
     bare = tmp_path / "bare.jsonl"
     bare.write_text('{"prompt": "a"}\n')
     with pytest.raises(ValueError, match="prompt 1 of 1 has no gold continuation"):
-        generation.make(order(toy, tmp_path), [Cell("gold", Gold(), str(bare), 1)])
+        generation.generate(experiment(toy, tmp_path), [Setting("gold", Gold(), str(bare), 1)])
 
 
 def test_missing_gold_is_found_before_anything_is_written(toy, tmp_path, capsys):
@@ -344,13 +370,13 @@ def test_missing_gold_is_found_before_anything_is_written(toy, tmp_path, capsys)
     assert not (tmp_path / "out").exists()
 
 
-def test_names_of_cells_are_paths_and_one_each(toy):
+def test_names_of_settings_are_paths_and_one_each(toy):
     with pytest.raises(ValueError, match="no path of letters"):
-        Cell("../x", Gold(), toy.prompts[6], 1)
-    cell = Cell("x", Diffusion("m"), toy.prompts[6], 1000)
-    assert run.checked([cell, cell]) == [replace(cell, num_prompts=4)]
-    with pytest.raises(ValueError, match="two different cells are named x"):
-        run.checked([cell, replace(cell, num_samples=2)])
+        Setting("../x", Gold(), toy.prompts[6], 1)
+    setting = Setting("x", Diffusion("m"), toy.prompts[6], 1000)
+    assert checked([setting, setting]) == [replace(setting, num_prompts=4)]
+    with pytest.raises(ValueError, match="two different settings are named x"):
+        checked([setting, replace(setting, num_samples=2)])
 
 
 def test_training_costs_are_read_from_the_runs_log(tmp_path):
@@ -360,34 +386,38 @@ def test_training_costs_are_read_from_the_runs_log(tmp_path):
     records = [compiling, *records]
     (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
     (tmp_path / "run.json").write_text('{"asked": {"data": ["x"]}}')
-    assert generation.training(str(tmp_path)) == {"tokens": 300, "seconds": 4.0, "data": ["x"]}
+    assert generation.training_costs(str(tmp_path)) == {
+        "tokens": 300,
+        "seconds": 4.0,
+        "data": ["x"],
+    }
     (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
-    assert generation.training(str(tmp_path)) == generation.training("gpt2") == {}
+    assert generation.training_costs(str(tmp_path)) == generation.training_costs("gpt2") == {}
 
 
 def test_the_papers_grid_has_greedy_once(toy, tmp_path):
-    names = [name for name, _ in table1.grid(order(toy, tmp_path), 6)]
+    names = [name for name, _ in table1.grid(scale_of("toy"), 6)]
     assert names == ["greedy-p0-T2", "sampling-p0.9-T2", "multi_hot-p0.9-T2"]
 
 
 def test_models_of_other_data_or_tokenizers_are_told_apart(toy, tmp_path):
-    asked = order(toy, tmp_path)
-    cell = Cell("6/ours/own", Diffusion("m"), toy.prompts[6], 1)
+    asked = experiment(toy, tmp_path)
+    setting = Setting("6/ours/own", Diffusion("m"), toy.prompts[6], 1)
     one = {"settings": {"model": {"tokenizer.json": "a"}}, "training": {"data": ["x"]}}
     two = {"settings": {"model": "gpt2"}, "training": {"data": ["y"]}}
-    files = [Finding(cell, None, made, tmp_path / "none") for made in (one, two)]
-    said = table1.notes(asked, Findings({str(n): finding for n, finding in enumerate(files)}))
-    assert "the models were not all trained on the same data" in said
-    assert not any("tokenizers" in note for note in said)
+    files = [Result(setting, None, made, tmp_path / "none") for made in (one, two)]
+    notes = Results({str(n): one for n, one in enumerate(files)}).notes(asked)
+    assert "the models were not all trained on the same data" in notes
+    assert not any("tokenizers" in note for note in notes)
 
 
 def test_at_the_papers_scale_all_models_are_the_hubs(toy, tmp_path):
     scale = scale_of("paper")
-    models, files = named(scale.models, "model", "a=b"), {"50": toy.prompts[6]}
-    cells = table1.cells(Order("table1", scale, tmp_path, models, files))
-    assert len(cells) == 1 + 3 * 4 * 5 + 2 * (1 + 2 * 7)
-    authors = {(type(cell.author).__name__, getattr(cell.author, "model", "")) for cell in cells}
+    models, files = models_by_role(scale.models), {"50": toy.prompts[6]}
+    settings = table1.settings(Experiment(scale, tmp_path, models, files))
+    assert len(settings) == 1 + 3 * 4 * 5 + 2 * (1 + 2 * 7)
+    sources = {(type(one.source).__name__, getattr(one.source, "model", "")) for one in settings}
     gpt2 = {("Autoregressive", f"gpt2-{size}") for size in ("medium", "large", "xl")}
-    assert authors == {("Gold", ""), ("Diffusion", "xhan77/ssdlm"), *gpt2}
-    measured = {(cell.measures["features"], cell.has_reference) for cell in cells[1:]}
+    assert sources == {("Gold", ""), ("Diffusion", "xhan77/ssdlm"), *gpt2}
+    measured = {(one.measures["features"], one.has_reference) for one in settings[1:]}
     assert measured == {(("gpt2-large",), True)}

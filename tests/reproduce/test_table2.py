@@ -11,7 +11,7 @@ from tests import tiny
 
 from ssdlm import cli
 from ssdlm.data.shards import TokenStore
-from ssdlm.reproduce import stories, table2
+from ssdlm.reproduce import stories
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*clustering")
 
@@ -153,16 +153,3 @@ def test_no_stories_are_refused(arguments, tmp_path, capsys):
 def test_too_few_stories_are_refused(tmp_path):
     with pytest.raises(ValueError, match="leave a part empty"):
         stories.split(["one"], 0.2)
-
-
-def test_a_prompt_that_text_cannot_hold_is_left_out():
-    backend = tiny.tokenizer()
-    assert stories.line_of(backend, backend.encode("abcdef"), 3) == {
-        "prompt": "abc",
-        "gold": "def",
-        "gold_tokens": backend.encode("def"),
-        "source": "stories",
-    }
-    end = backend.end_of_text
-    assert stories.line_of(backend, [end, *backend.encode("abcde")], 3) is not None
-    assert table2.is_percent("mauve_minilm") and not table2.is_percent("zipf")

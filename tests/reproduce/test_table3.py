@@ -11,7 +11,7 @@ from tests import tiny
 
 from ssdlm import cli
 from ssdlm.reproduce import table3
-from ssdlm.reproduce.experiment import Finding, Findings, Order, find
+from ssdlm.reproduce.experiment import Experiment, Result, Results, read_results
 from ssdlm.reproduce.scale import scale_of
 
 
@@ -72,8 +72,9 @@ def test_every_setting_has_a_row_whose_figures_are_in_its_reports(done):
 def test_without_control_one_set_of_texts_answers_for_every_label(done):
     values = json.loads((done / "table3.json").read_text())
     plain = next(row for row in values["tables"]["4"] if row["label"] == "ours, own p0.9, lambda 0")
-    assert len(plain["by_label"]) == 2
-    assert None not in plain["by_label"].values()
+    by_label = [v for k, v in plain["values"].items() if k.startswith("control_external:")]
+    assert len(by_label) == 2
+    assert None not in by_label
     made = json.loads((done / "cells/control/4/ours/own-p0.9/lam0/made.json").read_text())
     assert "control" not in made["settings"]["options"]
     assert made["texts"] == 4
@@ -87,30 +88,32 @@ def test_the_page_has_the_judges_accuracy_pairs_and_a_plot(done):
     assert (done / "lambda-4.png").stat().st_size > 1000
     (pair,) = json.loads((done / "table3.json").read_text())["tables"]["pairs"]
     assert pair["lam"] == 2.0
-    assert None not in (pair["external"], pair["internal"], pair["ppl_ratio"])
+    for metric in ("control_external", "control_internal", "second", "ppl_ratio"):
+        assert pair["values"][metric] is not None
 
 
-def order(tmp_path, **changes) -> Order:
+def experiment(tmp_path, **changes) -> Experiment:
     (tmp_path / "pplm.jsonl").write_text('{"prompt": "the book"}\n')
     scale = replace(scale_of("mini"), **changes)
     prompts = {"pplm": str(tmp_path / "pplm.jsonl")}
-    return Order("table3", scale, tmp_path, {"ours": "o", "paper": "p"}, prompts)
+    return Experiment(scale, tmp_path, {"ours": "o", "paper": "p"}, prompts)
 
 
 def test_the_papers_grid_has_its_lengths_blocks_and_lambdas(tmp_path):
-    asked = order(tmp_path, control_T=(1000,))
-    cells = [cell for cell in table3.cells(asked) if "/paper/" in cell.name]
-    blocks = {cell.options["length"]: cell.options["B"] for cell in cells}
+    asked = experiment(tmp_path, control_T=(1000,))
+    settings = [one for one in table3.settings(asked) if "/paper/" in one.name]
+    blocks = {one.options["length"]: one.options["B"] for one in settings}
     assert blocks == {12: 12, 20: 20, 50: 25}
-    steered = [cell for cell in cells if cell.options.get("control")]
+    steered = [one for one in settings if one.options.get("control")]
     assert len(steered) == 3 * 2 * 3 * 3 * 2  # lengths, projections, top-p, lambdas, labels
-    assert len(cells) - len(steered) == 3 * 2 * 3
+    assert len(settings) - len(steered) == 3 * 2 * 3
     assert steered[0].options["control"] == ["sentiment=positive:100"]
-    assert all(cell.num_samples == 20 for cell in cells)
+    assert all(one.num_samples == 20 for one in settings)
 
 
-def test_a_tense_is_also_told_by_its_verbs(tmp_path):
-    cells = [cell for cell in table3.cells(order(tmp_path)) if cell.name.endswith("+past")]
+def test_a_tense_is_also_known_by_its_verbs(tmp_path):
+    every = table3.settings(experiment(tmp_path))
+    past = next(one for one in every if one.name.endswith("+past"))
     path = tmp_path / "texts.jsonl"
     texts = (
         "It was late.",
@@ -119,18 +122,18 @@ def test_a_tense_is_also_told_by_its_verbs(tmp_path):
         "No verb.",
     )
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    assert table3.counted([Finding(cells[0], None, {}, path)]) == 1.0
-    present = replace(cells[0], measures=cells[0].measures | {"control_guides": ("tense=present",)})
-    assert table3.counted([Finding(present, None, {}, path)]) == 0.0
+    assert table3.share_by_verbs([Result(past, None, {}, path)]) == 1.0
+    present = replace(past, measures=past.measures | {"control_guides": ("tense=present",)})
+    assert table3.share_by_verbs([Result(present, None, {}, path)]) == 0.0
 
 
-def test_what_is_not_there_is_told(tmp_path):
-    asked = order(tmp_path)
-    found = find(asked, table3.cells(asked))
-    page = table3.page(asked, found)
-    told = "\n".join(page.notes)
-    assert "no outside judge was given" in told
-    assert "cells are not measured yet" in told
-    assert isinstance(found, Findings)
+def test_what_is_not_there_is_named(tmp_path):
+    asked = experiment(tmp_path)
+    results = read_results(asked, table3.settings(asked))
+    page = table3.page(asked, results)
+    notes = "\n".join(page.notes)
+    assert "no outside judge was given" in notes
+    assert "settings are not measured yet" in notes
+    assert isinstance(results, Results)
     with pytest.raises(ValueError, match="there are no prompts; give --prompts pplm=FILE"):
-        table3.cells(replace(asked, prompts={}))
+        table3.settings(replace(asked, prompts={}))

@@ -109,7 +109,7 @@ def add_reproduce(commands: Any) -> None:
         action="append",
         default=[],
         metavar="ROLE=MODEL",
-        help="folder or Hub id of ours, twin, paper or another; may be repeated",
+        help="folder or Hub id of ours, autoregressive, paper or another; may be repeated",
     )
     command.add_argument(
         "--prompts",
@@ -125,7 +125,7 @@ def add_reproduce(commands: Any) -> None:
         "generate and evaluate), or page (measures nothing)",
     )
     command.add_argument(
-        "--only", action="append", default=[], metavar="PATTERN", help="cells by name: 50/ours/*"
+        "--only", action="append", default=[], metavar="PATTERN", help="settings by name: 50/ours/*"
     )
     command.add_argument("--device", default="auto", help="auto, cpu or cuda")
     command.add_argument("--dtype", default="float32", help="float32 or bfloat16")

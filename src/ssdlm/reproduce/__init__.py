@@ -1,24 +1,25 @@
 """The paper's experiments as commands: `ssdlm reproduce table1|table2|table3|figures`.
 
-    scale + models + prompts -> order -> cells -> generations, reports -> page
+    scale + models + prompts -> Experiment -> Settings -> texts -> reports -> Page
 
-A table is a module of this package, found by its name, with two functions:
+An `Experiment` is one run of one table: how large it is (`scale.py`), which model has which role
+(`ours`, `paper`, `autoregressive`), and which file of prompts has which name (`50`, `owt-50`,
+`pplm`). A module of this package with the table's name lists its settings and writes its page; it
+offers both as its `DEFINITION`.
 
-    cells(order: Order) -> list[Cell]          what is to be generated and measured
-    page(order: Order, found: Findings) -> Page    the table, from the cells' reports alone
+A `Setting` is one point of the table's grid: whose texts (a `TextSource`: `Diffusion`,
+`Autoregressive`, `Given`, `Gold`), after which prompts, with which options of `SSDLM.generate`, and
+measured by which options of `evaluate`. Its files are in OUT/cells/NAME/:
 
-and, where there is more to write while models are at hand, `prepare(order: Order) -> None` for
-what the cells need and `record(order: Order) -> None` for what they do not hold.
+    generate  generations.jsonl, made.json     generation.py, needs the models
+    read      OUT/readings                     measurement.py, needs the judges and a GPU
+    evaluate  report.json, measured.json       measurement.py, needs the judges
+    page      OUT/TABLE.md, .json and .png     page.py, needs the reports alone
 
-A `Cell` is one setting: who writes (`Diffusion`, `Autoregressive`, `Given`, `Gold`), after which
-prompts, with which options of `SSDLM.generate`, and with which of `evaluate` it is measured. It
-lives in OUT/cells/NAME/: generations.jsonl and made.json are written by the stage `generate`,
-report.json and measured.json by the stage `evaluate`, which needs no model and may run elsewhere. A
-cell that is done is not run again, and cells of one name are shared by all tables in one OUT. The
-stage `read` between them is for a GPU: what the judges find in the texts is kept in OUT/readings.
+What is done is not done again, what was written with other options is refused, and the stages may
+run on different machines. Settings of one name are shared by all tables in one OUT.
 
-`order.scale` says how much; `order.models` maps roles (`ours`, `twin`, `paper`) to folders or Hub
-names and `order.prompts` maps names (`50`, `owt-50`, `pplm`) to files. What is not given is told in
-the notes of the page and never made up. `published.py` holds the paper's own figures. A `Page` is
-Markdown parts, values for JSON, and plots; numbers come from `found.value(cell, metric)`.
+A page is made from `Results`, which is what those files say of the settings. `table.py` prints rows
+of figures, `published.py` has the paper's own rows that stand beside them, `plot.py` draws. What is
+missing is named in the notes of the page and never made up.
 """

@@ -1,26 +1,35 @@
-"""What was asked for: a scale, models by role, prompts by name; and what was found.
+"""What was asked for: a scale, models by role, prompts by name; and what came out of it.
 
-scale, cell -> [order] -> run, tables
+scale, setting -> [experiment] -> run, tables
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ssdlm.reproduce.scale import Scale
-from ssdlm.reproduce.setting import Cell, Place
-from ssdlm.storage.files import sha256
+from ssdlm.reproduce.setting import Options, Setting, SettingFiles
+from ssdlm.storage.files import read_json, sha256
+from ssdlm.storage.jsonl import read_jsonl
+
+if TYPE_CHECKING:
+    from ssdlm.reproduce.page import Page
+
+FORMER_ROLES = {"twin": "autoregressive"}
+"""Other names of roles, which older commands give and older folders have."""
+MANY = 8
+"""Settings that a note names; more are counted only."""
 
 
 @dataclass(frozen=True)
-class Order:
+class Experiment:
     """One run of a table."""
 
-    table: str
     scale: Scale
     out: Path
     models: Mapping[str, str] = field(default_factory=dict)
@@ -31,121 +40,141 @@ class Order:
     dtype: str = "float32"
     batch_size: int = 32
     only: tuple[str, ...] = ()
-    """Patterns of cell names; nothing means all."""
+    """Patterns of names of settings; nothing means all."""
     is_shown: bool = True
+    """Show progress."""
 
-    def place(self, cell: Cell) -> Place:
-        """Return where a cell's files are."""
-        return Place(self.out / "cells" / cell.name)
-
-    def model(self, role: str) -> str | None:
-        """Return the model of a role, None where none was given."""
-        return self.models.get(role)
+    def files(self, setting: Setting) -> SettingFiles:
+        """Return the files of a setting, in a folder of before where there is one."""
+        for former, role in FORMER_ROLES.items():
+            older = self.out / "cells" / setting.name.replace(f"/{role}/", f"/{former}/")
+            if older.exists():
+                return SettingFiles(older)
+        return SettingFiles(self.out / "cells" / setting.name)
 
     def prompt_file(self, name: str) -> str | None:
         """Return the prompts of a name, None where none were given."""
         return self.prompts.get(name, self.prompts.get("all"))
 
-
-def named(texts: Sequence[str], what: str, example: str, bare: str = "") -> dict[str, str]:
-    """Return NAME=VALUE as a mapping; `bare` is the name of a value without one."""
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            name, value = bare, text
-        if not name or not value:
-            raise ValueError(f"{what} {text!r} is not NAME=VALUE; write for example {example}")
-        if name in found:
-            raise ValueError(f"{what} {name} is given twice; give it once")
-        found[name] = value
-    return found
+    def wants(self, setting: Setting) -> bool:
+        """Tell whether a setting is one of those asked for."""
+        return not self.only or any(fnmatch(setting.name, pattern) for pattern in self.only)
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What is known of a cell."""
+class Result:
+    """What is known of a setting."""
 
-    cell: Cell
-    report: dict[str, Any] | None
-    """What `evaluate` wrote; None where the cell was not measured."""
-    made: dict[str, Any]
+    setting: Setting
+    report: Options | None
+    """What `evaluate` wrote; None where the setting was not measured."""
+    made: Options
     """How its generations came about; empty where there are none."""
     generations: Path
     judge: str = ""
-    """Who judged."""
+    """The judge of the report."""
 
     def value(self, metric: str) -> float | None:
         """Return a figure, None where it was not measured."""
         return None if self.report is None else self.report["metrics"].get(metric)
 
     def interval(self, metric: str) -> list[float] | None:
-        """Return the ends of a figure's interval, None where it has none."""
+        """Return the ends of a figure's interval over prompts, None where it has none."""
         return None if self.report is None else self.report["intervals"].get(metric)
 
-    def lines(self) -> list[dict[str, Any]]:
-        """Return the generations, none where there are none."""
+    def texts(self) -> list[Options]:
+        """Return the lines of the generations, none where there are none."""
         if not self.generations.exists():
             return []
-        text = self.generations.read_text(encoding="utf-8")
-        return [json.loads(line) for line in text.splitlines()]
+        return read_jsonl(self.generations)
 
 
-class Findings(dict[str, Finding]):
-    """What is known of all cells, by name."""
+class Results(dict[str, Result]):
+    """What is known of all settings, by name."""
 
-    def value(self, cell: Cell | str, metric: str) -> float | None:
-        """Return a cell's figure, None where it was not measured."""
-        finding = self.get(cell if isinstance(cell, str) else cell.name)
-        return None if finding is None else finding.value(metric)
+    def value(self, name: str, metric: str) -> float | None:
+        """Return a setting's figure, None where it was not measured."""
+        return self[name].value(metric) if name in self else None
 
     def judges(self) -> list[str]:
-        """Return who judged, which need not be whom this order would ask."""
-        judged = (finding.judge for finding in self.values() if finding.report is not None)
-        return sorted(set(judged))
+        """Return the judges of the reports, which need not be the one this scale would ask."""
+        return sorted({one.judge for one in self.values() if one.report is not None})
 
-    def missing(self) -> list[str]:
-        """Return the cells that have no report."""
-        return [name for name, finding in self.items() if finding.report is None]
+    def notes(self, experiment: Experiment, roles: Iterable[str] = ()) -> list[str]:
+        """Return what is missing, and in what the figures of one page are not alike."""
+        lacking = [role for role in roles if role not in experiment.models]
+        notes = [f"no model was given as `{role}`; its rows are missing" for role in lacking]
+        if len(self.facts("settings", "model", "tokenizer.json")) > 1:
+            notes.append("the models have different tokenizers: a length is in each one's tokens")
+        if len(self.facts("training", "data")) > 1:
+            notes.append("the models were not all trained on the same data")
+        if missing := [name for name, one in self.items() if one.report is None]:
+            some = ", ".join(missing[:MANY])
+            notes.append(f"{len(missing)} settings are not measured yet: {some}")
+        if len(judges := self.judges()) > 1:
+            notes.append(f"not one judge but several: {', '.join(judges)}")
+        return notes
+
+    def facts(self, *path: str) -> set[str]:
+        """Return the different values of a fact about how texts were made, where it is known."""
+        known = set()
+        for result in self.values():
+            fact: Any = result.made
+            for key in path:
+                fact = fact.get(key) if isinstance(fact, dict) else None
+            if fact:
+                known.add(str(fact))
+        return known
 
 
-def find(order: Order, cells: Sequence[Cell]) -> Findings:
-    """Return what the files of an order say of its cells."""
-    found = Findings()
-    for cell in cells:
-        place = order.place(cell)
-        made, measured = read(place.made) or {}, read(place.measured) or {}
-        refuse_others(cell, made)
-        report = read(place.report) if is_current(cell, place, measured) else None
+def do_nothing(experiment: Experiment) -> None:
+    """Do nothing: what an experiment without preparations does."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What a module of a table offers to `run`."""
+
+    settings: Callable[[Experiment], list[Setting]]
+    """What is to be generated and measured."""
+    page: Callable[[Experiment, Results], Page]
+    """The table, from the settings' reports alone."""
+    roles: Sequence[str] | None = None
+    """Roles that a model may be given as; None stands for any."""
+    prepare: Callable[[Experiment], None] = do_nothing
+    """Makes what the settings need, before they are listed."""
+    record: Callable[[Experiment], None] = do_nothing
+    """Writes what belongs to no setting, while models are at hand."""
+
+
+def read_results(experiment: Experiment, settings: Iterable[Setting]) -> Results:
+    """Return what the files of an experiment say of its settings."""
+    results = Results()
+    for setting in settings:
+        files = experiment.files(setting)
+        made, measured = read_if_there(files.made), read_if_there(files.measured)
+        refuse_others(setting, made)
+        is_current = measured.get("measures") == setting.plain_measures and (
+            not files.generations.exists() or measured["generations"] == sha256(files.generations)
+        )
+        report = read_if_there(files.report) if is_current else {}
         judge = measured.get("judge", "")
-        found[cell.name] = Finding(cell, report, made, place.generations, judge)
-    return found
+        results[setting.name] = Result(setting, report or None, made, files.generations, judge)
+    return results
 
 
-def refuse_others(cell: Cell, made: Mapping[str, Any]) -> None:
-    """Raise where a cell's texts were written with other options than those it is to have."""
-    known = made.get("settings", {}).get("options", cell.options)
-    asked = json.loads(json.dumps(cell.options))
+def refuse_others(setting: Setting, made: Mapping[str, Any]) -> None:
+    """Raise where a setting's texts were written with other options than it has."""
+    known = made.get("settings", {}).get("options", setting.options)
+    asked = json.loads(json.dumps(setting.options))
     for key in sorted(known.keys() | asked.keys()):
         if known.get(key) != asked.get(key):
             raise ValueError(
-                f"{cell.name} was written with {key}={known.get(key)!r}, not {asked.get(key)!r}; "
-                "ask for that, or give another --out"
+                f"{setting.name} was written with {key}={known.get(key)!r}, not "
+                f"{asked.get(key)!r}; ask for that, or give another --out"
             )
 
 
-def is_current(cell: Cell, place: Place, measured: Mapping[str, Any]) -> bool:
-    """Tell whether a report is of these measures, and of the generations if they are there."""
-    if measured.get("measures") != cell.plain_measures:
-        return False
-    return not place.generations.exists() or measured["generations"] == sha256(place.generations)
-
-
-def read(path: Path) -> Any:
-    """Return a JSON file's value, None where there is no file."""
-    if not path.exists():
-        return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}); remove it and run again") from None
+def read_if_there(path: Path) -> Options:
+    """Return a file's JSON object, an empty one where there is no file."""
+    return read_json(path) if path.exists() else {}

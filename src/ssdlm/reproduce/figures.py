@@ -1,236 +1,200 @@
 """The paper's figures and examples: projection and top-p, calls and block length, lambda, texts.
 
-Influence of projection and top-p is read from table 1's cells, that of lambda from table 3's.
+Influence of projection and top-p is read from table 1's settings, that of lambda from table 3's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from statistics import fmean, pstdev
 from typing import Any
 
 from ssdlm.reproduce import table1, table3, trajectory
-from ssdlm.reproduce.experiment import Finding, Findings, Order, find
-from ssdlm.reproduce.page import Page, code, number, percent, table
-from ssdlm.reproduce.setting import Cell, Diffusion
+from ssdlm.reproduce.experiment import Definition, Experiment, Result, Results, read_results
+from ssdlm.reproduce.page import Page
+from ssdlm.reproduce.plot import LOG, Plot, Point, curves
+from ssdlm.reproduce.setting import Diffusion, Options, Setting
+from ssdlm.reproduce.table import Column, Row, code, columns, markdown, row_of, table
 
-ROLES = (*table1.COMPARED, "builtin", "twin")
+ROLES = (*table1.COMPARED, "builtin", "autoregressive")
 """The last two are table 1's, and of no use here."""
 FEW = 2
 """Prompts and samples in the table of examples."""
-PANELS = {"mauve": "MAUVE, %", "ppl_micro": "PPL", "rep": "repetition, %"}
-COST_PANELS = {"mauve": "MAUVE, %", "ppl_micro": "PPL", "dist-1": "Dist-1, %"}
+GRID_METRICS = ("mauve", "ppl_micro", "rep")
+COST_METRICS = ("mauve", "ppl_micro", "dist-1")
+COST_COLUMNS = (
+    Column("T", "T", 0),
+    Column("calls", "calls per block", 0),
+    Column("calls_per_token", "calls per token"),
+    *columns(COST_METRICS),
+    Column("seconds", "writing s", 0),
+)
+PROJECTIONS = {"sampling": "sampling projection", "multi_hot": "multi-hot projection"}
 
 
-def cells(order: Order) -> list[Cell]:
+def settings(experiment: Experiment) -> list[Setting]:
     """Return the grid of table 1, and our model over calls and block lengths."""
-    diffusion = (cell for cell in table1.cells(order) if isinstance(cell.author, Diffusion))
-    return [*(cell for cell in diffusion if cell.has_reference), *cost_cells(order)]
+    grid = [one for one in table1.settings(experiment) if isinstance(one.source, Diffusion)]
+    return [*(one for one in grid if one.has_reference), *cost_settings(experiment)]
 
 
-def cost_cells(order: Order) -> Iterator[Cell]:
+def cost_settings(experiment: Experiment) -> Iterator[Setting]:
     """Yield our model's own settings with other numbers of calls and other block lengths."""
-    scale, model = order.scale, order.model("ours")
-    length = main_length(order)
-    if model is None or length is None:
+    scale, model, length = experiment.scale, experiment.models.get("ours"), main_length(experiment)
+    file = experiment.prompt_file(str(length))
+    if model is None or length is None or file is None:
         return
-    file = order.prompt_file(str(length))
-    assert file is not None
-    for B in scale.blocks:
-        for T in scale.calls:
-            options = {"length": length, "seed": scale.seed, "B": B, "T": T}
-            yield table1.cell(
-                order,
-                f"{length}/ours-calls/B{B}-T{T}",
-                Diffusion(model),
-                file,
-                options,
-                num_samples=scale.figure_samples,
-            )
+    for B, T in product(scale.blocks, scale.calls):
+        name = f"{length}/ours-calls/B{B}-T{T}"
+        options = {"length": length, "seed": scale.seed, "B": B, "T": T}
+        setting = table1.setting_of(experiment, name, Diffusion(model), file, options)
+        yield replace(setting, num_samples=scale.figure_samples)
 
 
-def main_length(order: Order) -> int | None:
+def main_length(experiment: Experiment) -> int | None:
     """Return the length that is shown in detail: 50, or the longest with prompts."""
-    lengths = [n for n in order.scale.lengths if order.prompt_file(str(n)) is not None]
+    lengths = [n for n in experiment.scale.lengths if experiment.prompt_file(str(n)) is not None]
     return 50 if 50 in lengths else max(lengths, default=None)
 
 
-def record(order: Order) -> None:
+def record(experiment: Experiment) -> None:
     """Write the trajectories of one block: the paper's sampler, and our own settings."""
-    length = main_length(order)
-    if length is None:
+    scale, length = experiment.scale, main_length(experiment)
+    file = experiment.prompt_file(str(length))
+    if length is None or file is None:
         return
-    scale = order.scale
     paper = table1.PAPER_SAMPLER | {"length": length, "B": scale.B, "seed": scale.seed}
     paper |= {"T": scale.T[-1], "projection": "sampling", "top_p": max(scale.top_p)}
-    settings: dict[str, dict[str, Any]] = {
-        f"{role}, the paper's sampler": paper for role in table1.COMPARED if order.model(role)
-    }
-    if order.model("ours"):
-        settings["ours, own settings"] = {"length": length, "seed": scale.seed}
-    file = order.prompt_file(str(length))
-    assert file is not None
-    trajectory.record(order, file, settings)
+    roles = [role for role in table1.COMPARED if role in experiment.models]
+    options: dict[str, Options] = {f"{role}, the paper's sampler": paper for role in roles}
+    if "ours" in roles:
+        options["ours, own settings"] = {"length": length, "seed": scale.seed}
+    trajectory.record(experiment, file, options)
 
 
-def page(order: Order, found: Findings) -> Page:
+def page(experiment: Experiment, results: Results) -> Page:
     """Return the figures, the tables behind them, trajectories and examples."""
-    parts, values, plots = [], {}, {}
+    parts: list[str] = []
+    values: dict[str, Any] = {}
+    plots: dict[str, Plot] = {}
     for role in table1.COMPARED:
-        points = grid_points(found, role)
-        if points:
-            name = f"projection-{role}"
-            values[name] = points
-            plots[name] = lambda figure, points=points: draw_grid(figure, points)
-    costs = cost_points(found)
-    if costs:
-        values["calls"] = costs
-        parts += ["## Calls and block length", cost_table(costs)]
-        plots["calls"] = lambda figure: draw_costs(figure, costs)
-    controlled = controlled_findings(order)
-    for length in order.scale.control_lengths:
-        if lines := table3.lines(order, controlled, length) if controlled else []:
-            values[f"lambda-{length}"] = [vars(line) for line in lines]
-            plots[f"lambda-{length}"] = lambda figure, lines=lines: table3.draw(figure, lines)
-    if trajectories := trajectory.parts(order):
+        if points := grid_points(results, role):
+            values[f"projection-{role}"] = points
+            plots[f"projection-{role}"] = grid_plot(points)
+    if costs := cost_rows(results):
+        values["calls"] = [{**row.facts, **row.values} for row in costs]
+        parts += ["## Calls and block length", table(COST_COLUMNS, costs, corner="B")]
+        panels = curves(costs, COST_METRICS, "calls", "curve")
+        plots["calls"] = Plot("calls per block", panels, LOG)
+    controlled = controlled_results(experiment)
+    for length in experiment.scale.control_lengths if controlled else ():
+        if rows := table3.rows_of(
+            experiment, controlled, table3.samplers(experiment, length), table3.targets
+        ):
+            values[f"lambda-{length}"] = [row.json() for row in rows]
+            plots[f"lambda-{length}"] = table3.plot_of(rows)
+    if trajectories := trajectory.parts(experiment):
         parts += ["## Trajectories", *trajectories]
-    if texts := examples([*shown(order, found), *steered(order, controlled)]):
-        parts += ["## Examples", texts]
-    return Page("Figures and examples", parts, values, notes(order, found), plots)
+    texts = [*best_settings(experiment, results), *steered_settings(experiment, controlled)]
+    if shown := examples(texts):
+        parts += ["## Examples", shown]
+    notes = results.notes(experiment, table1.COMPARED)
+    notes.append("bars over top-p are standard deviations over lengths and T, as in the paper")
+    notes.append("bars over calls and lambda are intervals over prompts, means over the labels")
+    notes.append("greedy projection is top-p 0; Dist falls with the number of samples per prompt")
+    return Page("Figures and examples", parts, values, notes, plots)
 
 
-def grid_points(found: Findings, role: str) -> list[dict[str, Any]]:
+def grid_points(results: Results, role: str) -> list[Options]:
     """Return the figures of a model's grid, a point for each projection, top-p, T and length."""
     points = []
-    for name, finding in found.items():
-        options = finding.cell.options
+    for name, result in results.items():
+        options = result.setting.options
         home, _, rest = name.partition("/")
         if home.isdecimal() and rest.startswith(f"{role}/") and "projection" in options:
-            figures = {metric: finding.value(metric) for metric in PANELS}
+            figures = {metric: result.value(metric) for metric in GRID_METRICS}
             if None not in figures.values():
-                setting = {key: options[key] for key in ("projection", "top_p", "T", "length")}
-                points.append(setting | figures)
+                kept = ("projection", "top_p", "T", "length")
+                points.append({key: options[key] for key in kept} | figures)
     return points
 
 
-def draw_grid(figure: Any, points: Sequence[dict[str, Any]]) -> None:
-    """Draw each metric over top-p, a line for each projection, bars over lengths and T."""
-    for axes, (metric, title) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
-        unit = 1 if metric == "ppl_micro" else 100
-        for projection in ("sampling", "multi_hot"):
+def grid_plot(points: Sequence[Options]) -> Plot:
+    """Return each metric over top-p, a curve for each projection, bars over lengths and T."""
+    panels: dict[str, dict[str, list[Point]]] = {}
+    for metric in GRID_METRICS:
+        panels[metric] = {}
+        for projection, label in PROJECTIONS.items():
             # Greedy is where both projections end as top-p falls to 0.
-            kept = [p for p in points if p["projection"] in (projection, "greedy")]
-            means, spreads = over(kept, "top_p", metric, unit)
-            axes.errorbar(list(means), means.values(), spreads.values(), label=projection, fmt="o-")
-        axes.set(xlabel="top-p", title=title)
-        axes.legend()
+            kept = [point for point in points if point["projection"] in (projection, "greedy")]
+            panels[metric][label] = over(kept, "top_p", metric)
+    return Plot("top-p", panels)
 
 
-def over(
-    points: Sequence[dict[str, Any]], key: str, metric: str, unit: int
-) -> tuple[dict[float, float], dict[float, float]]:
-    """Return mean and standard deviation of a metric for each value of a setting."""
-    import numpy as np
-
+def over(points: Iterable[Options], option: str, metric: str) -> list[Point]:
+    """Return the mean of a metric for each value of an option, its standard deviation around."""
     groups: dict[float, list[float]] = {}
     for point in points:
-        groups.setdefault(point[key], []).append(unit * point[metric])
-    ordered = {value: np.array(groups[value]) for value in sorted(groups)}
-    means = {value: float(figures.mean()) for value, figures in ordered.items()}
-    return means, {value: float(figures.std()) for value, figures in ordered.items()}
+        groups.setdefault(point[option], []).append(point[metric])
+    found = []
+    for value, figures in sorted(groups.items()):
+        middle, spread = fmean(figures), pstdev(figures)
+        found.append(Point(value, middle, (middle - spread, middle + spread)))
+    return found
 
 
-def cost_points(found: Findings) -> list[dict[str, Any]]:
+def cost_rows(results: Results) -> list[Row]:
     """Return the figures over calls and block lengths, with what the writing took."""
-    points = []
-    for finding in found.values():
-        if "/ours-calls/" in finding.cell.name and finding.report is not None:
-            options = finding.cell.options
-            setting = {"B": options["B"], "T": options["T"]}
-            setting |= {key: finding.made[key] for key in ("calls", "seconds")}
-            points.append(setting | {metric: finding.value(metric) for metric in COST_PANELS})
-    return points
+    rows = []
+    for name, result in results.items():
+        if "/ours-calls/" in name and result.report is not None:
+            B, calls = result.setting.options["B"], result.made["calls"]
+            facts = {"B": B, "T": result.setting.options["T"], "calls": calls}
+            facts |= {"calls_per_token": calls / B, "seconds": result.made["seconds"]}
+            facts["curve"] = f"blocks of {B} tokens"
+            rows.append(replace(row_of(str(B), [result], COST_METRICS), facts=facts))
+    return rows
 
 
-def cost_table(points: Sequence[dict[str, Any]]) -> str:
-    """Return the figures over calls and block lengths as a table."""
-    rows = [
-        [
-            str(point["B"]),
-            str(point["T"]),
-            str(point["calls"]),
-            number(point["calls"] / point["B"]),
-            percent(point["mauve"]),
-            number(point["ppl_micro"]),
-            percent(point["dist-1"]),
-            number(point["seconds"], 0),
-        ]
-        for point in points
-    ]
-    heading = ["B", "T", "calls a block", "calls a token", "MAUVE", "PPL", "Dist-1", "writing s"]
-    return table(heading, rows)
-
-
-def draw_costs(figure: Any, points: Sequence[dict[str, Any]]) -> None:
-    """Draw each metric over the calls a block, a line for each block length."""
-    panels = zip(figure.subplots(1, len(COST_PANELS)), COST_PANELS.items(), strict=True)
-    for axes, (metric, title) in panels:
-        unit = 1 if metric == "ppl_micro" else 100
-        for B in sorted({point["B"] for point in points}):
-            kept = [p for p in points if p["B"] == B and p[metric] is not None]
-            calls = [point["calls"] for point in kept]
-            axes.plot(calls, [unit * point[metric] for point in kept], "o-", label=f"B = {B}")
-        scale = "log" if metric == "ppl_micro" else "linear"
-        axes.set(xlabel="calls a block", title=title, xscale="log", yscale=scale)
-        axes.legend()
-
-
-def controlled_findings(order: Order) -> Findings:
+def controlled_results(experiment: Experiment) -> Results:
     """Return what table 3 has measured in this OUT; nothing where its prompts are not given."""
-    if table3.PROMPTS not in order.prompts:
-        return Findings()
-    return find(order, table3.cells(order))
+    if table3.PROMPTS not in experiment.prompts:
+        return Results()
+    return read_results(experiment, table3.settings(experiment))
 
 
-def examples(chosen: Sequence[tuple[str, Finding]]) -> str:
+def examples(chosen: Iterable[tuple[str, Result]]) -> str:
     """Return a few texts of each chosen setting as a table; nothing before any."""
     rows = []
-    for name, finding in chosen:
-        for line in finding.lines()[: FEW * finding.cell.num_samples]:
+    for name, result in chosen:
+        for line in result.texts()[: FEW * result.setting.num_samples]:
             if line.get("sample", 0) < FEW:
                 rows.append([name, code(line["prompt"]), code(line["text"])])
-    return table(["model", "prompt", "continuation"], rows, words=3) if rows else ""
+    return markdown(["model", "prompt", "continuation"], rows, words=3) if rows else ""
 
 
-def steered(order: Order, controlled: Findings) -> Iterator[tuple[str, Finding]]:
-    """Yield each model's last setting of table 3, without control and at the largest lambda."""
-    lengths = order.scale.control_lengths
+def best_settings(experiment: Experiment, results: Results) -> Iterator[tuple[str, Result]]:
+    """Yield the setting of the highest MAUVE at the main length, for each diffusion model."""
+    for role in table1.COMPARED:
+        home = f"{main_length(experiment)}/{role}/"
+        rivals = [result for name, result in results.items() if name.startswith(home)]
+        if rivals:
+            best = max(rivals, key=lambda result: result.value("mauve") or 0.0)
+            yield best.setting.name.partition("/")[2], best
+
+
+def steered_settings(experiment: Experiment, controlled: Results) -> Iterator[tuple[str, Result]]:
+    """Yield each model's last sampler of table 3, without control and at the largest lambda."""
+    lengths = experiment.scale.control_lengths
     length = lengths[len(lengths) // 2]
-    settings = table3.settings(order, length) if controlled else ()
-    last = {role: (setting, lams) for role, setting, _, lams in settings}
-    for role, (setting, lams) in last.items():
-        for lam in dict.fromkeys((min(lams), max(lams))):
-            for wish in table3.wishes(order, lam):
-                name = f"control/{length}/{role}/{setting}/{wish.name}"
+    last = {one.role: one for one in table3.samplers(experiment, length) if controlled}
+    for sampler in last.values():
+        for lam in dict.fromkeys((min(sampler.lams), max(sampler.lams))):
+            for target in table3.targets(experiment, lam):
+                name = f"{sampler.home}/{target.name}"
                 yield name, controlled[name]
 
 
-def shown(order: Order, found: Findings) -> Iterator[tuple[str, Finding]]:
-    """Yield the setting of the highest MAUVE at the main length, for each diffusion model."""
-    for role in table1.COMPARED:
-        home = f"{main_length(order)}/{role}/"
-        rivals = [finding for name, finding in found.items() if name.startswith(home)]
-        ranked = sorted(rivals, key=lambda finding: -(finding.value("mauve") or 0.0))
-        for finding in ranked[:1]:
-            yield finding.cell.name.partition("/")[2], finding
-
-
-def notes(order: Order, found: Findings) -> list[str]:
-    """Return what is missing, and how the figures are to be read."""
-    said = [
-        f"no model was given as `{role}`" for role in table1.COMPARED if role not in order.models
-    ]
-    if missing := found.missing():
-        said.append(f"{len(missing)} cells are not measured yet: {', '.join(missing[:8])}")
-    said.append("bars over top-p are standard deviations over lengths and T, as in the paper")
-    said.append("greedy projection is top-p 0; Dist falls with the number of samples a prompt")
-    return said
+DEFINITION = Definition(settings, page, ROLES, record=record)

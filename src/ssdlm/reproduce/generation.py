@@ -1,188 +1,162 @@
-"""The stage `generate`: a cell's texts, written by the library's own batch generation.
+"""The stage `generate`: a setting's texts, written by the library's own batch generation.
 
-cell -> [making] -> OUT/cells/NAME/generations.jsonl, made.json
+setting -> [generation] -> OUT/cells/NAME/generations.jsonl, made.json
 """
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 from ssdlm.engine.prompt_files import Writer, generate_file, read_prompts
 from ssdlm.progress import bar
-from ssdlm.reproduce.experiment import Order, read
-from ssdlm.reproduce.setting import Author, Autoregressive, Cell, Diffusion, Given, Gold, Place
-from ssdlm.storage.checkpoint import CONFIG, DECODING, WEIGHTS, find
+from ssdlm.reproduce.experiment import Experiment, read_if_there
+from ssdlm.reproduce.setting import Autoregressive, Diffusion, Given, Gold, Options, Setting
+from ssdlm.storage.builtin import builtin_folder, is_builtin
+from ssdlm.storage.checkpoint import CONFIG, DECODING, WEIGHTS
 from ssdlm.storage.files import sha256, write_file, write_json
+from ssdlm.storage.jsonl import read_jsonl, write_jsonl
 
 FINGERPRINT = (CONFIG, WEIGHTS, DECODING, "pytorch_model.bin", "tokenizer.json")
 """Files that make a model's folder what it is."""
-BUILTIN = "builtin:"
-"""How the names of models begin that come with the package."""
+
+Observe = Callable[[int, str], None]
 
 
-class Studio:
+class ModelCache:
     """Opens the models that write, and keeps the last one open."""
 
-    def __init__(self, order: Order) -> None:
-        self.order = order
-        self.author: Author | None = None
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+        self.source: Diffusion | Autoregressive | None = None
         self.writer: Writer | None = None
-        self.prints: dict[str, Any] = {}
+        self.fingerprint = cache(fingerprint)
 
-    def open(self, author: Diffusion | Autoregressive) -> Writer:
+    def open(self, source: Diffusion | Autoregressive) -> Writer:
         """Return a model ready to write."""
-        if self.writer is None or author != self.author:
-            self.writer = None  # frees the memory of the one before
-            self.author, self.writer = author, open_writer(author, self.order)
+        if self.writer is not None and source == self.source:
+            return self.writer
+        self.writer = None  # frees the memory of the one before
+        if isinstance(source, Autoregressive):
+            from ssdlm.evaluate.autoregressive import AutoregressiveLM as Model
+        else:
+            from ssdlm.api import SSDLM as Model
+        device, dtype = self.experiment.device, self.experiment.dtype
+        self.source = source
+        self.writer = Model.from_pretrained(source.model, device=device, dtype=dtype)
         return self.writer
 
-    def fingerprint(self, model: str) -> Any:
-        """Return the digests of a folder's files; a Hub id is its own."""
-        if model not in self.prints:
-            self.prints[model] = fingerprint(model)
-        return self.prints[model]
 
-
-def open_writer(author: Diffusion | Autoregressive, order: Order) -> Writer:
-    """Return an author's model where the order wants it."""
-    where = {"device": order.device, "dtype": order.dtype}
-    if isinstance(author, Autoregressive):
-        from ssdlm.evaluate.autoregressive import AutoregressiveLM
-
-        return AutoregressiveLM.from_pretrained(author.model, **where)
-    from ssdlm.api import SSDLM
-
-    return SSDLM.from_pretrained(author.model, **where)
-
-
-def fingerprint(model: str) -> Any:
-    """Return what tells a model from another of the same name."""
-    folder = find(model) if model.startswith(BUILTIN) else Path(model)
+def fingerprint(model: str) -> dict[str, str] | str:
+    """Return the digests of a folder's files; a Hub id is its own."""
+    folder = builtin_folder(model) if is_builtin(model) else Path(model)
     files = [folder / name for name in FINGERPRINT if (folder / name).exists()]
     return {path.name: sha256(path) for path in files} or model
 
 
-def make(order: Order, cells: Sequence[Cell]) -> None:
-    """Write the generations of all cells, one author after the other."""
-    studio = Studio(order)
-    total = sum(cell.num_prompts for cell in cells)
-    done = 0
-    with bar("generate", total, is_shown=order.is_shown) as show:
-        for cell in sorted(cells, key=lambda cell: str(cell.author)):
+def generate(experiment: Experiment, settings: Sequence[Setting]) -> None:
+    """Write the texts of all settings, one model after the other."""
+    models, done = ModelCache(experiment), 0
+    total = sum(setting.num_prompts for setting in settings)
+    with bar("generate", total, is_shown=experiment.is_shown) as show:
+        for setting in sorted(settings, key=lambda setting: str(setting.source)):
             begun = done
-            make_cell(studio, cell, lambda n, _: show(begun + n, cell.name))  # noqa: B023
-            done += cell.num_prompts
-            show(done, cell.name)
+            generate_setting(models, setting, lambda n, _: show(begun + n, setting.name))  # noqa: B023
+            done += setting.num_prompts
+            show(done, setting.name)
 
 
-def make_cell(studio: Studio, cell: Cell, observe: Callable[[int, str], None]) -> None:
-    """Write one cell's generations, or the rest of them."""
-    place, author = studio.order.place(cell), cell.author
-    place.folder.mkdir(parents=True, exist_ok=True)
-    if isinstance(author, Gold):
-        write_lines(place.generations, gold_lines(cell))
-        write_json(place.made, {"author": "gold", "prompts": cell.prompts})
-    elif isinstance(author, Given):
-        write_file(place.generations, lambda path: path.write_bytes(Path(author.path).read_bytes()))
-        write_json(place.made, {"author": "given", "file": Path(author.path).name} | about(author))
+def generate_setting(models: ModelCache, setting: Setting, observe: Observe) -> None:
+    """Write one setting's texts, or the rest of them."""
+    files, source = models.experiment.files(setting), setting.source
+    files.folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(source, Gold):
+        write_jsonl(files.generations, gold_texts(setting))
+        write_json(files.made, {"author": "gold", "prompts": setting.prompts})
+    elif isinstance(source, Given):
+        path = Path(source.path)
+        write_file(files.generations, lambda copy: copy.write_bytes(path.read_bytes()))
+        beside = read_if_there(path.with_suffix(".about.json"))
+        costs = {key: beside[key] for key in ("training", "seconds") if key in beside}
+        write_json(files.made, {"author": "given", "file": path.name} | costs)
     else:
-        generate(studio, author, cell, place, observe)
+        generate_by_model(models, source, setting, observe)
 
 
-def generate(
-    studio: Studio,
-    author: Diffusion | Autoregressive,
-    cell: Cell,
-    place: Place,
-    observe: Callable[[int, str], None],
+def generate_by_model(
+    models: ModelCache, source: Diffusion | Autoregressive, setting: Setting, observe: Observe
 ) -> None:
     """Let a model write; a file that is there whole is left, and one of other settings refused."""
-    settings = {
-        "author": type(author).__name__,
-        "model": studio.fingerprint(author.model),
-        "options": cell.options,
-        "dtype": studio.order.dtype,
+    experiment, files = models.experiment, models.experiment.files(setting)
+    # These names are on disk, and texts that were written under others would be refused.
+    identity = {
+        "author": type(source).__name__,
+        "model": models.fingerprint(source.model),
+        "options": setting.options,
+        "dtype": experiment.dtype,
     }
     asked = {
-        "settings": settings,
-        "prompts": prompts_digest(cell),
-        "samples": cell.num_samples,
+        "settings": identity,
+        "prompts": f"{sha256(Path(setting.prompts))}:{setting.num_prompts}",
+        "samples": setting.num_samples,
     }
-    known = read(place.made) or {}
-    if place.generations.exists() and known | asked == known:
+    known = read_if_there(files.made)
+    if files.generations.exists() and known | asked == known:
         return
-    writer = studio.open(author)
-    part = place.generations.with_name(f"{place.generations.name}.part")
-    is_resumed = part.exists() or place.generations.exists()  # its seconds are not known
+    writer = models.open(source)
+    part = files.generations.with_name(f"{files.generations.name}.part")
+    is_resumed = part.exists() or files.generations.exists()
     began = time.monotonic()
-    with first_prompts(cell, place.folder) as source:
+    with first_prompts(setting, files.folder) as prompts:
         count = generate_file(
             writer,
-            source,
-            place.generations,
-            num_samples=cell.num_samples,
-            settings=settings,
-            batch_size=studio.order.batch_size,
+            prompts,
+            files.generations,
+            num_samples=setting.num_samples,
+            settings=identity,
+            batch_size=experiment.batch_size,
             observe=observe,
-            **cell.options,
+            **setting.options,
         )
-    write_json(
-        place.made,
-        asked
-        | {
-            "texts": count,
-            "calls": calls_of(place.generations),
-            "seconds": None if is_resumed else time.monotonic() - began,
-            "device": device_name(writer),
-            "training": training(author.model),
-            "python": platform.python_version(),
-        },
-    )
-
-
-def calls_of(generations: Path) -> int:
-    """Return the passes of the network that a block took."""
-    with generations.open(encoding="utf-8") as file:
-        return json.loads(file.readline())["calls"]
-
-
-def prompts_digest(cell: Cell) -> str:
-    """Return what tells a cell's prompts from others."""
-    return f"{sha256(Path(cell.prompts))}:{cell.num_prompts}"
+    costs = {
+        "texts": count,
+        "calls": read_jsonl(files.generations)[0]["calls"],
+        # How long the part took that was there before is not known.
+        "seconds": None if is_resumed else time.monotonic() - began,
+        "device": device_name(writer),
+        "training": training_costs(source.model),
+        "python": platform.python_version(),
+    }
+    write_json(files.made, asked | costs)
 
 
 @contextmanager
-def first_prompts(cell: Cell, folder: Path) -> Iterator[Path]:
-    """Give a file of the prompts that a cell uses, without what it does not need."""
-    source = folder / f"prompts-{os.getpid()}.jsonl"
+def first_prompts(setting: Setting, folder: Path) -> Iterator[Path]:
+    """Give a file of the prompts that a setting uses, without what writing does not need."""
+    path = folder / f"prompts-{os.getpid()}.jsonl"
+    lines = read_prompts(Path(setting.prompts))[: setting.num_prompts]
     kept = ("prompt", "source")
-    lines = [
-        {key: line[key] for key in kept if key in line}
-        for line in read_prompts(Path(cell.prompts))[: cell.num_prompts]
-    ]
-    write_lines(source, lines)
+    write_jsonl(path, ({key: line[key] for key in kept if key in line} for line in lines))
     try:
-        yield source
+        yield path
     finally:
-        source.unlink()
+        path.unlink()
 
 
-def gold_lines(cell: Cell) -> list[dict[str, Any]]:
-    """Return the gold continuations of a cell's prompts, as generations."""
-    lines = read_prompts(Path(cell.prompts))[: cell.num_prompts]
-    without = [number for number, line in enumerate(lines, start=1) if "gold" not in line]
-    if without:
-        raise ValueError(
-            f"{cell.prompts}: prompt {without[0]} of {len(lines)} has no gold continuation; "
-            "make prompts with `ssdlm prompts STORE`"
-        )
+def gold_texts(setting: Setting) -> list[Options]:
+    """Return the gold continuations of a setting's prompts, as generations."""
+    lines = read_prompts(Path(setting.prompts))[: setting.num_prompts]
+    for number, line in enumerate(lines, start=1):
+        if "gold" not in line:
+            raise ValueError(
+                f"{setting.prompts}: prompt {number} of {len(lines)} has no gold continuation; "
+                "make prompts with `ssdlm prompts STORE`"
+            )
     return [
         {"prompt": line["prompt"], "text": line["gold"]}
         | ({"tokens": line["gold_tokens"]} if "gold_tokens" in line else {})
@@ -190,14 +164,8 @@ def gold_lines(cell: Cell) -> list[dict[str, Any]]:
     ]
 
 
-def write_lines(path: Path, lines: Sequence[dict[str, Any]]) -> None:
-    """Write JSON lines, all or nothing."""
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    write_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-
-
 def device_name(writer: Writer) -> str:
-    """Return the machine a model runs on, in words."""
+    """Return the machine that a model runs on, in words."""
     import torch
 
     if writer.device.type == "cuda":
@@ -205,21 +173,13 @@ def device_name(writer: Writer) -> str:
     return f"{writer.device.type}, {os.cpu_count()} cores"
 
 
-def about(author: Given) -> dict[str, Any]:
-    """Return what stands beside a file of others' texts: its seconds, and those of training."""
-    known = read(Path(author.path).with_suffix(".about.json")) or {}
-    return {key: known[key] for key in ("training", "seconds") if key in known}
-
-
-def training(model: str) -> dict[str, Any]:
+def training_costs(model: str) -> Options:
     """Return what a training run left beside its weights: tokens seen, seconds, data's digests.
 
     The seconds are those of training steps, as `train.seconds` counts them.
     """
     log = Path(model) / "log.jsonl"
-    if not log.exists():
-        return {}
-    records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    records = read_jsonl(log) if log.exists() else []
     timed = [record for record in records if record.get("tokens_per_s") and "tokens" in record]
     if not timed:
         return {}
@@ -228,5 +188,5 @@ def training(model: str) -> dict[str, Any]:
         if record["step"] > 1:  # the first one compiles
             seconds += (record["tokens"] - before) / record["tokens_per_s"]
         before = record["tokens"]
-    asked = (read(Path(model) / "run.json") or {}).get("asked", {})
+    asked = read_if_there(Path(model) / "run.json").get("asked", {})
     return {"tokens": before, "seconds": seconds, "data": asked.get("data", [])}

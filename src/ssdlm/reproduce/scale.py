@@ -1,4 +1,4 @@
-"""How large an experiment is: the paper's size, one GPU's, or a test's.  [scale] -> order -> tables
+"""How large an experiment is: the paper's size, one GPU's, or a test's.  [scale] -> experiment
 
 `ssdlm reproduce table1 --scale mini --set KEY=VALUE ...` starts from one of these and changes what
 is named.
@@ -12,50 +12,37 @@ from typing import get_type_hints
 
 from ssdlm.settings import nearest, parse
 
-PAPER_TOP_P = (0.0, 0.1, 0.2, 0.5, 0.7, 0.9, 0.95, 0.99)
-SEEDS = (2022, 2023, 2024, 2025, 2026)
 SAMPLERS = ("top_p", "typical_p")
-COUNTS = (
-    "resamples", "B", "lengths", "num_prompts", "num_samples", "T", "calls", "blocks",
-    "figure_samples", "stories", "story_length", "story_T", "control_lengths", "control_samples",
-    "control_T",
-)  # fmt: skip
 
 MINI_STORIES = (
-    "steps=1500",
-    "lr=3e-4",
-    "warmup=150",
-    "micro_batch=128",
-    "share_c=128",
-    "shift=true",
-    "precision=bf16",
-    "log_every=50",
-    "validate_every=250",
-    "save_every=0",
-    "save_seconds=60",
-)
+    "steps=1500", "lr=3e-4", "warmup=150", "micro_batch=128", "share_c=128", "shift=true",
+    "precision=bf16", "log_every=50", "validate_every=250", "save_every=0", "save_seconds=60",
+)  # fmt: skip
 """One GPU and few stories: other cuts every epoch, fewer steps, a context length for more rows."""
 TOY_STORIES = (
-    "steps=2",
-    "batch=2",
-    "micro_batch=2",
-    "share_c=2",
-    "precision=fp32",
-    "validate_sequences=0",
-    "tensorboard=false",
-)
+    "steps=2", "batch=2", "micro_batch=2", "share_c=2", "precision=fp32",
+    "validate_sequences=0", "tensorboard=false",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Counts, lengths and grids of all experiments, and the models that judge them."""
+    """Counts, lengths and grids of all experiments, and the models that judge them.
 
-    name: str
-    judge: str
+    The defaults are the paper's, with the models of the Hub that it names.
+    """
+
+    name: str = "paper"
+    judge: str = "EleutherAI/gpt-neo-1.3B"
     """Causal LM for perplexity."""
-    features: tuple[str, ...]
+    features: tuple[str, ...] = ("gpt2-large",)
     """Models for MAUVE's features; the first one's is the score."""
-    models: tuple[str, ...] = ()
+    models: tuple[str, ...] = (
+        "paper=xhan77/ssdlm",
+        "gpt2-medium=gpt2-medium",
+        "gpt2-large=gpt2-large",
+        "gpt2-xl=gpt2-xl",
+    )
     """ROLE=NAME for what is not given by --model."""
     resamples: int = 1000
     """Draws of prompts behind each interval."""
@@ -67,24 +54,24 @@ class Scale:
     """Tokens to write; the prompt is as long."""
     num_prompts: int = 1000
     num_samples: int = 5
-    """Texts a prompt."""
+    """Texts per prompt."""
     projections: tuple[str, ...] = ("sampling", "multi_hot")
-    top_p: tuple[float, ...] = PAPER_TOP_P
+    top_p: tuple[float, ...] = (0.0, 0.1, 0.2, 0.5, 0.7, 0.9, 0.95, 0.99)
     T: tuple[int, ...] = (1000, 2500)
     samplers: tuple[str, ...] = ("top_p=0.9", "top_p=0.95", "typical_p=0.2", "typical_p=0.95")
     """How the autoregressive models draw."""
     free_top_p: tuple[float, ...] = ()
     """Nuclei of our own sampler, beside the one that a model's folder names."""
-    seeds: tuple[int, ...] = SEEDS
+    seeds: tuple[int, ...] = (2022, 2023, 2024, 2025, 2026)
     """Runs of each autoregressive sampler; their spread is reported."""
     seed: int = 0
     """Of the diffusion models."""
     calls: tuple[int, ...] = (4, 8, 16, 32, 64, 200, 1000)
-    """Calls a block, for the figure of quality against cost."""
+    """Calls per block, for the figure of quality against cost."""
     blocks: tuple[int, ...] = (5, 10, 25)
     """Block lengths, for the same figure."""
     figure_samples: int = 1
-    """Texts a prompt, for the same figure."""
+    """Texts per prompt, for the same figure."""
 
     # The comparison with Diffusion-LM.
     stories: int = 2700
@@ -105,7 +92,7 @@ class Scale:
     # Controlled generation.
     control_lengths: tuple[int, ...] = (12, 20, 50)
     control_samples: int = 20
-    """Texts a prompt and label."""
+    """Texts per prompt and label."""
     control_T: tuple[int, ...] = (1000, 2500, 5000)
     control_top_p: tuple[float, ...] = (0.2, 0.5, 0.9)
     lams: tuple[float, ...] = (0.0, 100.0, 500.0, 2000.0)
@@ -114,41 +101,27 @@ class Scale:
     """Of our model's own sampler with gradient=words: nats by which a word is moved."""
     second: tuple[str, ...] = ("tense=past:4", "tense=present:4")
     """A second control beside the first, for two at once; each as `--control` takes it."""
-    guide: str = "sentiment"
+    guide: str = "cardiffnlp/twitter-roberta-base-sentiment"
     labels: tuple[str, ...] = ("positive", "negative")
-    control_judges: tuple[str, ...] = ()
+    control_judges: tuple[str, ...] = ("textattack/bert-base-uncased-yelp-polarity",)
     """Classifiers that had no part in it, each a folder or a Hub id."""
-    control_ppl: str = ""
+    control_ppl: str = "gpt2-xl"
     """Judge of controlled texts, where it is another one."""
 
 
 def paper() -> Scale:
-    """The paper's own size, with the models of the Hub that it names."""
-    return Scale(
-        name="paper",
-        judge="EleutherAI/gpt-neo-1.3B",
-        features=("gpt2-large",),
-        models=(
-            "paper=xhan77/ssdlm",
-            "gpt2-medium=gpt2-medium",
-            "gpt2-large=gpt2-large",
-            "gpt2-xl=gpt2-xl",
-        ),
-        guide="cardiffnlp/twitter-roberta-base-sentiment",
-        control_judges=("textattack/bert-base-uncased-yelp-polarity",),
-        control_ppl="gpt2-xl",
-    )
+    """Return the paper's own size."""
+    return Scale()
 
 
 def mini() -> Scale:
-    """One GPU and models of 34M parameters; the judge is SmolLM2, which `make judge` brings."""
+    """Return the size for one GPU and models of 34M parameters; `make judge` brings the judge."""
     return replace(
         paper(),
         name="mini",
         judge="smollm2",
         features=("judge", "minilm"),
         models=("ours=builtin:mini",),
-        projections=("sampling", "multi_hot"),
         top_p=(0.0, 0.5, 0.9, 0.95, 0.99),
         T=(64, 200),
         free_top_p=(0.95, 1.0),
@@ -167,7 +140,7 @@ def mini() -> Scale:
 
 
 def toy() -> Scale:
-    """A few texts of a few tokens by random models: what tests run."""
+    """Return a few texts of a few tokens by random models: what tests run."""
     return replace(
         mini(),
         name="toy",
@@ -179,7 +152,6 @@ def toy() -> Scale:
         lengths=(3, 6),
         num_prompts=4,
         num_samples=2,
-        projections=("sampling", "multi_hot"),
         top_p=(0.0, 0.9),
         T=(2,),
         samplers=("top_p=0.9", "typical_p=0.95"),
@@ -226,20 +198,17 @@ def scale_of(name: str, overrides: Sequence[str] = ()) -> Scale:
 
 def check(scale: Scale) -> None:
     """Raise on counts and samplers that cannot be meant."""
-    for name in COUNTS:
+    for name, kind in get_type_hints(Scale).items():
         value = getattr(scale, name)
-        for number in value if isinstance(value, tuple) else (value,):
-            if number < 1:
-                raise ValueError(f"{name}={number} is not a count; use 1 or more")
+        if kind in (int, tuple[int, ...]) and name not in ("seed", "seeds"):
+            for number in value if isinstance(value, tuple) else (value,):
+                if number < 1:
+                    raise ValueError(f"{name}={number} is not a count; use 1 or more")
     for sampler in scale.samplers:
-        name, _, number = sampler.partition("=")
-        if name not in SAMPLERS or not 0 < as_number(number) <= 1:
+        name, _, text = sampler.partition("=")
+        try:
+            is_sampler = name in SAMPLERS and 0 < float(text) <= 1
+        except ValueError:
+            is_sampler = False
+        if not is_sampler:
             raise ValueError(f"samplers={sampler} is no sampler; write top_p=0.9 or typical_p=0.2")
-
-
-def as_number(text: str) -> float:
-    """Return a text as a number, 0 where it is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0

@@ -1,4 +1,4 @@
-"""The stories of table 2: told apart, tokenised, cut into prompts; and a model trained on them.
+"""The stories of table 2: split, tokenised, cut into prompts; and a model trained on them.
 
 a file of stories -> [stories] -> OUT/stories/{data, prompts.jsonl, ours} -> table2
 
@@ -8,11 +8,8 @@ falls. Nothing marks where a story ends, so that a judge reads plain text.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ssdlm.data.formats import Tally
 from ssdlm.data.prepare import prepare
@@ -20,36 +17,26 @@ from ssdlm.data.shards import TokenStore
 from ssdlm.data.sources import find_sources
 from ssdlm.data.writer import is_held_out
 from ssdlm.evaluate.judge import MINILM, minilm_folder
-from ssdlm.storage.files import write_file
-from ssdlm.tokenizer import Tokenizer, load_tokenizer
+from ssdlm.reproduce.prompts import distinct, split_window
+from ssdlm.reproduce.setting import Options
+from ssdlm.storage.jsonl import read_jsonl, write_jsonl
+from ssdlm.tokenizer import load_tokenizer
 
 RECIPE = "paper_rocstories"
 
 
-@dataclass(frozen=True)
-class StoryPlace:
+class StoryFiles:
     """The files of the stories."""
 
-    folder: Path
-
-    @property
-    def texts(self) -> Path:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.texts = folder / "texts.jsonl"
         """Two documents, the training stories and the others."""
-        return self.folder / "texts.jsonl"
-
-    @property
-    def data(self) -> Path:
+        self.data = folder / "data"
         """The token store."""
-        return self.folder / "data"
-
-    @property
-    def prompts(self) -> Path:
-        return self.folder / "prompts.jsonl"
-
-    @property
-    def model(self) -> Path:
+        self.prompts = folder / "prompts.jsonl"
+        self.model = folder / "ours"
         """The run of training, and the model that comes of it."""
-        return self.folder / "ours"
 
 
 def start_of(name: str) -> str:
@@ -58,20 +45,20 @@ def start_of(name: str) -> str:
 
 
 def prepare_stories(
-    source: str, place: StoryPlace, *, tokenizer: str, holdout: float, length: int, count: int
+    source: str, files: StoryFiles, *, tokenizer: str, holdout: float, length: int, count: int
 ) -> None:
     """Write the token store and the prompts; what is there of the same stories is left."""
-    place.folder.mkdir(parents=True, exist_ok=True)
+    files.folder.mkdir(parents=True, exist_ok=True)
     train, held = split(read_stories(source), holdout)
     # Of two documents the library keeps back one of its own choice: that one is the held-out text.
     documents = [held, train] if is_held_out(0, 0.5) else [train, held]
-    put_lines(place.texts, [{"text": " ".join(stories)} for stories in documents])
-    prepare([place.texts], tokenizer=tokenizer, out=place.data, holdout=0.5)
-    put_lines(place.prompts, prompts_of(place.data, length=length, count=count))
+    write_if_other(files.texts, [{"text": " ".join(stories)} for stories in documents])
+    prepare([files.texts], tokenizer=tokenizer, out=files.data, holdout=0.5)
+    write_if_other(files.prompts, prompts_of(files.data, length=length, count=count))
 
 
 def read_stories(source: str) -> list[str]:
-    """Return the texts of a file, one a story."""
+    """Return the texts of a file, one per story."""
     pieces = [piece for one in find_sources([source]) for piece in one.pieces(Tally())]
     if not pieces:
         raise ValueError(f"{source} has no stories; write one as `text` on each line")
@@ -91,50 +78,32 @@ def split(stories: Sequence[str], holdout: float) -> tuple[list[str], list[str]]
     return parts
 
 
-def prompts_of(data: Path, *, length: int, count: int) -> list[dict[str, Any]]:
+def prompts_of(data: Path, *, length: int, count: int) -> list[Options]:
     """Return up to `count` prompts with gold, side by side: each gold is the next one's prompt."""
     store, tokenizer = TokenStore.open(data, "holdout"), load_tokenizer(data)
     ids = store.read(0, len(store) - 1).tolist()
-    lines: dict[str, dict[str, Any]] = {}
-    for window in windows(ids, length):
-        line = line_of(tokenizer, window, length)
-        if line is not None and len(lines) < count:
-            lines.setdefault(line["prompt"], line)
+    starts = range(0, len(ids) - 2 * length + 1, length)
+    windows = [split_window(tokenizer, ids[i : i + 2 * length], length) for i in starts]
+    lines = [line | {"source": "stories"} for line in windows if line is not None]
     if not lines:
         raise ValueError(
             f"the held-out stories have {len(ids)} tokens, too few for one sequence of "
             f"{2 * length}; give more stories"
         )
-    return list(lines.values())
+    return list(distinct(lines))[:count]
 
 
-def windows(ids: Sequence[int], length: int) -> Iterator[list[int]]:
-    """Yield prompt and continuation together, from every `length` tokens on."""
-    for start in range(0, len(ids) - 2 * length + 1, length):
-        yield list(ids[start : start + 2 * length])
-
-
-def line_of(tokenizer: Tokenizer, ids: list[int], length: int) -> dict[str, Any] | None:
-    """Return a window as prompt and gold; None where it is not read back as the same tokens."""
-    before, after = ids[:length], ids[length:]
-    prompt, gold = tokenizer.decode(before), tokenizer.decode_after(before, after)
-    if tokenizer.encode(prompt) != before or prompt + gold != tokenizer.decode(ids):
-        return None
-    return {"prompt": prompt, "gold": gold, "gold_tokens": after, "source": "stories"}
+def write_if_other(path: Path, lines: Sequence[Options]) -> None:
+    """Write JSON lines, unless they are there: what depends on a file goes by its digest."""
+    if not path.exists() or read_jsonl(path) != list(lines):
+        write_jsonl(path, lines)
 
 
 def train_on_stories(
-    place: StoryPlace, *, init: str, length: int, B: int, device: str, settings: Sequence[str]
+    files: StoryFiles, *, init: str, length: int, B: int, device: str, settings: Sequence[str]
 ) -> None:
     """Train the paper's recipe on the stories, or go on with it."""
     from ssdlm.train import configure, train
 
     given = [f"init={init}", f"max_len={2 * length}", f"model.B={B}", f"device={device}"]
-    train(configure(RECIPE, [*given, *settings]), data=[place.data], out=place.model)
-
-
-def put_lines(path: Path, lines: Sequence[dict[str, Any]]) -> None:
-    """Write JSON lines, unless they are there: what depends on a file goes by its digest."""
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        write_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    train(configure(RECIPE, [*given, *settings]), data=[files.data], out=files.model)

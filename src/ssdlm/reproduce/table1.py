@@ -1,32 +1,24 @@
 """Table 1 and its appendix: continuations without control, over projections, top-p and T.
 
-For each length: people, autoregressive models over seeds, the paper's recipe, and ours, measured
-against the same gold; then the prompts that have no gold, apart.
+For each length: human text, autoregressive models over seeds, the paper's recipe, and ours,
+measured against the same gold; then the prompts that have no gold, apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from statistics import mean, stdev
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
 
 from ssdlm.reproduce import published
-from ssdlm.reproduce.experiment import Findings, Order
-from ssdlm.reproduce.page import Page, number, percent, table
-from ssdlm.reproduce.setting import Author, Autoregressive, Cell, Diffusion, Gold
+from ssdlm.reproduce.experiment import Definition, Experiment, Results
+from ssdlm.reproduce.page import Page
+from ssdlm.reproduce.scale import Scale
+from ssdlm.reproduce.setting import Autoregressive, Diffusion, Gold, Options, Setting, TextSource
+from ssdlm.reproduce.table import COSTS, Row, columns, row_of, table
 
 METRICS = ("mauve", "ppl", "dist", "zipf", "rep")
-COLUMNS = {
-    "mauve": "MAUVE",
-    "ppl_micro": "PPL",
-    "delta_log_ppl": "abs. delta log PPL",
-    "dist-1": "Dist-1",
-    "dist-2": "Dist-2",
-    "dist-3": "Dist-3",
-    "zipf": "Zipf",
-    "rep": "Rep",
-}
+SHOWN = ("mauve", "ppl_micro", "delta_log_ppl", "dist-1", "dist-2", "dist-3", "zipf", "rep")
 DIFFUSION = {"paper": "the paper's recipe", "ours": "ours", "builtin": "the built-in model"}
 """Roles of models of this library; every other role is an autoregressive model."""
 COMPARED = ("paper", "ours")
@@ -49,290 +41,155 @@ BEST = 3
 """Settings of each diffusion model that stand beside the paper's; the paper shows as many."""
 
 
-def cells(order: Order) -> list[Cell]:
+def settings(experiment: Experiment) -> list[Setting]:
     """Return all settings at all lengths for which there are prompts."""
-    found: list[Cell] = []
-    for length in order.scale.lengths:
-        if file := order.prompt_file(str(length)):
-            found += closed_cells(order, length, file)
-        if file := order.prompts.get(f"owt-{length}"):
-            found += open_cells(order, length, file)
+    found: list[Setting] = []
+    for length in experiment.scale.lengths:
+        if file := experiment.prompt_file(str(length)):
+            found += settings_after(experiment, file, str(length), length)
+        if file := experiment.prompts.get(f"owt-{length}"):
+            found += settings_after(experiment, file, f"owt-{length}", length, has_gold=False)
     if not found:
         raise ValueError("there are no prompts; give --prompts 50=FILE, made by `ssdlm prompts`")
     return found
 
 
-def closed_cells(order: Order, length: int, file: str) -> Iterator[Cell]:
-    """Yield the settings at one length, with gold."""
-    yield cell(order, f"{length}/gold", Gold(), file, {}, num_samples=1)
-    for role in autoregressive(order):
-        for sampler in order.scale.samplers:
-            yield from drawn(order, f"{length}/{role}", role, file, length, sampler)
-    for role in COMPARED:
-        if model := order.model(role):
-            for name, options in grid(order, length):
-                yield cell(order, f"{length}/{role}/{name}", Diffusion(model), file, options)
-    yield from own_settings(order, f"{length}", file, length)
+def settings_after(
+    experiment: Experiment, file: str, home: str, length: int, *, has_gold: bool = True
+) -> Iterator[Setting]:
+    """Yield the settings after one file of prompts; without gold they are fewer."""
+    scale, models = experiment.scale, experiment.models
+    if has_gold:
+        gold = setting_of(experiment, f"{home}/gold", Gold(), file, {})
+        yield replace(gold, num_samples=1)
+    sources: list[tuple[str, TextSource, Options]] = []
+    for role in (role for role in models if role not in DIFFUSION):
+        seeds = scale.seeds if has_gold else scale.seeds[:1]
+        for sampler, seed in product(scale.samplers, seeds):
+            key, _, value = sampler.partition("=")
+            name = f"{role}/{key}-{value}/seed-{seed}"
+            options = {"length": length, "seed": seed, key: float(value)}
+            sources.append((name, Autoregressive(models[role]), options))
+    for role in (role for role in COMPARED if role in models):
+        for name, options in grid(scale, length, is_small=not has_gold):
+            sources.append((f"{role}/{name}", Diffusion(models[role]), options))
+    for role in (role for role in OWN if role in models):
+        own: Options = {"length": length, "seed": scale.seed}
+        sources.append((f"{role}/own", Diffusion(models[role]), own))
+        for top_p in scale.free_top_p:
+            name = f"{role}/own-p{top_p:g}"
+            sources.append((name, Diffusion(models[role]), own | {"top_p": top_p}))
+    for name, source, options in sources:
+        yield setting_of(experiment, f"{home}/{name}", source, file, options, has_gold=has_gold)
 
 
-def open_cells(order: Order, length: int, file: str) -> Iterator[Cell]:
-    """Yield some settings at one length, without gold: one seed, one T, the wider nuclei."""
-    home = f"owt-{length}"
-    for role in autoregressive(order):
-        for sampler in order.scale.samplers:
-            yield next(drawn(order, f"{home}/{role}", role, file, length, sampler, has_gold=False))
-    for role in COMPARED:
-        if model := order.model(role):
-            for name, options in grid(order, length, is_small=True):
-                where = f"{home}/{role}/{name}"
-                yield cell(order, where, Diffusion(model), file, options, has_gold=False)
-    yield from own_settings(order, home, file, length, has_gold=False)
-
-
-def autoregressive(order: Order) -> list[str]:
-    """Return the roles of autoregressive models that were given."""
-    return [role for role in order.models if role not in DIFFUSION]
-
-
-def drawn(
-    order: Order, home: str, role: str, file: str, length: int, sampler: str, **rest: Any
-) -> Iterator[Cell]:
-    """Yield one sampler of an autoregressive model, a cell for each seed."""
-    name, _, value = sampler.partition("=")
-    for seed in order.scale.seeds:
-        options = {"length": length, "seed": seed, name: float(value)}
-        where = f"{home}/{name}-{value}/seed-{seed}"
-        yield cell(order, where, Autoregressive(order.models[role]), file, options, **rest)
-
-
-def grid(
-    order: Order, length: int, *, is_small: bool = False
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def grid(scale: Scale, length: int, *, is_small: bool = False) -> Iterator[tuple[str, Options]]:
     """Yield the paper's sampler over projections, nuclei and T; greedy is one point of both."""
-    scale = order.scale
     fixed = {"length": length, "B": scale.B, "seed": scale.seed} | PAPER_SAMPLER
-    for T in scale.T[:1] if is_small else scale.T:
-        for projection in ("greedy", *scale.projections):
-            for top_p in scale.top_p:
-                if (projection == "greedy") != (top_p == 0) or (is_small and top_p < OPEN_TOP_P):
-                    continue
-                name = f"{projection}-p{top_p:g}-T{T}"
-                yield name, fixed | {"projection": projection, "top_p": top_p, "T": T}
+    steps = scale.T[:1] if is_small else scale.T
+    for T, projection, top_p in product(steps, ("greedy", *scale.projections), scale.top_p):
+        if (projection == "greedy") == (top_p == 0) and not (is_small and top_p < OPEN_TOP_P):
+            name = f"{projection}-p{top_p:g}-T{T}"
+            yield name, fixed | {"projection": projection, "top_p": top_p, "T": T}
 
 
-def own_settings(order: Order, home: str, file: str, length: int, **rest: Any) -> Iterator[Cell]:
-    """Yield our models with the settings that their folders recommend, and with other nuclei."""
-    options = {"length": length, "seed": order.scale.seed}
-    for role in (role for role in OWN if order.model(role)):
-        author = Diffusion(order.models[role])
-        yield cell(order, f"{home}/{role}/own", author, file, options, **rest)
-        for top_p in order.scale.free_top_p:
-            other = options | {"top_p": top_p}
-            yield cell(order, f"{home}/{role}/own-p{top_p:g}", author, file, other, **rest)
-
-
-def cell(
-    order: Order,
+def setting_of(
+    experiment: Experiment,
     name: str,
-    author: Author,
+    source: TextSource,
     file: str,
-    options: dict[str, Any],
+    options: Options,
     *,
-    num_samples: int = 0,
     has_gold: bool = True,
-) -> Cell:
-    """Return a cell of this table: how much the scale says, and the paper's metrics."""
-    has_reference = has_gold and not isinstance(author, Gold)
-    metrics = METRICS if has_reference else METRICS[1:]
-    return Cell(
+) -> Setting:
+    """Return a setting of this table: how much the scale says, and the paper's metrics."""
+    scale, has_reference = experiment.scale, has_gold and not isinstance(source, Gold)
+    measures: Options = {"metrics": METRICS[1:]}
+    if has_reference:
+        measures = {"metrics": METRICS, "features": scale.features}
+    return Setting(
         name=name,
-        author=author,
+        source=source,
         prompts=file,
-        num_prompts=order.scale.num_prompts,
-        num_samples=num_samples or order.scale.num_samples,
+        num_prompts=scale.num_prompts,
+        num_samples=scale.num_samples,
         options=options,
-        measures={"metrics": metrics} | ({"features": features(order)} if has_reference else {}),
+        measures=measures,
         has_reference=has_reference,
     )
 
 
-def features(order: Order) -> tuple[str, ...]:
-    return order.scale.features
-
-
-@dataclass(frozen=True)
-class Line:
-    """A row of a table: some figures, and their spread over seeds where there is one."""
-
-    label: str
-    values: Mapping[str, float | None]
-    spread: dict[str, float]
-    cost: tuple[str, str, str] = ("", "", "")
-    """Tokens seen in training, its seconds, seconds of writing."""
-
-    def shown(self) -> list[str]:
-        """Return the cells of the row."""
-        return [self.label, *(self.figure(name) for name in COLUMNS), *self.cost]
-
-    def figure(self, name: str) -> str:
-        """Return a figure as the paper prints it."""
-        form = percent if name in published.PERCENT else number
-        plus = f" +- {form(self.spread[name])}" if name in self.spread else ""
-        return form(self.values.get(name)) + plus
-
-
-def page(order: Order, found: Findings) -> Page:
+def page(experiment: Experiment, results: Results) -> Page:
     """Return the page: for each length the paper's rows, then ours; then every setting."""
-    parts, values = [introduction(order, found)], {}
-    for home in homes(found):
-        ours = lines(order, found, home)
-        values[home] = [vars(line) for line in ours]
-        length = int(home.removeprefix("owt-"))
-        has_gold = home == str(length)
-        printed = published_lines(length) if has_gold else []
-        heading = f"## Length {length}" + ("" if has_gold else ", OpenWebText prompts, no gold")
-        best = shortlist(ours)
-        parts += [heading, counts(found, home), rows_of([*printed, *best])]
-        if len(best) < len(ours):
-            parts += [f"Every setting at length {length}:", rows_of(ours)]
-    return Page("Unconstrained generation", parts, {"tables": values}, notes(order, found))
-
-
-def introduction(order: Order, found: Findings) -> str:
-    """Return what the figures are."""
-    scale, judge = order.scale, " and ".join(found.judges()) or order.scale.judge
-    return (
+    scale, judge = experiment.scale, " and ".join(results.judges()) or experiment.scale.judge
+    introduction = (
         f"Scale `{scale.name}`. Prompts are as long as their continuations. Judge {judge}, "
         f"MAUVE's features from {scale.features[0]}. MAUVE, Dist and Rep in percent. Rows marked "
         "[paper] are printed in the paper, measured there on other text by other judges: compare "
         "shapes, not digits."
     )
+    shown = [*columns(SHOWN), *COSTS]
+    parts, values = [introduction], {}
+    for home in dict.fromkeys(name.partition("/")[0] for name in results):
+        rows = rows_of(results, home)
+        values[home] = [row.json() for row in rows]
+        length = int(home.removeprefix("owt-"))
+        heading, printed = f"## Length {length}, OpenWebText prompts, no gold", []
+        if home == str(length):
+            heading = f"## Length {length}"
+            printed = published.rows(published.UNCONSTRAINED, length)
+        best = shortlist(rows)
+        parts += [heading, counts(results, home), table(shown, best, printed)]
+        if len(best) < len(rows):
+            parts += [f"Every setting at length {length}:", table(shown, rows)]
+    notes = [
+        f"no prompts were given for length {length}"
+        for length in scale.lengths
+        if experiment.prompt_file(str(length)) is None
+    ]
+    notes += results.notes(experiment, ("autoregressive", *COMPARED))
+    notes.append("+- is the standard deviation over seeds; Dist of gold pools one text per prompt")
+    return Page("Unconstrained generation", parts, {"tables": values}, notes)
 
 
-def counts(found: Findings, home: str) -> str:
+def counts(results: Results, home: str) -> str:
     """Return how many texts a figure is made of."""
-    reports = [one.report for name, one in found.items() if name.startswith(f"{home}/")]
+    reports = [one.report for name, one in results.items() if name.startswith(f"{home}/")]
     sizes = [report["counts"] for report in reports if report is not None]
-    told = {f"{size['samples']} texts after {size['prompts']} prompts" for size in sizes}
-    return f"Measured on {', or '.join(sorted(told))}." if told else "Nothing is measured yet."
+    seen = {f"{size['samples']} texts after {size['prompts']} prompts" for size in sizes}
+    return f"Measured on {', or '.join(sorted(seen))}." if seen else "Nothing is measured yet."
 
 
-def homes(found: Findings) -> list[str]:
-    """Return the parts of the table, in the order of its cells."""
-    return list(dict.fromkeys(name.partition("/")[0] for name in found))
-
-
-def lines(order: Order, found: Findings, home: str) -> list[Line]:
-    """Return a line for each setting of ours that was measured; seeds of a sampler are one."""
+def rows_of(results: Results, home: str) -> list[Row]:
+    """Return a row for each setting that was measured; the seeds of a sampler are one."""
     groups: dict[str, list[str]] = {}
-    for name in found:
+    for name in results:
         if name.startswith(f"{home}/"):
             setting = name.removeprefix(f"{home}/").partition("/seed-")[0]
             groups.setdefault(setting, []).append(name)
     rows = []
     for setting, names in groups.items():
-        there = [name for name in names if found[name].report is not None]
-        if there:
-            row = line(found, setting, there)
-            share = f" ({len(there)} of {len(names)} seeds)" if len(there) < len(names) else ""
-            rows.append(replace(row, label=row.label + share))
+        role, _, rest = setting.partition("/")
+        label = f"{DIFFUSION.get(role, role)}, {rest.replace('-', ' ')}"
+        measured = [results[name] for name in names if results[name].report is not None]
+        if len(measured) < len(names):
+            label += f" ({len(measured)} of {len(names)} seeds)"
+        if measured:
+            row = row_of("Gold continuation" if role == "gold" else label, measured, SHOWN)
+            rows.append(replace(row, facts={"role": role, **row.facts}))
     return rows
 
 
-def line(found: Findings, setting: str, names: Sequence[str]) -> Line:
-    """Return the mean over the cells of a setting, and their standard deviation."""
-    values: dict[str, float | None] = {}
-    spread: dict[str, float] = {}
-    for metric in COLUMNS:
-        figures = [found.value(name, metric) for name in names]
-        known = [figure for figure in figures if figure is not None]
-        values[metric] = mean(known) if known else None
-        if len(known) > 1:
-            spread[metric] = stdev(known)
-    if setting == "gold":
-        values |= {"mauve": 1.0, "delta_log_ppl": 0.0}
-    return Line(label(setting), values, spread, cost(found, names))
+def shortlist(rows: Sequence[Row]) -> list[Row]:
+    """Return gold, every autoregressive sampler, own settings, and each model's best by MAUVE."""
 
-
-def label(setting: str) -> str:
-    """Return a setting in words: `ours/sampling-p0.95-T200` -> `ours, sampling p0.95 T200`."""
-    if setting == "gold":
-        return "Gold continuation"
-    role, _, rest = setting.partition("/")
-    return f"{DIFFUSION.get(role, role)}, {rest.replace('-', ' ')}"
-
-
-def cost(found: Findings, names: Sequence[str]) -> tuple[str, str, str]:
-    """Return tokens seen and seconds of training, and seconds of writing; blank if unknown."""
-    made = [found[name].made for name in names]
-    trained = made[0].get("training") or {}
-    seconds = [one["seconds"] for one in made if one.get("seconds") is not None]
-    return (
-        f"{trained['tokens'] / 1e6:.0f}M" if trained else "",
-        f"{trained['seconds']:.0f}" if trained else "",
-        f"{mean(seconds):.0f}" if seconds else "",
-    )
-
-
-def shortlist(ours: Sequence[Line]) -> list[Line]:
-    """Return gold, every autoregressive sampler, and each diffusion model's best by MAUVE."""
-    kept = []
-    for line in ours:
-        rivals = [other for other in ours if is_diffusion(other) and kind(other) == kind(line)]
+    def is_short(row: Row) -> bool:
+        role = row.facts["role"]
+        rivals = [other for other in rows if other.facts["role"] == role]
         rivals.sort(key=lambda other: -(other.values["mauve"] or 0.0))
-        if not is_diffusion(line) or ", own" in line.label or line in rivals[:BEST]:
-            kept.append(line)
-    return kept
+        return role not in DIFFUSION or ", own" in row.label or row in rivals[:BEST]
+
+    return [row for row in rows if is_short(row)]
 
 
-def is_diffusion(line: Line) -> bool:
-    """Tell whether a line is of a model of this library."""
-    return kind(line) in DIFFUSION.values()
-
-
-def kind(line: Line) -> str:
-    """Return the model that a line is of."""
-    return line.label.partition(",")[0]
-
-
-def published_lines(length: int) -> list[Line]:
-    """Return the paper's rows at a length."""
-    return [
-        Line(f"[paper] {', '.join(filter(None, (row.model, row.setting)))}", row.values, row.spread)
-        for row in published.rows(published.UNCONSTRAINED, length)
-    ]
-
-
-def rows_of(lines: Sequence[Line]) -> str:
-    """Return lines as a Markdown table."""
-    heading = ["", *COLUMNS.values(), "tokens seen", "training s", "writing s"]
-    return table(heading, [line.shown() for line in lines])
-
-
-def notes(order: Order, found: Findings) -> list[str]:
-    """Return what is missing, and how the figures are to be read."""
-    lacking = [role for role in ("twin", *COMPARED) if role not in order.models]
-    said = [f"no model was given as `{role}`; its rows are missing" for role in lacking]
-    for length in order.scale.lengths:
-        if order.prompt_file(str(length)) is None:
-            said.append(f"no prompts were given for length {length}")
-    if len(of_models(found, "settings", "model", "tokenizer.json")) > 1:
-        said.append("the models have different tokenizers: a length is in each one's own tokens")
-    if len(of_models(found, "training", "data")) > 1:
-        said.append("the models were not all trained on the same data")
-    if missing := found.missing():
-        said.append(f"{len(missing)} cells are not measured yet: {', '.join(missing[:8])}")
-    said.append("+- is the standard deviation over seeds; Dist of gold pools one text a prompt")
-    return said
-
-
-def of_models(found: Findings, *path: str) -> set[str]:
-    """Return the different values of a fact about the models that wrote, where it is known."""
-    known = set()
-    for finding in found.values():
-        fact: Any = finding.made
-        for key in path:
-            fact = fact.get(key) if isinstance(fact, dict) else None
-        if fact:
-            known.add(str(fact))
-    return known
+DEFINITION = Definition(settings, page)

@@ -1,6 +1,6 @@
 """Table 3 and its appendix: continuations steered by a classifier, over lambda and top-p.
 
-For each length and setting a text is written for every label, and read by the guide itself
+For each length and sampler a text is written for every label, and read by the guide itself
 (internal) and by a classifier that had no part in it (external); without control both labels are
 asked of the same texts. Then two controls at once.
 """
@@ -8,62 +8,74 @@ asked of the same texts. Then two controls at once.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from statistics import mean
-from typing import Any
 
 from ssdlm.reproduce import published
-from ssdlm.reproduce.experiment import Finding, Findings, Order
-from ssdlm.reproduce.page import Page, number, percent, table
-from ssdlm.reproduce.setting import Cell, Diffusion
+from ssdlm.reproduce.experiment import Definition, Experiment, Result, Results
+from ssdlm.reproduce.page import Page
+from ssdlm.reproduce.plot import EVEN, FROM_ZERO, LINEAR, Plot, curves
+from ssdlm.reproduce.setting import Diffusion, Options, Setting
+from ssdlm.reproduce.table import (
+    COSTS,
+    Column,
+    Row,
+    average,
+    average_interval,
+    columns,
+    row_of,
+    table,
+)
 from ssdlm.reproduce.table1 import COMPARED, DIFFUSION, PAPER_SAMPLER
 
 PROMPTS = "pplm"
-ROLES = COMPARED
 METRICS = ("ppl", "dist")
-COLUMNS = {
-    "control_external": "C-Ext.",
-    "control_internal": "(Int.)",
-    "ppl_macro": "PPL",
-    "dist-1": "Dist-1",
-    "dist-2": "Dist-2",
-    "dist-3": "Dist-3",
+PLOTTED = ("control_external", "control_internal", "ppl_macro")
+TEXT_METRICS = ("ppl_macro", "dist-1", "dist-2", "dist-3")
+CLASSIFIERS = {"control_external": "control_judges", "control_internal": "control_guides"}
+"""Accuracies, and the option of `evaluate` that names their classifiers."""
+PAIR_COLUMNS = (
+    *columns(CLASSIFIERS, digits=1),
+    Column("second", "second (Int.)", 1, 100.0),
+    Column("second_counted", "second, by its verbs", 1, 100.0),
+    *columns(["ppl_macro"], digits=1),
+    *columns(["ppl_ratio"]),
+    *columns(["dist-2"], digits=1),
+)
+VERBS = {
+    "past": {"was", "were", "had", "did", "wasn't", "weren't", "hadn't", "didn't"},
+    "present": {"is", "are", "am", "has", "does", "isn't", "aren't", "hasn't", "doesn't", "i'm"},
 }
-EVEN_LAM = 10.0
-"""Beyond this a plot's lambdas are spaced by their logarithm."""
-PANELS = {
-    "control_external": "external accuracy, %",
-    "control_internal": "internal accuracy, %",
-    "ppl_macro": "PPL",
-}
-
-
-def cells(order: Order) -> list[Cell]:
-    """Return all settings at all lengths: the paper's sampler, ours, and two controls at once."""
-    file = order.prompt_file(PROMPTS)
-    if file is None:
-        raise ValueError(f"there are no prompts; give --prompts {PROMPTS}=FILE, the paper's 15")
-    found: list[Cell] = []
-    for length in order.scale.control_lengths:
-        for role, setting, options, lams in settings(order, length):
-            for lam in lams:
-                found += [
-                    cell(order, file, role, setting, options, wish) for wish in wishes(order, lam)
-                ]
-    length = max(order.scale.control_lengths)
-    for role, setting, options, lams in settings(order, length):
-        if role == "ours" and any(lams):
-            for pair in pairs(order, lams):
-                found.append(cell(order, file, role, setting, options, pair))
-    return found
+"""The auxiliary verbs of a tense: what shows it without any classifier."""
 
 
 @dataclass(frozen=True)
-class Wished:
-    """What a cell's texts are steered to, and the labels that they are asked about."""
+class Sampler:
+    """How a model writes at one length, and the lambdas that are tried with it."""
+
+    role: str
+    name: str
+    options: Options
+    lams: tuple[float, ...]
+
+    @property
+    def words(self) -> str:
+        """What a legend calls it."""
+        known = self.options
+        how = f"{known['projection']}, T = {known['T']}" if "T" in known else "own settings"
+        return f"{DIFFUSION[self.role]}: {how}, top-p {known['top_p']:g}".replace("_", "-")
+
+    @property
+    def home(self) -> str:
+        """What the names of its settings begin with."""
+        return f"control/{self.options['length']}/{self.role}/{self.name}"
+
+
+@dataclass(frozen=True)
+class ControlTarget:
+    """What a setting's texts are steered to, and the labels that classifiers are asked about."""
 
     name: str
     control: tuple[str, ...]
@@ -72,122 +84,130 @@ class Wished:
     """CLASSIFIER=LABEL; the guides' are internal, the judges' external."""
 
 
-def settings(
-    order: Order, length: int
-) -> Iterator[tuple[str, str, dict[str, Any], tuple[float, ...]]]:
-    """Yield role, name, options and lambdas: the paper's grid, and our model's own settings."""
-    scale = order.scale
+Targets = Callable[[Experiment, float], Iterable[ControlTarget]]
+"""What is steered to at one lambda."""
+
+
+def settings(experiment: Experiment) -> list[Setting]:
+    """Return all settings at all lengths: the paper's sampler, ours, and two controls at once."""
+    file = experiment.prompt_file(PROMPTS)
+    if file is None:
+        raise ValueError(f"there are no prompts; give --prompts {PROMPTS}=FILE, the paper's 15")
+    every = [one for n in experiment.scale.control_lengths for one in samplers(experiment, n)]
+    tried: list[tuple[list[Sampler], Targets]] = [(every, targets)]
+    tried.append((pair_samplers(experiment), pairs))
+    return [
+        setting_of(experiment, file, sampler, target)
+        for some, targets_at in tried
+        for sampler in some
+        for lam in sampler.lams
+        for target in targets_at(experiment, lam)
+    ]
+
+
+def samplers(experiment: Experiment, length: int) -> Iterator[Sampler]:
+    """Yield the paper's grid, and our model's own settings."""
+    scale = experiment.scale
     fixed = {"length": length, "seed": scale.seed}
-    if order.model("paper"):
+    if "paper" in experiment.models:
         paper = fixed | PAPER_SAMPLER | {"B": min(length, scale.B), "gradient": "logits"}
-        for projection, top_p, T in product(
-            scale.projections, scale.control_top_p, scale.control_T
-        ):
-            how = {"projection": projection, "top_p": top_p, "T": T}
-            yield "paper", f"{projection}-p{top_p:g}-T{T}", paper | how, scale.lams
-    if order.model("ours"):
+        grid = product(scale.projections, scale.control_top_p, scale.control_T)
+        for projection, top_p, T in grid:
+            options = paper | {"projection": projection, "top_p": top_p, "T": T}
+            yield Sampler("paper", f"{projection}-p{top_p:g}-T{T}", options, scale.lams)
+    if "ours" in experiment.models:
         for top_p in scale.own_top_p:
-            own = fixed | {"top_p": top_p, "gradient": "words"}
-            yield "ours", f"own-p{top_p:g}", own, scale.own_lams
+            options = fixed | {"top_p": top_p, "gradient": "words"}
+            yield Sampler("ours", f"own-p{top_p:g}", options, scale.own_lams)
 
 
-def wishes(order: Order, lam: float) -> Iterator[Wished]:
-    """Yield what to steer to: each label, or nothing, and then both are asked about."""
-    scale = order.scale
-    asked = {
-        label: tuple(f"{name}={label}" for name in (scale.guide, *scale.control_judges))
-        for label in scale.labels
-    }
+def pair_samplers(experiment: Experiment) -> list[Sampler]:
+    """Return the samplers that two controls at once are tried with: ours at the largest length."""
+    longest = samplers(experiment, max(experiment.scale.control_lengths))
+    return [sampler for sampler in longest if sampler.role == "ours"]
+
+
+def targets(experiment: Experiment, lam: float) -> Iterator[ControlTarget]:
+    """Yield what to steer to: each label, or nothing, and then every label is asked about."""
+    scale = experiment.scale
+    guides = tuple(f"{scale.guide}={label}" for label in scale.labels)
+    judges = [tuple(f"{name}={label}" for name in scale.control_judges) for label in scale.labels]
     if lam == 0:
-        guides = tuple(asked[label][0] for label in scale.labels)
-        judges = tuple(wish for label in scale.labels for wish in asked[label][1:])
-        yield Wished("lam0", (), guides, judges)
+        yield ControlTarget("lam0", (), guides, sum(judges, ()))
         return
-    for label in scale.labels:
-        guide, *judges = asked[label]
-        yield Wished(f"lam{lam:g}/{label}", (f"{guide}:{lam:g}",), (guide,), tuple(judges))
+    for label, guide, outside in zip(scale.labels, guides, judges, strict=True):
+        yield ControlTarget(f"lam{lam:g}/{label}", (f"{guide}:{lam:g}",), (guide,), outside)
 
 
-def pairs(order: Order, lams: Sequence[float]) -> Iterator[Wished]:
-    """Yield two controls at once: each label with each of the second guide's, at every lambda."""
-    for lam in lams:
-        for wish, second in product(wishes(order, lam) if lam else (), order.scale.second):
-            plain = second.partition(":")[0]
-            label = plain.partition("=")[2]
-            yield Wished(
-                f"{wish.name}+{label}",
-                (*wish.control, second),
-                (*wish.guides, plain),
-                wish.judges,
-            )
+def pairs(experiment: Experiment, lam: float) -> Iterator[ControlTarget]:
+    """Yield two controls at once: each label with each of the second guide's; none without lam."""
+    first = targets(experiment, lam) if lam else ()
+    for target, second in product(first, experiment.scale.second):
+        guide = second.partition(":")[0]
+        yield ControlTarget(
+            f"{target.name}+{guide.partition('=')[2]}",
+            (*target.control, second),
+            (*target.guides, guide),
+            target.judges,
+        )
 
 
-def cell(
-    order: Order, file: str, role: str, setting: str, options: dict[str, Any], wish: Wished
-) -> Cell:
-    """Return a cell of this table."""
-    control = {"control": list(wish.control)} if wish.control else {}
-    return Cell(
-        name=f"control/{options['length']}/{role}/{setting}/{wish.name}",
-        author=Diffusion(order.models[role]),
+def setting_of(
+    experiment: Experiment, file: str, sampler: Sampler, target: ControlTarget
+) -> Setting:
+    """Return a setting of this table."""
+    control = {"control": list(target.control)} if target.control else {}
+    return Setting(
+        name=f"{sampler.home}/{target.name}",
+        source=Diffusion(experiment.models[sampler.role]),
         prompts=file,
-        num_prompts=order.scale.num_prompts,
-        num_samples=order.scale.control_samples,
-        options=options | control,
+        num_prompts=experiment.scale.num_prompts,
+        num_samples=experiment.scale.control_samples,
+        options=sampler.options | control,
         measures={
             "metrics": METRICS,
-            "control_guides": wish.guides,
-            "control_judges": wish.judges,
+            "control_guides": target.guides,
+            "control_judges": target.judges,
         },
-        judge=order.scale.control_ppl,
+        judge=experiment.scale.control_ppl,
         has_reference=False,
     )
 
 
-@dataclass(frozen=True)
-class Line:
-    """A row: figures over all labels, and the external accuracy of each label."""
-
-    label: str
-    values: dict[str, float | None]
-    by_label: dict[str, float | None]
-    lam: float = 0.0
-    setting: str = ""
-    seconds: float | None = None
-
-    def shown(self, labels: Sequence[str]) -> list[str]:
-        """Return the cells of the row."""
-        figures = [show(name, self.values.get(name)) for name in COLUMNS]
-        ratio = number(self.values.get("ppl_ratio"))
-        each = [percent(self.by_label.get(label), 1) for label in labels]
-        seconds = "" if self.seconds is None else f"{self.seconds:.0f}"
-        return [self.label, *figures, ratio, *each, seconds]
-
-
-def show(metric: str, value: float | None) -> str:
-    """Return a figure as the paper prints it."""
-    return number(value, 1) if metric == "ppl_macro" else percent(value, 1)
-
-
-def page(order: Order, found: Findings) -> Page:
-    """Return the page: for each length the paper's rows, then ours; pairs; and the plot."""
-    parts, values, plots = [introduction(order, found)], {}, {}
-    for length in order.scale.control_lengths:
-        ours = lines(order, found, length)
-        values[str(length)] = [vars(line) for line in ours]
-        parts += [f"## Length {length}", rows_of(order, [*published_lines(length), *ours])]
-        if drawn := [line for line in ours if line.values.get("ppl_macro") is not None]:
-            plots[f"lambda-{length}"] = lambda figure, drawn=drawn: draw(figure, drawn)
-    if both := pair_rows(order, found):
-        values["pairs"] = both
-        parts += ["## Two controls at once", pair_table(both)]
-    return Page("Controlled generation", parts, {"tables": values}, notes(order, found), plots)
+def page(experiment: Experiment, results: Results) -> Page:
+    """Return the page: for each length the paper's rows, then ours; pairs; and the pictures."""
+    scale = experiment.scale
+    shown = [
+        *columns([*CLASSIFIERS, *TEXT_METRICS], digits=1),
+        *columns(["ppl_ratio"]),
+        *(
+            Column(f"control_external:{label}", f"C-Ext. {label}", 1, 100.0)
+            for label in scale.labels
+        ),
+        COSTS[-1],
+    ]
+    parts, values, plots = [introduction(experiment, results)], {}, {}
+    for length in scale.control_lengths:
+        rows = rows_of(experiment, results, samplers(experiment, length), targets)
+        values[str(length)] = [row.json() for row in rows]
+        parts += [f"## Length {length}"]
+        parts += [table(shown, rows, published.rows(published.CONTROLLED, length))]
+        if rows:
+            plots[f"lambda-{length}"] = plot_of(rows)
+    if both := rows_of(experiment, results, pair_samplers(experiment), pairs):
+        values["pairs"] = [row.json() for row in both]
+        parts += ["## Two controls at once", table(PAIR_COLUMNS, both)]
+    notes = results.notes(experiment, COMPARED)
+    if not scale.control_judges:
+        notes.append("no outside judge was given; name one with --set control_judges=FOLDER")
+    notes.append("neutral is left out of the classifiers' choice, as the authors do")
+    return Page("Controlled generation", parts, {"tables": values}, notes, plots)
 
 
-def introduction(order: Order, found: Findings) -> str:
-    """Return what the figures are, and how far the judge can be trusted."""
-    scale = order.scale
-    reader = " and ".join(found.judges()) or scale.control_ppl or scale.judge
+def introduction(experiment: Experiment, results: Results) -> str:
+    """Return what the figures are, and how far the outside judge can be trusted."""
+    scale = experiment.scale
+    reader = " and ".join(results.judges()) or scale.control_ppl or scale.judge
     judges = ", ".join(f"{name} ({accuracy_of(name)})" for name in scale.control_judges) or "none"
     return (
         f"Scale `{scale.name}`: the paper's prompts x {scale.control_samples} samples x "
@@ -199,194 +219,91 @@ def introduction(order: Order, found: Findings) -> str:
 
 
 def accuracy_of(judge: str) -> str:
-    """Return a judge's own accuracy on texts held out, from its folder."""
+    """Return a judge's own accuracy on held-out texts, from its folder."""
     path = Path(judge) / "config.json"
     if not path.exists():
         return "its own accuracy is on its model card"
     known = json.loads(path.read_text(encoding="utf-8")).get("guide_accuracy")
     if not known:
-        return "its own accuracy is not told"
-    return "itself right on " + ", ".join(f"{percent(v, 1)} % of {k}" for k, v in known.items())
+        return "its own accuracy is not known"
+    return "itself right on " + ", ".join(f"{100 * v:.1f} % of {k}" for k, v in known.items())
 
 
-def lines(order: Order, found: Findings, length: int) -> list[Line]:
-    """Return a line for each setting and lambda of which every label was measured."""
+def rows_of(
+    experiment: Experiment, results: Results, samplers: Iterable[Sampler], targets: Targets
+) -> list[Row]:
+    """Return a row for each sampler and lambda of which every target was measured."""
     rows = []
-    for role, setting, _, lams in settings(order, length):
-        home, plain = f"control/{length}/{role}/{setting}", None
-        for lam in lams:
-            some = [found[f"{home}/{wish.name}"] for wish in wishes(order, lam)]
-            if any(finding.report is None for finding in some):
-                continue
-            line = line_of(order, some, lam, f"{DIFFUSION[role]}, {setting.replace('-', ' ')}")
-            plain = line if lam == 0 else plain
-            base = plain.values["ppl_macro"] if plain else None
-            ppl = line.values["ppl_macro"]
-            line.values["ppl_ratio"] = ppl / base if base and ppl else None
-            rows.append(line)
+    for sampler in samplers:
+        setting = f"{DIFFUSION[sampler.role]}, {sampler.name.replace('-', ' ')}"
+        base = results.value(f"{sampler.home}/lam0", "ppl_macro")
+        for lam in sampler.lams:
+            names = [f"{sampler.home}/{target.name}" for target in targets(experiment, lam)]
+            some = [results[name] for name in names if results[name].report is not None]
+            if some and len(some) == len(names):
+                row = row_over_targets(experiment, f"{setting}, lambda {lam:g}", some)
+                ppl = row.values["ppl_macro"]
+                values = {**row.values, "ppl_ratio": ppl / base if ppl and base else None}
+                facts = {**row.facts, "lam": lam, "setting": setting, "curve": sampler.words}
+                rows.append(replace(row, values=values, facts=facts))
     return rows
 
 
-def line_of(order: Order, some: Sequence[Finding], lam: float, setting: str) -> Line:
-    """Return the figures of one lambda, over its labels."""
-    external = {label: accuracy(some, label, "external") for label in order.scale.labels}
-    internal = {label: accuracy(some, label, "internal") for label in order.scale.labels}
-    values = {
-        "control_external": average(external.values()),
-        "control_internal": average(internal.values()),
-        **{name: average(one.value(name) for one in some) for name in list(COLUMNS)[2:]},
+def row_over_targets(experiment: Experiment, label: str, some: Sequence[Result]) -> Row:
+    """Return the figures of one lambda, means over its targets, and each label's accuracy."""
+    scale, second = experiment.scale, experiment.scale.second[0].partition("=")[0]
+    row = row_of(label, some, TEXT_METRICS)
+    values, intervals = dict(row.values), dict(row.intervals)
+    values["second_counted"] = share_by_verbs(some)
+    accuracies = {
+        "control_external": answers(some, "control_external"),
+        "control_internal": answers(some, "control_internal", begins=f"{scale.guide}="),
+        "second": answers(some, "control_internal", begins=f"{second}="),
     }
-    seconds = average(one.made.get("seconds") for one in some)
-    return Line(f"{setting}, lambda {lam:g}", values, external, lam, setting, seconds)
+    for label in scale.labels:
+        name = f"control_external:{label}"
+        accuracies[name] = answers(some, "control_external", ends=f"={label}")
+    for name, found in accuracies.items():
+        values[name] = average(result.value(metric) for result, metric in found)
+        if interval := average_interval([result.interval(metric) for result, metric in found]):
+            intervals[name] = interval
+    return replace(row, values=values, spread={}, intervals=intervals)
 
 
-def accuracy(some: Sequence[Finding], label: str, side: str) -> float | None:
-    """Return how often the label was found, by the mean over several judges."""
-    known = []
-    for finding in some:
-        asked = finding.cell.measures["control_guides" if side == "internal" else "control_judges"]
-        for wish in asked:
-            if wish.rpartition("=")[2] == label:
-                name = f"control_{side}" + ("" if len(asked) == 1 else f":{wish}")
-                known.append(finding.value(name))
-    return average(known)
+def answers(
+    some: Sequence[Result], metric: str, *, begins: str = "", ends: str = ""
+) -> list[tuple[Result, str]]:
+    """Return results, and under which names they have accuracies of some CLASSIFIER=LABEL."""
+    found = []
+    for result in some:
+        asked = result.setting.measures[CLASSIFIERS[metric]]
+        for target in asked:
+            if target.startswith(begins) and target.endswith(ends):
+                # `evaluate` names a classifier only where there are several.
+                found.append((result, metric if len(asked) == 1 else f"{metric}:{target}"))
+    return found
 
 
-def average(values: Any) -> float | None:
-    """Return the mean of what is known, None where nothing is."""
-    known = [value for value in values if value is not None]
-    return mean(known) if known else None
-
-
-def published_lines(length: int) -> list[Line]:
-    """Return the paper's rows at a length."""
-    return [
-        Line(f"[paper] {row.model}, {row.setting}", dict(row.values), {})
-        for row in published.rows(published.CONTROLLED, length)
-    ]
-
-
-def rows_of(order: Order, lines: Sequence[Line]) -> str:
-    """Return lines as a Markdown table."""
-    labels = order.scale.labels
-    each = [f"C-Ext. {label}" for label in labels]
-    heading = ["", *COLUMNS.values(), "PPL / lambda 0", *each, "writing s"]
-    return table(heading, [line.shown(labels) for line in lines])
-
-
-def pair_rows(order: Order, found: Findings) -> list[dict[str, Any]]:
-    """Return for each setting and lambda how often both controls held, over all pairs."""
-    rows = []
-    length = max(order.scale.control_lengths)
-    for role, setting, _, lams in settings(order, length):
-        if role != "ours":
-            continue
-        home = f"control/{length}/{role}/{setting}"
-        base = found.value(f"{home}/lam0", "ppl_macro")
-        for lam in lams:
-            some = [found[f"{home}/{wish.name}"] for wish in pairs(order, [lam])]
-            if some and all(finding.report is not None for finding in some):
-                rows.append({"setting": setting, "lam": lam} | pair_figures(order, some, base))
-    return rows
-
-
-def pair_figures(order: Order, some: Sequence[Finding], base: float | None) -> dict[str, Any]:
-    """Return the figures of all pairs of labels together."""
-    first, second = order.scale.guide, order.scale.second[0].partition("=")[0]
-
-    def internal(name: str) -> float | None:
-        wishes = [(one, wish) for one in some for wish in one.cell.measures["control_guides"]]
-        kept = [(one, wish) for one, wish in wishes if wish.startswith(f"{name}=")]
-        return average(one.value(f"control_internal:{wish}") for one, wish in kept)
-
-    external = [accuracy([one], label, "external") for one in some for label in order.scale.labels]
-    ppl = average(one.value("ppl_macro") for one in some)
-    return {
-        "external": average(external),
-        "internal": internal(first),
-        "second": internal(second),
-        "second_counted": counted(some),
-        "ppl_macro": ppl,
-        "ppl_ratio": ppl / base if ppl and base else None,
-        "dist-2": average(one.value("dist-2") for one in some),
-    }
-
-
-FORMS = {
-    "past": {"was", "were", "had", "did", "wasn't", "weren't", "hadn't", "didn't"},
-    "present": {"is", "are", "am", "has", "does", "isn't", "aren't", "hasn't", "doesn't", "i'm"},
-}
-"""The auxiliary verbs of a tense: what tells it without any classifier."""
-
-
-def counted(some: Sequence[Finding]) -> float | None:
+def share_by_verbs(some: Sequence[Result]) -> float | None:
     """Return the share of texts with more verbs of the tense asked for, of those with any."""
     right: list[float] = []
-    for finding in some:
-        tense = finding.cell.measures["control_guides"][-1].rpartition("=")[2]
-        if tense not in FORMS:
+    for result in some:
+        tense = result.setting.measures["control_guides"][-1].rpartition("=")[2]
+        if tense not in VERBS:
             continue
-        for line in finding.lines():
+        for line in result.texts():
             words = [word.strip('.,;:!?"()').lower() for word in line["text"].split()]
-            wanted = sum(word in FORMS[tense] for word in words)
-            others = sum(
-                word in forms for name, forms in FORMS.items() if name != tense for word in words
-            )
-            if wanted != others:
-                right.append(float(wanted > others))
+            count = {name: sum(word in forms for word in words) for name, forms in VERBS.items()}
+            others = sum(count.values()) - count[tense]
+            if count[tense] != others:
+                right.append(float(count[tense] > others))
     return average(right)
 
 
-def pair_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return two controls at once as a Markdown table."""
-    heading = [
-        "",
-        "C-Ext.",
-        "(Int.)",
-        "second (Int.)",
-        "second, by its verbs",
-        "PPL",
-        "PPL / lambda 0",
-        "Dist-2",
-    ]
-    return table(
-        heading,
-        [
-            [
-                f"{row['setting'].replace('-', ' ')}, lambda {row['lam']:g}",
-                *(percent(row[k], 1) for k in ("external", "internal", "second", "second_counted")),
-                number(row["ppl_macro"], 1),
-                number(row["ppl_ratio"]),
-                percent(row["dist-2"], 1),
-            ]
-            for row in rows
-        ],
-    )
+def plot_of(rows: Sequence[Row]) -> Plot:
+    """Return accuracies and perplexity over lambda, a curve for each sampler."""
+    scale = LINEAR if max(row.facts["lam"] for row in rows) <= EVEN else FROM_ZERO
+    return Plot("lambda", curves(rows, PLOTTED, "lam", "curve"), scale)
 
 
-def draw(figure: Any, lines: Sequence[Line]) -> None:
-    """Draw accuracies and perplexity over lambda, a line for each setting."""
-    for axes, (metric, title) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
-        unit = 1 if metric == "ppl_macro" else 100
-        for setting in dict.fromkeys(line.setting for line in lines):
-            kept = [line for line in lines if line.setting == setting]
-            known = [(line.lam, line.values[metric]) for line in kept]
-            points = [(lam, unit * value) for lam, value in known if value is not None]
-            if points:
-                axes.plot(*zip(*points, strict=True), "o-", label=setting)
-        axes.set(xlabel="lambda", title=title)
-        if max(line.lam for line in lines) > EVEN_LAM:
-            axes.set_xscale("symlog", linthresh=EVEN_LAM)
-        axes.legend(fontsize="small")
-
-
-def notes(order: Order, found: Findings) -> list[str]:
-    """Return what is missing, and how the figures are to be read."""
-    said = [f"no model was given as `{role}`; its rows are missing" for role in COMPARED
-            if role not in order.models]  # fmt: skip
-    if not order.scale.control_judges:
-        said.append("no outside judge was given; name one with --set control_judges=FOLDER")
-    if missing := found.missing():
-        said.append(f"{len(missing)} cells are not measured yet: {', '.join(missing[:8])}")
-    said.append("neutral is left out of the classifiers' choice, as the authors do")
-    return said
+DEFINITION = Definition(settings, page, COMPARED)
