@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ssdlm import SSDLM
+from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion import schedule
 from ssdlm.diffusion.grid import Uniform
 from ssdlm.diffusion.noise import RowNoise, mix
@@ -76,7 +77,7 @@ class Seen:
     context: Tensor
 
 
-class Chain:
+class Chain(Denoiser):
     """The exact denoiser of a Markov chain: forward-backward over each position's evidence.
 
     The noise is independent across positions, so a noisy position says log p(w_t | word) =

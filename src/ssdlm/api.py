@@ -13,8 +13,7 @@ import torch
 from ssdlm.config import DecodeConfig, choose, require
 from ssdlm.constraints.constrained import constrained
 from ssdlm.constraints.words import ConstraintCompiler, text_constraints
-from ssdlm.denoiser import Denoiser, WindowDenoiser
-from ssdlm.denoiser.block import BlockDenoiser
+from ssdlm.denoiser import Denoiser, DenoiserModule
 from ssdlm.diffusion import likelihood
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.sampler import Step, generate
@@ -22,7 +21,7 @@ from ssdlm.engine.requests import Draft, Generation, Row, batches
 from ssdlm.engine.strategy import decode_config, strategy_of
 from ssdlm.guidance import ClassifierGuide, load_guide
 from ssdlm.guidance.fitting import check_lam, refuse_contradictions, suggested_lam
-from ssdlm.guidance.gradient import LogProb, guided, guided_window, weighted
+from ssdlm.guidance.gradient import LogProb, guided, weighted
 from ssdlm.shapes import Tensor
 from ssdlm.storage import checkpoint
 from ssdlm.tokenizer import Tokenizer, is_utf8, load_tokenizer
@@ -58,8 +57,8 @@ class SSDLM:
         """Open `builtin:mini`, a folder or a Hub id, in our layout or the authors'."""
         folder = checkpoint.find(name_or_path)
         denoiser = checkpoint.load_denoiser(folder, device=device, dtype=dtype)
-        if isinstance(denoiser, BlockDenoiser) and denoiser.device.type == "cpu":
-            denoiser.store_by_columns()
+        if denoiser.device.type == "cpu":
+            denoiser.store_for_cpu()
         has_tokenizer = any((folder / name).exists() for name in ("tokenizer.json", "vocab.json"))
         tokenizer = load_tokenizer(folder) if has_tokenizer else None
         decoding = checkpoint.load_decoding(folder) or DecodeConfig(B=(denoiser.config.B,))
@@ -76,6 +75,10 @@ class SSDLM:
         """
         save = {"none": checkpoint.save_denoiser, "int8": checkpoint.save_as_int8}
         choose("quantise", quantise, tuple(save))
+        if not isinstance(self.denoiser, DenoiserModule):
+            raise ValueError(
+                f"a {type(self.denoiser).__name__} has no weights to save; use a DenoiserModule"
+            )
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         save[quantise](self.denoiser, folder)
@@ -136,14 +139,9 @@ class SSDLM:
         for indices in batches(rows, 1 if is_alone else batch_size, decoding):
             batch = [rows[index] for index in indices]
             tokens, calls = drain(self.steps(batch, decoding, denoiser))
-            passes = max(calls) + self.num_context_passes
+            passes = max(calls) + self.denoiser.num_context_passes
             for index, row, ids in zip(indices, batch, tokens.tolist(), strict=True):
                 yield index, row, self.finish(row, ids, decoding, passes)
-
-    @property
-    def num_context_passes(self) -> int:
-        """Passes of the network that reading the context takes, for each block."""
-        return int(isinstance(self.denoiser, BlockDenoiser))
 
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[Draft]:
         """Yield every step of one continuation, so that one can watch it settle."""
@@ -172,7 +170,7 @@ class SSDLM:
         """Return what to write, how, and with which denoiser; all bad input is refused here."""
         is_number = type(best_of) is int and best_of >= 1
         require(is_number, "best_of", best_of, "choose among 1 text or more")
-        if best_of > 1 and not isinstance(self.denoiser, BlockDenoiser):
+        if best_of > 1 and not self.denoiser.has_context_stream:
             raise ValueError(
                 f"best_of={best_of} needs a context stream, a BlockDenoiser; use best_of=1"
             )
@@ -286,10 +284,16 @@ class SSDLM:
             return self.denoiser
         terms = [(self.fit(guide), weight) for guide, weight in zip(guides, weights, strict=True)]
         sees_all = all(getattr(guide, "sees", "context") == "context" for guide in guides)
-        has_windows = isinstance(self.denoiser, WindowDenoiser) and sees_all
-        how = decoding.gradient, decoding.threshold, decoding.band
-        wrap = guided_window if has_windows else guided
-        return wrap(self.denoiser, weighted(*terms), 1.0, reduction, *how)
+        return guided(
+            self.denoiser,
+            weighted(*terms),
+            lam=1.0,
+            reduction=reduction,
+            gradient=decoding.gradient,
+            threshold=decoding.threshold,
+            band=decoding.band,
+            has_windows=sees_all,
+        )
 
     def guide(self, control: Control) -> ClassifierGuide | LogProb:
         """Return the guide that a string names, where the model is; others as they are."""
@@ -325,8 +329,7 @@ class SSDLM:
         if decoding.never_end and not decoding.stop_at_end and self.tokenizer:
             strategy = replace(strategy, unwanted=(self.tokenizer.end_of_text,))
         if placements := [row.placement for row in rows if row.placement is not None]:
-            has_levels = isinstance(self.denoiser, BlockDenoiser)
-            denoiser = constrained(denoiser, placements, has_levels, strategy.unwanted)
+            denoiser = constrained(denoiser, placements, strategy.unwanted)
             strategy = replace(strategy, unwanted=())  # else a legal token could be lost to one
             if decoding.returns == "w_0":
                 strategy = replace(strategy, project=denoiser.legal_projection(strategy.project))

@@ -12,6 +12,7 @@ from tests import bpe, tiny
 from ssdlm import SSDLM, DecodeConfig, classifier_guide, cli
 from ssdlm.config import BlockConfig
 from ssdlm.constraints.constrained import constrained
+from ssdlm.denoiser import Denoiser
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.tokenizer import load_tokenizer
 
@@ -27,7 +28,7 @@ class Cache:
 
 
 @dataclass
-class Babbler:
+class Babbler(Denoiser):
     """A denoiser that says random things, some of them insistently: a text it has in mind."""
 
     V: int
@@ -239,7 +240,7 @@ def test_what_is_pinned_is_clean_to_the_network(block):
     seen = []
     inner = block.denoiser
 
-    class Spy:
+    class Spy(Denoiser):
         V, K, max_len, device = inner.V, inner.K, inner.max_len, inner.device
         prefill, extend = inner.prefill, inner.extend
 
@@ -250,7 +251,8 @@ def test_what_is_pinned_is_clean_to_the_network(block):
     rows, *_ = block.plan(["ab"], length=5, suffix=" yes")
     for has_levels in (True, False):
         seen.clear()
-        denoiser = constrained(Spy(), [rows[0].placement], has_levels)
+        Spy.has_levels = has_levels
+        denoiser = constrained(Spy(), [rows[0].placement])
         cache = denoiser.prefill(torch.tensor([block.context("ab")]))
         logits = denoiser.denoise(cache, torch.randn(1, 9, 64), torch.tensor(0.9))
         w_t, progress = seen[0]

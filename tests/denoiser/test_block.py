@@ -123,7 +123,7 @@ def test_matrices_stored_by_columns_have_the_same_values_and_results(denoiser):
     w_t, before = noised(denoiser, tokens, progress, z)[:, 4:], denoiser.state_dict()
     before = {name: value.clone() for name, value in before.items()}
     expected = denoiser.denoise(denoiser.prefill(tokens[:, :4]), w_t, progress[:, 4:])
-    denoiser.store_by_columns()
+    denoiser.store_for_cpu()
     assert not any(layer.up.is_contiguous() for layer in denoiser.stack)
     assert all(torch.equal(value, before[name]) for name, value in denoiser.state_dict().items())
     logits = denoiser.denoise(denoiser.prefill(tokens[:, :4]), w_t, progress[:, 4:])

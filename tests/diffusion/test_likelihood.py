@@ -7,6 +7,7 @@ import torch
 from tests.closeness import NETWORK, assert_close
 
 from ssdlm.config import BlockConfig
+from ssdlm.denoiser import Denoiser
 from ssdlm.denoiser.block import BlockCache, BlockDenoiser
 from ssdlm.diffusion import likelihood, schedule, simplex
 from ssdlm.train.levels import block_index, place_in_block
@@ -14,7 +15,7 @@ from ssdlm.train.levels import block_index, place_in_block
 V, B, K = 4, 3, 5.0
 
 
-class Exact:
+class Exact(Denoiser):
     """A Bayes-optimal denoiser of blocks drawn from a known table of probabilities."""
 
     V, K, max_len, device = V, K, None, torch.device("cpu")

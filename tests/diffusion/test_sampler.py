@@ -7,6 +7,7 @@ import torch
 from tests import tiny
 from tests.closeness import NETWORK, assert_close
 
+from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion import schedule, simplex
 from ssdlm.diffusion.grid import Staggered, Uniform, at
 from ssdlm.diffusion.noise import RowNoise
@@ -27,7 +28,7 @@ class Cache:
 
 
 @dataclass
-class Oracle:
+class Oracle(Denoiser):
     """A denoiser that knows the text: row by row, position by position."""
 
     target: torch.Tensor

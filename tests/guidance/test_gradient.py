@@ -7,10 +7,9 @@ from tests.closeness import NETWORK, assert_close
 
 from ssdlm import SSDLM
 from ssdlm.config import BlockConfig, DecodeConfig
-from ssdlm.denoiser import WindowDenoiser
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.diffusion.simplex import to_logits
-from ssdlm.guidance.gradient import guided, guided_window, outstanding, unsaid, weighted
+from ssdlm.guidance.gradient import guided, outstanding, unsaid, weighted
 
 
 def likes(token):
@@ -199,7 +198,7 @@ def test_in_a_window_the_classifier_reads_what_is_decided_and_what_moves():
         seen.append((context, logits.shape[1]))
         return likes(3)(context, logits)
 
-    wrapped = guided_window(denoiser, log_prob, 2.0)
+    wrapped = guided(denoiser, log_prob, 2.0, has_windows=True)
     at = slice(2, 4)
     bare = denoiser.denoise_window(cache, w_t, progress, tokens, at)
     moved = wrapped.denoise_window(cache, w_t, progress, tokens, at)
@@ -210,10 +209,11 @@ def test_in_a_window_the_classifier_reads_what_is_decided_and_what_moves():
     assert_close(moved, bare + 2.0 * by_hand, roundings=NETWORK)
 
 
-def test_a_guide_of_windows_is_a_denoiser_of_windows():
+def test_a_guide_has_windows_where_it_and_the_denoiser_allow_them():
     denoiser = windowed()[0]
-    assert isinstance(guided_window(denoiser, likes(3), 1.0), WindowDenoiser)
-    assert not isinstance(guided(denoiser, likes(3), 1.0), WindowDenoiser)
+    assert guided(denoiser, likes(3), 1.0, has_windows=True).has_windows
+    assert not guided(denoiser, likes(3), 1.0).has_windows
+    assert not guided(tiny.encoder(), likes(3), 1.0, has_windows=True).has_windows
 
 
 @pytest.mark.parametrize("gradient", ["logits", "simplex", "words"])

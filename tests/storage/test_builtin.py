@@ -122,7 +122,7 @@ def test_the_shipped_model_is_small_and_writes_in_64_calls_a_block():
     assert mini.V == 8192
     assert mini.summary
     model = SSDLM.from_pretrained("builtin:mini", device="cpu")
-    assert model.decoding.T + model.num_context_passes <= 64
+    assert model.decoding.T + model.denoiser.num_context_passes <= 64
     assert model.decoding.B == (25,)
     done = run_python("-c", WRITE, 2)
     assert done.returncode == 0, done.stderr

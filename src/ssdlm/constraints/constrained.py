@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from ssdlm.constraints.placement import FREE, Placement
-from ssdlm.denoiser import Around, Denoiser, remember
+from ssdlm.denoiser import Denoiser, DenoiserWrapper, remember
 from ssdlm.diffusion.projection import Projection, shunned
 from ssdlm.diffusion.simplex import to_logits
 from ssdlm.shapes import Block, Context, Levels, Simplex, Tensor
@@ -59,22 +59,19 @@ class ConstrainedCache:
 
 
 @dataclass
-class constrained(Around):
+class constrained(DenoiserWrapper):
     """A denoiser held to one placement per row."""
 
     denoiser: Denoiser
     placements: Sequence[Placement]
-    has_levels: bool = False
-    """Whether it takes a noise level per position: then what is pinned is marked as clean."""
     suppressed: tuple[int, ...] = ()
     """Tokens that are not written where another is legal."""
     prediction: Prediction | None = field(default=None, repr=False)
     """That of the latest call."""
 
-    @property
-    def max_len(self) -> None:
-        """The sampler passes on the whole text; what the denoiser has no room for is cut here."""
-        return None
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.max_len = None  # the whole text comes here; what the denoiser has no room for is cut
 
     def prefill(self, context: Context) -> ConstrainedCache:
         states = [placement.constraint.automaton.start for placement in self.placements]
@@ -96,7 +93,14 @@ class constrained(Around):
         context, written = torch.cat((cache.context, block), 1), cache.written + block.shape[1]
         return ConstrainedCache(context, history, states, written, cache.inner)
 
-    def denoise(self, cache: ConstrainedCache, w_t: Simplex, progress: Tensor) -> Simplex:
+    def denoise(
+        self,
+        cache: ConstrainedCache,
+        w_t: Simplex,
+        progress: Tensor,
+        previous: Simplex | None = None,
+    ) -> Simplex:
+        del previous
         B = w_t.shape[1]
         levels = progress.reshape(*progress.shape, *[1] * (2 - progress.dim())).expand(len(w_t), B)
         may_move = not cache.is_read or bool((levels > SETTLED).all())

@@ -1,6 +1,7 @@
 """What every denoiser can do: read a context once, then turn noise into logits, step after step.
 
 Two families answer to it: `encoder.EncoderDenoiser`, the paper's, and `block.BlockDenoiser`, ours.
+What one of them can do beyond that, it tells itself: by attributes that are False by default.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from torch import nn
 
-from ssdlm.shapes import Block, Context, Simplex, Tensor
+from ssdlm.shapes import Block, Context, Simplex, Tensor, Tokens
 
 
 @runtime_checkable
@@ -21,79 +23,122 @@ class Cache(Protocol):
     def context(self) -> Context: ...
 
 
-@runtime_checkable
-class Denoiser(Protocol):
-    """A network that estimates a clean block from a noisy one and the context to its left."""
+class Denoiser:
+    """A network that estimates a clean block from a noisy one and the context to its left.
+
+    A subclass has V, K and a device, and the methods `prefill`, `extend` and `denoise`. Each other
+    method comes with the attribute that announces it; nobody calls one that was not announced.
+    """
+
+    V: int
+    """Vocabulary size."""
+    K: float
+    """Simplex scale."""
+    B: int = 25
+    """The block length that it was trained with."""
+    max_len: int | None = None
+    """The longest context and block together; None where any length goes."""
+    num_context_passes: int = 0
+    """Passes of the network that reading the context takes, per block; 0 where each step does."""
+    denoises_blocks: bool = True
+    """Whether it was trained to denoise; an autoregressive model was not."""
+    has_levels: bool = False
+    """Whether each position may have a noise level of its own: then progress may be (N, B)."""
+    has_memory: bool = False
+    """Whether `denoise` reads the logits of the step before: self-conditioning."""
+    has_windows: bool = False
+    """Whether it has `denoise_window`."""
+    has_evidence: bool = False
+    """Whether its logits are a sum of what the network adds and `evidence`."""
+    has_context_stream: bool = False
+    """Whether it has `next_logits`: it is a causal language model of the context too."""
+    has_all_blocks: bool = False
+    """Whether it has `all_logits`."""
+    has_fast_loss: bool = False
+    """Whether it has `one_block`."""
 
     @property
-    def V(self) -> int:
-        """Vocabulary size."""
-        ...
-
-    @property
-    def K(self) -> float:
-        """Simplex scale."""
-        ...
-
-    @property
-    def max_len(self) -> int | None:
-        """The longest context and block together; None where any length goes."""
-        ...
-
-    @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        raise NotImplementedError
 
     def prefill(self, context: Context) -> Any:
         """Return a cache of all that can be computed from the context alone; C may be 0."""
-        ...
+        raise NotImplementedError
 
     def extend(self, cache: Any, block: Block) -> Any:
         """Return the cache of the context followed by a decided block."""
-        ...
+        raise NotImplementedError
 
-    def denoise(self, cache: Any, w_t: Simplex, progress: Tensor) -> Simplex:
-        """Return w_logits (Eq. 13); progress is t/T, a scalar, one a row, or one a position."""
-        ...
+    def denoise(
+        self, cache: Any, w_t: Simplex, progress: Tensor, previous: Simplex | None = None
+    ) -> Simplex:
+        """Return w_logits (Eq. 13); progress is t/T, a scalar, one per row, or one per position.
 
-
-@runtime_checkable
-class WindowDenoiser(Denoiser, Protocol):
-    """A denoiser that can be asked for a few positions, while nothing is open about the others."""
+        `previous` are the logits of the step before, given only where `has_memory` says so.
+        """
+        raise NotImplementedError
 
     def denoise_window(
         self, cache: Any, w_t: Simplex, progress: Tensor, tokens: Block, at: slice
     ) -> Tensor:
-        """Return `denoise(...)[:, at]`, (N, b, V), for levels (N, B) one a position.
+        """Return `denoise(...)[:, at]`, (N, b, V), for levels (N, B), one per position.
 
         Every position outside `at` is clean, and then `tokens` has its token, or noise alone.
         """
-        ...
+        raise NotImplementedError
+
+    def evidence(self, w_t: Tensor, progress: Tensor) -> Tensor:
+        """Return what w_t and the level say by themselves, in logits."""
+        raise NotImplementedError
+
+    def next_logits(self, cache: Any, block: Block) -> Simplex:
+        """Return the logits for the token after each token of a block."""
+        raise NotImplementedError
+
+    def all_logits(
+        self, tokens: Tokens, progress: Tensor, *, z: Simplex, blocks: Tensor
+    ) -> Simplex:
+        """Return the logits of every noised token of whole sequences, all blocks in one pass."""
+        raise NotImplementedError
+
+    def one_block(
+        self, context: Context, block: Block, progress: Tensor, *, z: Simplex, loss: str
+    ) -> Tensor:
+        """Return the mean loss of one noised block per row, with nothing V-wide kept for it."""
+        raise NotImplementedError
+
+    def store_for_cpu(self) -> None:
+        """Lay the weights out as a CPU multiplies them fastest, where that makes a difference."""
 
 
-@runtime_checkable
-class RememberingDenoiser(Denoiser, Protocol):
-    """A denoiser that, if `has_memory`, is also told the logits of the step before."""
+class DenoiserModule(nn.Module, Denoiser):
+    """A denoiser with weights: it can be trained, saved and opened again."""
 
-    @property
-    def has_memory(self) -> bool: ...
+    config: Any
+    """What it is built from: an EncoderConfig or a BlockConfig."""
 
-    def denoise(
-        self, cache: Any, w_t: Simplex, progress: Tensor, previous: Simplex | None = None
-    ) -> Simplex: ...
+    def set_unigram(self, counts: Tensor) -> None:
+        """Take in how often each token occurs in the training text, where the network reads it."""
+
+    def transformer_layers(self) -> list[nn.Module]:
+        """Return the layers in order, for training to shard, compile or recompute one by one."""
+        raise NotImplementedError
+
+    def compile_layers(self) -> None:
+        """Compile the layers for training; what is compiled serves them all."""
+        raise NotImplementedError
 
 
-class Around:
-    """What a denoiser that wraps another one takes over from it as it is."""
+class DenoiserWrapper(Denoiser):
+    """A denoiser around another one: takes over what stays true, and announces nothing else."""
 
     denoiser: Denoiser
 
-    @property
-    def V(self) -> int:
-        return self.denoiser.V
-
-    @property
-    def K(self) -> float:
-        return self.denoiser.K
+    def __post_init__(self) -> None:
+        inner = self.denoiser
+        self.V, self.K, self.B, self.max_len = inner.V, inner.K, inner.B, inner.max_len
+        self.num_context_passes = inner.num_context_passes
+        self.denoises_blocks, self.has_levels = inner.denoises_blocks, inner.has_levels
 
     @property
     def device(self) -> torch.device:

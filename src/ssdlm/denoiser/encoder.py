@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ssdlm.config import EncoderConfig
-from ssdlm.denoiser import row_by_row
+from ssdlm.denoiser import DenoiserModule, row_by_row
 from ssdlm.denoiser.kernels.cross_entropy import clean_cross_entropy
 from ssdlm.denoiser.kernels.noisy_logits import Noisy
 from ssdlm.denoiser.kernels.padding import pad_prior, pad_table
@@ -36,8 +36,10 @@ class EncoderCache:
     embeddings: Embeddings
 
 
-class EncoderDenoiser(nn.Module):
+class EncoderDenoiser(DenoiserModule):
     """logits_theta of Eq. 13 over any masked LM of `transformers`."""
+
+    config: EncoderConfig
 
     def __init__(self, config: EncoderConfig, backbone: Any) -> None:
         super().__init__()
@@ -45,8 +47,9 @@ class EncoderDenoiser(nn.Module):
         self.backbone = backbone
         words = self.words
         self.V, width = words.weight.shape
-        self.K = config.K
+        self.K, self.B = config.K, config.B
         self.max_len = longest_input(backbone)
+        self.has_fast_loss = backbone.config.model_type in HEADS  # whose heads `one_block` knows
         self.simplex_embed = nn.Linear(self.V, width, bias=False)
         self.time_embed = nn.Linear(1, width)
         with torch.no_grad():
@@ -70,13 +73,28 @@ class EncoderDenoiser(nn.Module):
     def device(self) -> torch.device:
         return self.time_embed.weight.device
 
+    def transformer_layers(self) -> list[nn.Module]:
+        stacks = [part for part in self.modules() if isinstance(part, nn.ModuleList)]
+        return list(max(stacks, key=len, default=[]))
+
+    def compile_layers(self) -> None:
+        for layer in self.transformer_layers():
+            layer.compile(dynamic=True)  # contexts differ in length
+
     def prefill(self, context: Context) -> EncoderCache:
         return EncoderCache(context, self.words(context))
 
     def extend(self, cache: EncoderCache, block: Block) -> EncoderCache:
         return self.prefill(torch.cat((cache.context, block), 1))
 
-    def denoise(self, cache: EncoderCache, w_t: Simplex, progress: Tensor) -> Simplex:
+    def denoise(
+        self,
+        cache: EncoderCache,
+        w_t: Simplex,
+        progress: Tensor,
+        previous: Simplex | None = None,
+    ) -> Simplex:
+        del previous
         progress = progress.to(w_t).reshape(*progress.shape, *[1] * (2 - progress.dim()))
         progress = progress.expand(w_t.shape[:2])
         inputs = cache.embeddings, w_t, progress
@@ -89,11 +107,6 @@ class EncoderDenoiser(nn.Module):
         noisy = noisy + self.time_embed(progress.unsqueeze(-1).to(dtype))
         embeddings = torch.cat((context.to(dtype), noisy), 1)
         return block_logits(self.backbone, embeddings, num_context=context.shape[1]).float()
-
-    @property
-    def has_fast_loss(self) -> bool:
-        """Say whether `one_block` knows the backbone's head."""
-        return self.backbone.config.model_type in HEADS
 
     def one_block(
         self,

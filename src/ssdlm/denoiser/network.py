@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ssdlm.config import BlockConfig
+from ssdlm.denoiser import DenoiserModule
 from ssdlm.denoiser.attention import rotation
 from ssdlm.denoiser.layer import Layer, norm
 from ssdlm.diffusion import schedule
@@ -23,17 +24,21 @@ MAX_SNR = 30.0
 NUM_TIME_FEATURES = 16
 
 
-class BlockNetwork(nn.Module):
+class BlockNetwork(DenoiserModule):
     """A transformer over words and soft words, and the tables around it."""
 
+    config: BlockConfig
     log_unigram: Tensor
+    num_context_passes = 1
+    has_levels = has_windows = has_context_stream = has_all_blocks = has_fast_loss = True
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
         self.config = config
-        self.V, self.K, self.max_len = config.V, config.K, None
-        self.has_fast_loss = True
+        self.V, self.K, self.B = config.V, config.K, config.B
+        self.denoises_blocks = config.block_weight > 0
         self.has_memory = config.has_self_conditioning
+        self.has_evidence = config.has_evidence
         width = config.D
         self.words = nn.Parameter(torch.randn(config.V, width))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
@@ -77,6 +82,9 @@ class BlockNetwork(nn.Module):
         smoothed = counts.double() + 1.0
         self.log_unigram.copy_((smoothed / smoothed.sum()).log())
 
+    def transformer_layers(self) -> list[nn.Module]:
+        return list(self.layers)
+
     def compile_layers(self) -> None:
         """Compile the layers for training on all blocks; one compiled layer serves them all.
 
@@ -86,7 +94,7 @@ class BlockNetwork(nn.Module):
             layer.is_compiled = True
 
     @torch.no_grad()
-    def store_by_columns(self) -> None:
+    def store_for_cpu(self) -> None:
         """Lay the layers' matrices out as a CPU multiplies them fastest; their values stay."""
         for layer in self.stack:
             for weight in (layer.qkv, layer.out, layer.up, layer.down):

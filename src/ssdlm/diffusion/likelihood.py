@@ -15,11 +15,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
+from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion import schedule, simplex
 from ssdlm.diffusion.noising import add_noise
 from ssdlm.shapes import Block, Context, Simplex, Tensor, Tokens
@@ -111,7 +111,7 @@ def errors_of(logits: Simplex, tokens: Block) -> Errors:
 
 
 def one_block(
-    denoiser: Any, context: Context, block: Block, noise: Callable[[int], Simplex]
+    denoiser: Denoiser, context: Context, block: Block, noise: Callable[[int], Simplex]
 ) -> Measure:
     """Return how to measure one block after a context, with any denoiser."""
     cache = denoiser.prefill(context)
@@ -127,9 +127,9 @@ def one_block(
 
 
 def all_blocks(
-    denoiser: Any, tokens: Tokens, blocks: Tensor, noise: Callable[[int], Simplex]
+    denoiser: Denoiser, tokens: Tokens, blocks: Tensor, noise: Callable[[int], Simplex]
 ) -> Measure:
-    """Return how to measure every block of a sequence at once, with a BlockDenoiser."""
+    """Return how to measure all blocks of a sequence in one pass, where `has_all_blocks`."""
 
     @torch.no_grad()
     def measure(progress: Tensor, k: int) -> Errors:
@@ -141,15 +141,15 @@ def all_blocks(
 
 
 @torch.no_grad()
-def next_token_nll(denoiser: Any, tokens: Tokens) -> Tensor:
+def next_token_nll(denoiser: Denoiser, tokens: Tokens) -> Tensor:
     """Return the context stream's exact -log p (N, S - 1) of each token after the first."""
     logits = denoiser.next_logits(denoiser.prefill(tokens[:, :0]), tokens[:, :-1])
     return errors_of(logits, tokens[:, 1:]).nll
 
 
 @torch.no_grad()
-def text_nll(denoiser: Any, context: Sequence[int], tokens: Sequence[int]) -> float:
-    """Return a BlockDenoiser's mean -log p of a text's tokens after a context, in one pass."""
+def text_nll(denoiser: Denoiser, context: Sequence[int], tokens: Sequence[int]) -> float:
+    """Return the context stream's mean -log p of a text's tokens after a context, in one pass."""
     if not tokens or len(context) + len(tokens) < 2:
         return math.inf
     whole = torch.tensor([[*context, *tokens]], device=denoiser.device)

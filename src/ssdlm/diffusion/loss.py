@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from torch import nn
 from torch.nn import functional as F
 
+from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion import schedule, simplex
 from ssdlm.diffusion.noising import add_noise
 from ssdlm.shapes import Block, Context, Simplex, Tensor, Tokens
@@ -32,7 +34,7 @@ def block_loss(
 
 
 def one_block_loss(
-    denoiser: Any,
+    denoiser: Denoiser,
     context: Context,
     block: Block,
     progress: Tensor,
@@ -42,7 +44,7 @@ def one_block_loss(
     loss: Literal["cross_entropy", "l2"] = "cross_entropy",
 ) -> Tensor:
     """Noise one block of each row at its own level (N,) and return the loss: Algorithm 1's body."""
-    if getattr(denoiser, "has_fast_loss", False):
+    if denoiser.has_fast_loss:
         value = denoiser.one_block(context, block, progress, z=z, loss=loss)
         return value * block.shape[1] if reduction == "sum" else value
     z = z[..., : denoiser.V]
@@ -52,7 +54,7 @@ def one_block_loss(
 
 
 def plain_one_block_loss(
-    denoiser: Any,
+    denoiser: Denoiser,
     context: Context,
     block: Block,
     progress: Tensor,
@@ -105,7 +107,7 @@ class Losses:
 
 
 def all_blocks_loss(
-    denoiser: Any,
+    denoiser: nn.Module,
     tokens: Tokens,
     progress: Tensor,
     *,

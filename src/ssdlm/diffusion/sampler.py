@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 
-from ssdlm.denoiser import Denoiser, RememberingDenoiser, WindowDenoiser, remember
+from ssdlm.denoiser import Denoiser, remember
 from ssdlm.diffusion.grid import Grid
 from ssdlm.diffusion.projection import Projection, Trim, shunned
 from ssdlm.diffusion.simplex import to_ids, to_logits
@@ -159,7 +159,7 @@ def denoise_block(
         grid, before = whole.part(at), w_t[:, at]
         with torch.no_grad():
             level = levels(whole.progress[t], w_t)
-            if has_memory(denoiser):
+            if denoiser.has_memory:
                 logits = said = denoiser.denoise(cache, w_t, level, previous=said)
             else:
                 logits = look(denoiser, cache, w_t, level, result, at)
@@ -187,15 +187,10 @@ def windows_for(denoiser: Denoiser, strategy: Strategy, grid: Grid, *, B: int) -
 
     Constraints, self-conditioning and leaving early read the whole block's logits.
     """
-    is_free = isinstance(strategy.stop, never) and not has_memory(denoiser)
-    if isinstance(denoiser, WindowDenoiser) and is_free:
+    is_free = isinstance(strategy.stop, never) and not denoiser.has_memory
+    if denoiser.has_windows and is_free:
         return grid.windows(B)
     return [slice(0, B)] * (grid.T + 1)
-
-
-def has_memory(denoiser: Denoiser) -> TypeGuard[RememberingDenoiser]:
-    """Say whether a denoiser conditions itself on the logits of the step before."""
-    return isinstance(denoiser, RememberingDenoiser) and denoiser.has_memory
 
 
 def look(
@@ -204,7 +199,6 @@ def look(
     """Return the logits of some positions of a block, without the work for the others if it can."""
     if at == slice(0, w_t.shape[1]):
         return denoiser.denoise(cache, w_t, progress)
-    assert isinstance(denoiser, WindowDenoiser), "only such a denoiser is asked for a window"
     return denoiser.denoise_window(cache, w_t, progress, tokens, at)
 
 

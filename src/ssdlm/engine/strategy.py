@@ -7,7 +7,6 @@ from typing import Any
 
 from ssdlm.config import DecodeConfig
 from ssdlm.denoiser import Denoiser
-from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.diffusion import stopping
 from ssdlm.diffusion.grid import Staggered, Uniform, Warped
 from ssdlm.diffusion.projection import Trim, named
@@ -35,7 +34,7 @@ def strategy_of(decoding: DecodeConfig, denoiser: Denoiser) -> Strategy:
     is_cut, temperature = decoding.nucleus == "network", decoding.temperature
     if not is_cut and temperature == 1:
         return strategy_for(decoding, K=denoiser.K)
-    if not isinstance(denoiser, BlockDenoiser):
+    if not denoiser.has_evidence:
         told = "nucleus=network" if is_cut else f"temperature={temperature}"
         raise ValueError(
             f"{told} needs a network that reads evidence, a BlockDenoiser; "

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -112,9 +112,9 @@ class AutoregressiveLM:
             folder = checkpoint.find(name_or_path)
         if checkpoint.is_ours(folder):
             denoiser = checkpoint.load_denoiser(folder, device=device, dtype=dtype)
-            if not isinstance(denoiser, BlockDenoiser):
+            if not denoiser.has_context_stream:
                 raise ValueError(f"{folder} has no context stream; give a BlockDenoiser's folder")
-            return cls(as_causal_lm(denoiser).eval(), load_tokenizer(folder))
+            return cls(as_causal_lm(cast(BlockDenoiser, denoiser)).eval(), load_tokenizer(folder))
         from transformers import AutoModelForCausalLM
 
         model: Any

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from ssdlm.denoiser import Around, Denoiser, WindowDenoiser, row_by_row
+from ssdlm.denoiser import Denoiser, DenoiserWrapper, row_by_row
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 
 LogProb = Callable[[Context, Simplex], Tensor]
@@ -23,8 +23,8 @@ SMALLEST = 1e-30
 """A token of less probability than this is never drawn, and its gradient is lost in rounding."""
 
 
-@dataclass(frozen=True)
-class guided(Around):
+@dataclass
+class guided(DenoiserWrapper):
     """A denoiser nudged uphill: logits + lam * gradient of log_prob at the logits (Eq. 23).
 
     "sum" adds log_prob over the rows, so that a row's nudge does not depend on its batch; "mean"
@@ -45,10 +45,14 @@ class guided(Around):
     """For "words": deviations up to which a token's nudge is 0; from one more on it is lam."""
     band: tuple[float, ...] = (0.0, 1.0)
     """The noise levels t/T at which the classifier is heard, both ends included."""
+    has_windows: bool = False
+    """Whether a few positions may be asked for, if the denoiser can be. The classifier then reads
+    the context, what is decided of the block, and those positions; what is still noise says
+    nothing."""
 
-    @property
-    def max_len(self) -> int | None:
-        return self.denoiser.max_len
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.has_windows = self.has_windows and self.denoiser.has_windows
 
     def prefill(self, context: Context) -> Any:
         return self.denoiser.prefill(context)
@@ -56,8 +60,18 @@ class guided(Around):
     def extend(self, cache: Any, block: Block) -> Any:
         return self.denoiser.extend(cache, block)
 
-    def denoise(self, cache: Any, w_t: Simplex, progress: Tensor) -> Simplex:
+    def denoise(
+        self, cache: Any, w_t: Simplex, progress: Tensor, previous: Simplex | None = None
+    ) -> Simplex:
+        del previous
         return self.nudged(cache.context, self.denoiser.denoise(cache, w_t, progress), progress)
+
+    def denoise_window(
+        self, cache: Any, w_t: Simplex, progress: Tensor, tokens: Block, at: slice
+    ) -> Tensor:
+        logits = self.denoiser.denoise_window(cache, w_t, progress, tokens, at)
+        read = torch.cat((cache.context, tokens[:, : at.start]), 1)
+        return self.nudged(read, logits, progress[:, at])
 
     def nudged(self, context: Context, logits: Simplex, progress: Tensor) -> Simplex:
         """Return logits moved uphill, where the noise level is in the band."""
@@ -86,23 +100,6 @@ class guided(Around):
                 slope = unsaid(outstanding(slope, self.threshold), context)
             parts.append(weight * slope)
         return sum_of(parts)
-
-
-@dataclass(frozen=True)
-class guided_window(guided):
-    """A guided denoiser that can be asked for a few positions (`denoiser.WindowDenoiser`).
-
-    The classifier then reads the context, what is decided of the block, and those positions; what
-    is noise still says nothing.
-    """
-
-    def denoise_window(
-        self, cache: Any, w_t: Simplex, progress: Tensor, tokens: Block, at: slice
-    ) -> Tensor:
-        assert isinstance(self.denoiser, WindowDenoiser), "only such a denoiser has windows"
-        logits = self.denoiser.denoise_window(cache, w_t, progress, tokens, at)
-        read = torch.cat((cache.context, tokens[:, : at.start]), 1)
-        return self.nudged(read, logits, progress[:, at])
 
 
 def slope_of(log_prob: LogProb, context: Context, logits: Simplex) -> Simplex:

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ssdlm.config import BlockConfig, DecodeConfig, EncoderConfig, choose
+from ssdlm.denoiser import DenoiserModule
 from ssdlm.denoiser.encoder import EncoderDenoiser, masked_lm
 from ssdlm.settings import DENOISERS, from_json, to_json
 from ssdlm.storage.builtin import builtin_folder, is_builtin
@@ -51,7 +52,7 @@ def find(name_or_path: str | Path) -> Path:
         ) from error
 
 
-def load_denoiser(folder: Path, *, device: str = "cpu", dtype: str = "float32") -> Any:
+def load_denoiser(folder: Path, *, device: str = "cpu", dtype: str = "float32") -> DenoiserModule:
     """Return the denoiser in a folder, ours or the authors' layout, ready to decode."""
     choose("dtype", dtype, DTYPES)
     target = resolve_device(device)
@@ -93,7 +94,7 @@ def resolve_device(device: str) -> torch.device:
     return resolved
 
 
-def load_ours(folder: Path) -> nn.Module:
+def load_ours(folder: Path) -> DenoiserModule:
     """Return the denoiser that `save_denoiser` wrote."""
     config, source = read_config(folder), folder / WEIGHTS
     tensors = read_tensors(source)
@@ -125,7 +126,7 @@ def read_config(folder: Path) -> EncoderConfig | BlockConfig:
     return from_json(DENOISERS[kind], known)
 
 
-def build(config: EncoderConfig | BlockConfig) -> nn.Module:
+def build(config: EncoderConfig | BlockConfig) -> DenoiserModule:
     """Return a denoiser with random weights."""
     if isinstance(config, EncoderConfig):
         return EncoderDenoiser.from_config(config)
@@ -155,7 +156,9 @@ def load_released(folder: Path, settings: dict[str, Any]) -> EncoderDenoiser:
     return denoiser
 
 
-def save_denoiser(denoiser: Any, folder: Path, tensors: dict[str, Tensor] | None = None) -> None:
+def save_denoiser(
+    denoiser: DenoiserModule, folder: Path, tensors: dict[str, Tensor] | None = None
+) -> None:
     """Write config.json and model.safetensors into an existing folder, each in one move.
 
     `tensors` are written instead of the denoiser's own: gathered shards, a moving average.
@@ -166,7 +169,7 @@ def save_denoiser(denoiser: Any, folder: Path, tensors: dict[str, Tensor] | None
     write_json(folder / CONFIG, settings | to_json(denoiser.config))
 
 
-def save_as_int8(denoiser: Any, folder: Path) -> None:
+def save_as_int8(denoiser: DenoiserModule, folder: Path) -> None:
     """Write the same with every matrix as int8 and fp16 scales, in a quarter of the space."""
     save_denoiser(denoiser, folder, quantise(unique_tensors(denoiser)))
 

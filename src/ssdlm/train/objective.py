@@ -9,13 +9,14 @@ the step's batch; so a batch may be cut into any pieces, for any number of proce
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import nn
 
 from ssdlm.config import TrainConfig
-from ssdlm.denoiser.block import Earlier
+from ssdlm.denoiser import Denoiser
+from ssdlm.denoiser.block import BlockDenoiser, Earlier
 from ssdlm.denoiser.kernels.fusing import fused
 from ssdlm.denoiser.kernels.padding import padded
 from ssdlm.diffusion import noise, schedule
@@ -119,7 +120,7 @@ class AllBlocks(nn.Module):
 
     def __init__(
         self,
-        denoiser: Any,
+        denoiser: BlockDenoiser,
         draws: Levels,
         *,
         loss: Loss = "cross_entropy",
@@ -128,17 +129,17 @@ class AllBlocks(nn.Module):
         super().__init__()
         self.denoiser, self.draws = denoiser, draws
         self.loss: Loss = loss
-        self.block_lengths = block_lengths or (denoiser.config.B,)
-        if denoiser.config.block_weight == 0:
+        self.block_lengths = block_lengths or (denoiser.B,)
+        if not denoiser.denoises_blocks:
             denoiser.freeze_blocks()
 
     def forward(self, examples: Examples) -> Parts:
         """Return the losses of some examples, noised as their seeds say."""
         config, examples = self.denoiser.config, examples.to(self.denoiser.device)
-        if config.block_weight == 0 or examples.is_context_alone:
+        if not self.denoiser.denoises_blocks or examples.is_context_alone:
             next_token = self.denoiser.context_loss(examples.tokens)
             total = config.next_token_weight * next_token
-            if config.block_weight > 0:
+            if self.denoiser.denoises_blocks:
                 total = total + self.denoiser.no_blocks()
             return Parts(total, torch.zeros_like(total).detach(), next_token.detach())
         length = examples.tokens.shape[1]
@@ -163,7 +164,7 @@ class AllBlocks(nn.Module):
 
         The same path of noise, when its signal-to-noise ratio was a share of what it is now.
         """
-        if not self.denoiser.config.has_self_conditioning or examples.step_seed % 2:
+        if not self.denoiser.has_memory or examples.step_seed % 2:
             return None
         share = draw(examples.seeds, BEFORE, 1).expand_as(progress)
         before = schedule.progress_of_snr(share * schedule.snr(progress)).to(progress)
@@ -181,7 +182,7 @@ class OneBlock(nn.Module):
 
     def __init__(
         self,
-        denoiser: Any,
+        denoiser: Denoiser,
         draws: Levels,
         *,
         share_c: int,
@@ -196,7 +197,7 @@ class OneBlock(nn.Module):
 
     def forward(self, examples: Examples) -> Parts:
         """Return the losses of some examples; those with one context length go together."""
-        B, device = self.denoiser.config.B, self.denoiser.device
+        B, device = self.denoiser.B, self.denoiser.device
         progress = self.draws.draw(examples, torch.zeros(1, dtype=torch.int64)).squeeze(1)
         z = normals(send(examples.seeds, device), B, self.denoiser.V)
         total = torch.zeros((), device=device)
@@ -221,7 +222,7 @@ class OneBlock(nn.Module):
         ]
         u = draw(torch.tensor(groups), SPLIT, 1).squeeze(1)
         max_len = examples.tokens.shape[1]
-        return draw_splits(u, max_len=max_len, B=self.denoiser.config.B, shared=False)
+        return draw_splits(u, max_len=max_len, B=self.denoiser.B, shared=False)
 
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -22,6 +22,8 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from ssdlm.config import BlockConfig, Config, DecodeConfig, EncoderConfig, TrainConfig
 from ssdlm.data.shards import TokenStore
 from ssdlm.data.windows import Windows, held_out
+from ssdlm.denoiser import DenoiserModule
+from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.diffusion.noise import mix
 from ssdlm.settings import differences, from_json, to_json
 from ssdlm.shapes import Tensor, Tokens
@@ -77,7 +79,7 @@ class Run:
     accelerator: Any
     out: Path
     stores: list[TokenStore]
-    denoiser: Any
+    denoiser: DenoiserModule
     module: Any
     """The objective around the denoiser, as every process calls it."""
     optimizer: MuonAdamW
@@ -197,7 +199,7 @@ def assemble(
     accelerator: Any,
     out: Path,
     stores: list[TokenStore],
-    denoiser: Any,
+    denoiser: DenoiserModule,
     *,
     is_sharded: bool,
 ) -> Run:
@@ -212,7 +214,7 @@ def assemble(
         accelerator,
         objective_of(config, denoiser),
         sharding="fsdp" if is_sharded else "ddp",
-        layers=layers_of(denoiser),
+        layers=denoiser.transformer_layers(),
     )
     holdouts = [TokenStore.open(store.dir, "holdout") for store in stores]
     return Run(
@@ -230,34 +232,23 @@ def assemble(
     )
 
 
-def objective_of(config: Config, denoiser: Any) -> nn.Module:
+def objective_of(config: Config, denoiser: DenoiserModule) -> nn.Module:
     """Return what is minimised, around a denoiser that is made fast or small as asked."""
     train = config.train
-    layers = layers_of(denoiser)
     if train.recompute:
-        for layer in layers:
+        for layer in denoiser.transformer_layers():
             layer.forward = partial(recomputed, layer.forward, use_reentrant=False)
-    is_block = isinstance(config.model, BlockConfig)
-    if train.compile and is_block and train.objective == "all_blocks":
+    # Single blocks come after contexts of many lengths, which fail in a compiled BlockDenoiser.
+    if train.compile and (train.objective == "all_blocks" or not denoiser.has_all_blocks):
         denoiser.compile_layers()
-    elif train.compile and not is_block:
-        for layer in layers:  # one by one they share what is compiled; contexts differ in length
-            layer.compile(dynamic=True)
     draws = Levels.of(train, config.model.T)
     if train.objective == "all_blocks":
+        denoiser = cast(BlockDenoiser, denoiser)  # `resolve` refuses this objective for others
         return AllBlocks(denoiser, draws, loss=train.loss, block_lengths=train.block_lengths)
     # For every length of context cuDNN would plan its attention anew, a tenth of a second each.
     torch.backends.cuda.enable_cudnn_sdp(False)
     settings = {"share_c": train.share_c, "reduction": train.reduction, "loss": train.loss}
     return OneBlock(denoiser, draws, **settings)
-
-
-def layers_of(denoiser: Any) -> list[nn.Module]:
-    """Return the layers, which training calls as modules, for sharding and recomputation."""
-    if isinstance(denoiser.config, BlockConfig):
-        return list(denoiser.layers)
-    stacks = [part for part in denoiser.modules() if isinstance(part, nn.ModuleList)]
-    return list(max(stacks, key=len, default=[]))
 
 
 def held_rows(config: Config, holdouts: list[TokenStore]) -> Tokens:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion import likelihood, noise
 from ssdlm.diffusion.loss import split_rows
 from ssdlm.diffusion.schedule import progress_of_snr
@@ -22,7 +23,7 @@ CHUNK = 2**26
 """V-wide numbers that one pass may hold."""
 
 
-def measure(denoiser: Any, rows: Tokens, seeds: Seeds, *, points: int) -> Tensor:
+def measure(denoiser: Denoiser, rows: Tokens, seeds: Seeds, *, points: int) -> Tensor:
     """Return sums over rows, there may be none, that can be added up over processes.
 
     They are: tokens, bound, tokens with a next-token loss, that loss, and the loss at each level.
@@ -31,21 +32,21 @@ def measure(denoiser: Any, rows: Tokens, seeds: Seeds, *, points: int) -> Tensor
     size = max(1, CHUNK // (rows.shape[1] * denoiser.V))
     for start in range(0, len(rows), size):
         part = slice(start, start + size)
-        if denoises_blocks(denoiser):
+        if denoiser.denoises_blocks:
             for measured, tokens in measures(denoiser, rows[part], seeds[part]):
                 total += sum_up(measured, tokens.numel(), points)
-        if has_context_stream(denoiser):
+        if denoiser.has_context_stream:
             exact = likelihood.next_token_nll(denoiser, rows[part])
             total[2:4] += torch.stack((torch.ones_like(exact), exact)).double().sum((1, 2))
     return total
 
 
 def measures(
-    denoiser: Any, rows: Tokens, seeds: Seeds
+    denoiser: Denoiser, rows: Tokens, seeds: Seeds
 ) -> Iterator[tuple[likelihood.Measure, Tensor]]:
     """Yield how rows are measured, and the tokens that are: all of them, or a block of each."""
-    B, length = denoiser.config.B, rows.shape[1]
-    if has_context_stream(denoiser):
+    B, length = denoiser.B, rows.shape[1]
+    if denoiser.has_all_blocks:
         draw = noise_of(denoiser, seeds, length)
         yield likelihood.all_blocks(denoiser, rows, levels.block_index(length, B=B), draw), rows
         return
@@ -75,19 +76,9 @@ def rising(time: Tensor) -> Tensor:
     return (likelihood.MAX_SNR * time**3).reshape(1)
 
 
-def noise_of(denoiser: Any, seeds: Seeds, count: int) -> Any:
+def noise_of(denoiser: Denoiser, seeds: Seeds, count: int) -> Any:
     """Return the noise of each measurement by its number."""
     return lambda k: noise.normal(seeds, block=0, step=k, B=count, V=denoiser.V)
-
-
-def has_context_stream(denoiser: Any) -> bool:
-    """Say whether a denoiser predicts next tokens, and takes all blocks in one pass."""
-    return hasattr(denoiser, "all_logits")
-
-
-def denoises_blocks(denoiser: Any) -> bool:
-    """Say whether a denoiser is trained to denoise; an autoregressive twin is not."""
-    return getattr(denoiser.config, "block_weight", 1.0) > 0
 
 
 def level_progress(points: int) -> list[float]:

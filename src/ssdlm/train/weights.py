@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from ssdlm.config import BlockConfig, Config, EncoderConfig
 from ssdlm.data.shards import TokenStore
+from ssdlm.denoiser import DenoiserModule
 from ssdlm.denoiser.encoder import EncoderDenoiser
 from ssdlm.shapes import Tensor
 from ssdlm.storage import checkpoint
@@ -22,7 +22,7 @@ UNIGRAM_TOKENS, STRETCHES = 2**24, 64
 """How many training tokens the unigram is counted on, and in how many places."""
 
 
-def first_denoiser(config: Config, stores: list[TokenStore]) -> Any:
+def first_denoiser(config: Config, stores: list[TokenStore]) -> DenoiserModule:
     """Return the denoiser a run begins with; refuse one that does not go with the data."""
     denoiser = initialised(config) if config.train.init else build(config.model)
     if denoiser.V < stores[0].V:
@@ -40,14 +40,14 @@ def first_denoiser(config: Config, stores: list[TokenStore]) -> Any:
     return denoiser
 
 
-def build(model: EncoderConfig | BlockConfig) -> Any:
+def build(model: EncoderConfig | BlockConfig) -> DenoiserModule:
     """Return a denoiser with random weights, ready to train."""
     if isinstance(model, EncoderConfig) and not model.backbone:
         raise ValueError("the encoder is not described; give train.init or model.backbone")
     return checkpoint.build(model).train()
 
 
-def initialised(config: Config) -> Any:
+def initialised(config: Config) -> DenoiserModule:
     """Return the denoiser whose weights `train.init` names."""
     model, init = config.model, config.train.init
     folder = folder_of(init)

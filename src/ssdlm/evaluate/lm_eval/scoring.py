@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -66,7 +65,7 @@ class Scorer:
 
     @property
     def has_context_stream(self) -> bool:
-        return hasattr(self.model.denoiser, "next_logits")
+        return self.model.denoiser.has_context_stream
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -76,7 +75,7 @@ class Scorer:
     @property
     def B(self) -> int:
         """The block length that the model was trained with."""
-        return self.model.denoiser.config.B  # pyright: ignore[reportAttributeAccessIssue]
+        return self.model.denoiser.B
 
     @property
     def room(self) -> int | None:
@@ -127,7 +126,7 @@ class Scorer:
     @torch.no_grad()
     def exact(self, pairs: Sequence[Pair]) -> list[Score]:
         """Score pairs by the context stream; padding is on the right, which no token sees."""
-        denoiser: Any = self.model.denoiser
+        denoiser = self.model.denoiser
         width = max(len(context) + len(continuation) for context, continuation in pairs)
         rows = [[*context, *continuation] for context, continuation in pairs]
         padded = [[*row, *[0] * (width - len(row))] for row in rows]
@@ -153,7 +152,7 @@ class Scorer:
 
     def block_bound(self, context: list[int], block: list[int], number: int) -> float:
         """Return the bound on a block's -log q, its mean over the draws."""
-        denoiser: Any = self.model.denoiser
+        denoiser = self.model.denoiser
         seeds = [noise.mix(self.seed, sample) for sample in range(self.samples)]
         shape = {"block": number, "B": len(block), "V": denoiser.V}
         at = torch.tensor(seeds, device=denoiser.device)
