@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from ssdlm import SSDLM
-from ssdlm.guidance import load_guide, load_reader
+from ssdlm.guidance import load_guide, load_text_classifier
 from ssdlm.guidance.training import GuideConfig, train_guide
 
 Row = dict[str, str]
@@ -267,10 +267,13 @@ def cost(given: argparse.Namespace) -> None:
 
 def accuracy(folder: Path, rows: list[Row], source: str) -> float:
     """Return the share of right labels on one source's texts."""
-    reader, some = load_reader(folder), [row for row in rows if row["source"] == source]
-    guesses = reader.log_probs([row["text"] for row in some]).argmax(-1).tolist()
+    classifier, some = (
+        load_text_classifier(folder),
+        [row for row in rows if row["source"] == source],
+    )
+    guesses = classifier.log_probs([row["text"] for row in some]).argmax(-1).tolist()
     pairs = zip(some, guesses, strict=True)
-    return sum(row["label"] == reader.labels[guess] for row, guess in pairs) / len(some)
+    return sum(row["label"] == classifier.labels[guess] for row, guess in pairs) / len(some)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from ssdlm.cli import main
 from ssdlm.evaluate import control
 from ssdlm.evaluate.bootstrap import Bootstrap
 from ssdlm.evaluate.samples import Pool, Sample
-from ssdlm.guidance import Reader
+from ssdlm.guidance import TextClassifier
 from ssdlm.guidance.grammar import parse_control
 
 POOLS = [
@@ -20,15 +20,15 @@ POOLS = [
 ]
 
 
-class Oracle(Reader):
-    """A reader of three words that finds neutral likelier than all; it keeps what it read."""
+class Oracle(TextClassifier):
+    """A classifier of three words that finds neutral likelier than all; it keeps what it read."""
 
     @property
     def labels(self):
         return ["negative", "neutral", "positive"]
 
     def log_probs(self, texts, *, batch_size=64):
-        self.classifier.extend(texts)
+        self.model.extend(texts)
         scores = {"bad": [0.4, 0.5, 0.1], "good": [0.1, 0.5, 0.4], "dull": [0.25, 0.5, 0.25]}
         return torch.tensor([scores[text.split()[-1]] for text in texts]).log()
 
@@ -53,7 +53,7 @@ def test_neutral_is_left_out_unless_it_is_asked_for(spec, right):
 
 
 class Lone(Oracle):
-    """A reader of one label, which some texts have."""
+    """A classifier of one label, which some texts have."""
 
     @property
     def labels(self):
@@ -70,9 +70,9 @@ def test_a_label_alone_is_there_where_it_is_more_likely_than_not(spec, right):
 
 
 def test_a_text_is_prompt_and_continuation():
-    reader = oracle()
-    control.accuracy_by_prompt(POOLS, reader, parse_control("x=positive"))
-    assert reader.classifier == ["a good", "a bad", "the dull", "the good"]
+    classifier = oracle()
+    control.accuracy_by_prompt(POOLS, classifier, parse_control("x=positive"))
+    assert classifier.model == ["a good", "a bad", "the dull", "the good"]
 
 
 def test_prompts_count_as_often_as_they_are_drawn():

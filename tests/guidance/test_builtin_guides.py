@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ssdlm.guidance import builtin_guides, classifier_guide, load_reader
+from ssdlm.guidance import builtin_guides, classifier_guide, load_text_classifier
 from ssdlm.storage.builtin import GUIDES
 
 PLAIN = {
@@ -25,9 +25,9 @@ def test_the_guides_are_there_and_small():
 
 @pytest.mark.parametrize("name", sorted(PLAIN))
 def test_a_plain_sentence_gets_its_label(name):
-    reader = load_reader(GUIDES / name)
+    classifier = load_text_classifier(GUIDES / name)
     for label, text in PLAIN[name].items():
-        assert reader.labels[reader.log_probs([text])[0].argmax()] == label
+        assert classifier.labels[classifier.log_probs([text])[0].argmax()] == label
 
 
 @pytest.mark.parametrize("name", sorted(PLAIN))

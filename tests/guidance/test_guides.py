@@ -203,7 +203,7 @@ def test_a_classifier_that_could_not_steer_is_refused_in_one_line(folder, tmp_pa
     guide = classifier_guide(folder, 0)
     guide.classifier.classifier.out_proj.weight.fill_(torch.nan)
     guide.classifier.save_pretrained(tmp_path / "nan")
-    with pytest.raises(ValueError, match="has weights that are no numbers"):
+    with pytest.raises(ValueError, match="has weights that are not finite"):
         classifier_guide(tmp_path / "nan", 0)
     strings = tuple(f"t{number}" for number in range(tiny.V + 1))
     longer = replace(guide, token_strings=strings)

@@ -13,18 +13,18 @@ from ssdlm import SSDLM, cli
 from ssdlm.config import BlockConfig
 from ssdlm.data.labelled import read_labelled
 from ssdlm.denoiser.block import BlockDenoiser
-from ssdlm.guidance import builtin_guides, classifier_guide, load_reader
+from ssdlm.guidance import builtin_guides, classifier_guide, load_text_classifier
 from ssdlm.guidance.training import GuideConfig, configure, train_guide
-from ssdlm.guidance.training.building import (
-    begin_with_words,
-    build,
-    framed,
-    keep_words,
-    vectors_for,
+from ssdlm.guidance.training.compatibility import check_trainable
+from ssdlm.guidance.training.loop import blur_words, learning_rate_factor
+from ssdlm.guidance.training.model import (
+    add_frame_tokens,
+    build_classifier,
+    factor_embeddings,
+    merge_embeddings,
+    word_vectors,
 )
-from ssdlm.guidance.training.learning import blurred, tent
 from ssdlm.guidance.training.run import split
-from ssdlm.guidance.training.trial import refuse_unfit
 from ssdlm.storage.builtin import GUIDES
 
 QUICK = GuideConfig(D=32, epochs=2, batch_size=16, max_len=40, lr=0.01, lam=300.0, holdout=0.2)
@@ -86,7 +86,7 @@ def test_our_reading_of_a_folder_is_that_of_transformers(made):
     encoded = AutoTokenizer.from_pretrained(made.out)(texts, return_tensors="pt", padding=True)
     with torch.no_grad():
         theirs = model(**encoded).logits.log_softmax(-1)
-    assert_close(load_reader(made.out).log_probs(texts), theirs, roundings=NETWORK)
+    assert_close(load_text_classifier(made.out).log_probs(texts), theirs, roundings=NETWORK)
 
 
 def test_a_new_guide_steers_the_model_of_its_tokenizer(made):
@@ -132,7 +132,7 @@ def test_training_goes_on_from_another_model(data, tmp_path):
     tiny.tokenizer().save(start)
     report = train(data, tmp_path / "guide", tokenizer=None, start=start)
     assert report.held_out.accuracy > 0.9
-    assert load_reader(report.out).labels == ["first", "last"]
+    assert load_text_classifier(report.out).labels == ["first", "last"]
 
 
 def test_a_guide_from_a_model_of_independent_labels_has_one_label_a_text(data, tmp_path):
@@ -142,7 +142,9 @@ def test_a_guide_from_a_model_of_independent_labels_has_one_label_a_text(data, t
     report = train(data, tmp_path / "guide", tokenizer=None, start=start)
     told = json.loads((tmp_path / "guide" / "config.json").read_text())
     assert told["problem_type"] == "single_label_classification"
-    assert load_reader(report.out).log_probs(["aab"]).exp().sum().item() == pytest.approx(1.0)
+    assert load_text_classifier(report.out).log_probs(["aab"]).exp().sum().item() == pytest.approx(
+        1.0
+    )
 
 
 def amend(path, **values):
@@ -210,12 +212,12 @@ def test_ids_without_an_embedding_are_refused(data, tmp_path, V, settings, words
 @pytest.mark.parametrize("kind", ["roberta", "distilbert", "electra", "deberta-v2", "modernbert"])
 def test_encoders_pass_the_trial_which_leaves_chance_alone(tmp_path, kind):
     start = save_start(tmp_path / "start", kind)
-    reader = build(QUICK, ["x", "y"], tokenizer=None, start=start)
-    before = {key: value.clone() for key, value in reader.classifier.state_dict().items()}
+    classifier = build_classifier(QUICK, ["x", "y"], tokenizer=None, start=start)
+    before = {key: value.clone() for key, value in classifier.model.state_dict().items()}
     state = torch.random.get_rng_state()
-    refuse_unfit(reader, start, QUICK)
+    check_trainable(classifier, start, QUICK)
     assert torch.equal(torch.random.get_rng_state(), state)
-    assert all(torch.equal(before[key], now) for key, now in reader.classifier.state_dict().items())
+    assert all(torch.equal(before[key], now) for key, now in classifier.model.state_dict().items())
 
 
 def test_the_written_tokenizer_knows_how_much_the_model_reads(data, made, tmp_path):
@@ -276,13 +278,13 @@ def test_texts_with_two_labels_are_named_where_nothing_else_is_left(data, tmp_pa
 
 
 def test_the_frame_keeps_every_other_token(data):
-    own, outer = tiny.tokenizer(), framed(tiny.tokenizer())
+    own, outer = tiny.tokenizer(), add_frame_tokens(tiny.tokenizer())
     strings = outer.token_strings()
     assert strings[:2] == ["<s>", "<pad>"]
     assert strings[2:-1] == own.token_strings()[:-1]
     assert outer.token_strings()[outer.end_of_text] == "</s>"
     assert outer.encode("the end") == [i + 2 for i in own.encode("the end")]
-    assert framed(outer) is outer
+    assert add_frame_tokens(outer) is outer
 
 
 def test_held_out_texts_do_not_depend_on_the_order(data):
@@ -298,8 +300,8 @@ def test_blur_mixes_words_with_the_mean_word():
     embed = torch.nn.Embedding(5, 3)
     ids, unigram = torch.tensor([[1, 2]]), torch.full((5,), 0.2)
     generator = torch.Generator().manual_seed(0)
-    assert torch.equal(blurred(embed, ids, unigram, 0.0, generator), embed(ids))
-    mixed, mean = blurred(embed, ids, unigram, 1.0, generator), embed.weight.mean(0)
+    assert torch.equal(blur_words(embed, ids, unigram, 0.0, generator), embed(ids))
+    mixed, mean = blur_words(embed, ids, unigram, 1.0, generator), embed.weight.mean(0)
     word = embed(ids) - mean
     share = ((mixed - mean) * word).sum(-1, keepdim=True) / word.square().sum(-1, keepdim=True)
     assert_close(mixed, mean + share * word)
@@ -329,50 +331,50 @@ def test_what_some_words_teach_is_known_of_words_like_them(data, model, tmp_path
     out = tmp_path / "guide"
     config = replace(QUICK, eps=1.0, epochs=6, patience=6)
     train_guide([data_without], tokenizer=data / "tokenizer", words=model, out=out, config=config)
-    reader = load_reader(out)
-    first = reader.labels.index("first")
-    probs = reader.log_probs(["cccccc", "xxxxxx"]).exp()[:, first]
+    classifier = load_text_classifier(out)
+    first = classifier.labels.index("first")
+    probs = classifier.log_probs(["cccccc", "xxxxxx"]).exp()[:, first]
     assert probs[0] > 0.5 > probs[1]
 
 
 def test_an_image_of_words_ends_as_an_ordinary_table(data, model, made):
-    reader = build(QUICK, ["x", "y"], tokenizer=data / "tokenizer", start=None)
-    begin_with_words(reader, model)
-    embed = reader.classifier.get_input_embeddings()
+    classifier = build_classifier(QUICK, ["x", "y"], tokenizer=data / "tokenizer", start=None)
+    factor_embeddings(classifier, model)
+    embed = classifier.model.get_input_embeddings()
     names = [name for name, _ in embed.named_parameters()]
     assert names == ["parametrizations.weight.original"]
     before = embed.weight.detach().clone()
-    keep_words(reader)
+    merge_embeddings(classifier)
     assert [name for name, _ in embed.named_parameters()] == ["weight"]
     assert torch.equal(embed.weight, before)
     assert torch.linalg.matrix_rank(before) > 30
     with pytest.raises(ValueError, match="no word embeddings of ours"):
-        vectors_for(["a"], Path(made.out))
+        word_vectors(["a"], Path(made.out))
 
 
 def test_the_learning_rate_rises_and_falls():
-    assert [tent(0.0), tent(0.1), tent(1.0)] == [0.0, 1.0, 0.0]
-    assert tent(0.05) == pytest.approx(tent(0.55))
+    assert [learning_rate_factor(progress) for progress in (0.0, 0.1, 1.0)] == [0.0, 1.0, 0.0]
+    assert learning_rate_factor(0.05) == pytest.approx(learning_rate_factor(0.55))
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["epochs=0"], "epochs=0 is not a positive number"),
-        (["D=33"], "D=33 cannot be shared among heads"),
-        (["holdout=1"], "holdout=1.0 is not between 0 and 1"),
-        (["dropout=1"], "dropout=1.0 is not a share"),
-        (["lr=0"], "lr=0.0 does not learn"),
-        (["lr=inf"], "lr=inf is not a finite number"),
-        (["lam=nan"], "lam=nan is not a finite number"),
+        (["epochs=0"], "epochs=0 is out of range; use 1 or more"),
+        (["D=33"], "D=33 is out of range; heads are 32 wide"),
+        (["holdout=1"], "holdout=1.0 is out of range; use a share"),
+        (["dropout=1"], "dropout=1.0 is out of range; use a share"),
+        (["lr=0"], "lr=0.0 is out of range; use more than 0"),
+        (["lr=inf"], "lr=inf is out of range; give a finite"),
+        (["lam=nan"], "lam=nan is out of range; give a finite"),
         (["lam=-5"], "lam=-5.0 is not a weight from 0 to 1,000,000"),
         (["lam=1e9"], "lam=1000000000.0 is not a weight from 0 to 1,000,000"),
-        (["max_len=2"], "max_len=2 has no room for a text"),
-        (["max_tokens=1"], "max_tokens=1 has no room for a text"),
-        (["max_tokens=2"], "max_tokens=2 has no room for a text; use 3 or more"),
-        (["seed=99999999999999999999"], "seed=99999999999999999999 is not a whole number from 0"),
+        (["max_len=2"], "max_len=2 is out of range; a text needs room for 3"),
+        (["max_tokens=1"], "max_tokens=1 is out of range; a text needs room for 3"),
+        (["max_tokens=2"], "max_tokens=2 is out of range; a text needs room for 3"),
+        (["seed=99999999999999999999"], "seed=99999999999999999999 is out of range; use a whole"),
         (["lr=1e9", "epochs=1"], "broke the guide; lower lr"),
-        (["eps=0"], "eps=0.0, weight_decay=0.01: use more than 0"),
+        (["eps=0"], "eps=0.0 is out of range; use more than 0"),
         (["epoch=3"], "no setting 'epoch'; the nearest is 'epochs'"),
         (["epochs=many"], "epochs"),
     ],
@@ -418,7 +420,7 @@ def test_a_pipeline_cuts_a_long_text_for_a_builtin_guide(name):
     (found,) = pipeline("text-classification", model=str(GUIDES / name))(
         "good " * 400, truncation=True
     )
-    assert found["label"] in load_reader(GUIDES / name).labels
+    assert found["label"] in load_text_classifier(GUIDES / name).labels
 
 
 def test_the_command_makes_a_guide(capsys, data, tmp_path):

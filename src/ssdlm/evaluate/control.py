@@ -15,8 +15,8 @@ import numpy as np
 from ssdlm.evaluate.bootstrap import Bootstrap, Statistic
 from ssdlm.evaluate.figures import Figure, measure
 from ssdlm.evaluate.samples import Pool
-from ssdlm.guidance import load_reader
-from ssdlm.guidance.classifiers import Reader, label_index
+from ssdlm.guidance import load_text_classifier
+from ssdlm.guidance.classifiers import TextClassifier, label_index
 from ssdlm.guidance.grammar import ControlSpec, find_guide, parse_control
 
 NEUTRAL = "neutral"
@@ -36,23 +36,25 @@ def control_figures(
     for name, specs in (("control_internal", guides), ("control_external", judges)):
         for text in specs:
             spec = parse_control(text)
-            reader = load_reader(find_guide(spec.name), device)
-            right = accuracy_by_prompt(pools, reader, spec)
+            classifier = load_text_classifier(find_guide(spec.name), device)
+            right = accuracy_by_prompt(pools, classifier, spec)
             label = name if len(specs) == 1 else f"{name}:{text}"
             figures.append(measure(label, weighted_mean(right, pools), bootstrap, most=1.0))
     return figures
 
 
-def accuracy_by_prompt(pools: Sequence[Pool], reader: Reader, spec: ControlSpec) -> np.ndarray:
+def accuracy_by_prompt(
+    pools: Sequence[Pool], classifier: TextClassifier, spec: ControlSpec
+) -> np.ndarray:
     """How many samples of each prompt have the label, read as prompt and continuation."""
     texts = [pool.prompt + sample.text for pool in pools for sample in pool.samples]
-    wanted = label_index(dict(enumerate(reader.labels)), spec.label, spec.name)
-    log_probs = reader.log_probs(texts)
-    for index, label in enumerate(reader.labels):
+    wanted = label_index(dict(enumerate(classifier.labels)), spec.label, spec.name)
+    log_probs = classifier.log_probs(texts)
+    for index, label in enumerate(classifier.labels):
         if label.lower() == NEUTRAL and index != wanted:
             log_probs[:, index] = -np.inf
     has_label = log_probs.argmax(-1) == wanted
-    if len(reader.labels) == 1:  # it has it where it is more likely than not
+    if len(classifier.labels) == 1:  # it has it where it is more likely than not
         has_label = log_probs[:, 0] > math.log(0.5)
     is_right = has_label.numpy() != spec.avoid
     ends = np.cumsum([len(pool.samples) for pool in pools])

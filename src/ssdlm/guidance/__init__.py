@@ -3,7 +3,7 @@
 "sentiment=positive" -> [guides] -> log_prob(context, logits) -> control
 """
 
-from ssdlm.guidance.classifiers import Reader, load_classifier, load_reader
+from ssdlm.guidance.classifiers import TextClassifier, load_classifier, load_text_classifier
 from ssdlm.guidance.fitting import ClassifierGuide, FittedGuide, rows_by_string
 from ssdlm.guidance.grammar import classifier_guide, load_guide, parse_control
 from ssdlm.storage.builtin import builtin_guides
@@ -11,12 +11,12 @@ from ssdlm.storage.builtin import builtin_guides
 __all__ = [
     "ClassifierGuide",
     "FittedGuide",
-    "Reader",
+    "TextClassifier",
     "builtin_guides",
     "classifier_guide",
     "load_classifier",
     "load_guide",
-    "load_reader",
+    "load_text_classifier",
     "parse_control",
     "rows_by_string",
 ]

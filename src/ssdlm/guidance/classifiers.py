@@ -1,6 +1,6 @@
-"""Sequence classifiers of `transformers`: loaded, framed, and reading finished texts.
+"""Sequence classifiers of `transformers`: loaded, checked, and asked about finished texts.
 
-folder or Hub id -> [classifiers] -> fitting; evaluate
+folder or Hub id -> [classifiers] -> fitting; guidance.training; evaluate
 """
 
 from __future__ import annotations
@@ -17,25 +17,33 @@ import torch
 from ssdlm.shapes import Tensor
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
+SequenceClassifier = Any
+"""A sequence classifier of transformers, which is imported only where one is loaded."""
+
 
 @dataclass(frozen=True)
-class Reader:
-    """A classifier with its own tokenizer: what it thinks of finished texts."""
+class TextClassifier:
+    """A classifier with its own tokenizer: it gives each label of a finished text a probability."""
 
-    classifier: Any
+    model: SequenceClassifier
     tokenizer: Tokenizer
 
     @property
     def labels(self) -> list[str]:
         """The names of the labels, by number."""
-        names = self.classifier.config.id2label
+        names = self.model.config.id2label
         return [str(names[index]) for index in range(len(names))]
+
+    @property
+    def embeddings(self) -> torch.nn.Embedding:
+        """The table of word embeddings."""
+        return self.model.get_input_embeddings()
 
     def encode(self, texts: Sequence[str], max_tokens: int | None = None) -> list[list[int]]:
         """Return each text's ids between the special tokens; of a long text the latest part."""
-        before, after = frame_ids(self.classifier.config, self.tokenizer.token_strings())
-        rooms = [room for room in (longest_text(self.classifier), max_tokens) if room is not None]
-        room = min(rooms) - len(before) - len(after) if rooms else None
+        before, after = frame_ids(self.model.config, self.tokenizer.token_strings())
+        limits = [limit for limit in (longest_text(self.model), max_tokens) if limit is not None]
+        room = min(limits) - len(before) - len(after) if limits else None
         return [
             before + (ids if room is None else ids[max(0, len(ids) - room) :]) + after
             for ids in self.tokenizer.encode_plain(texts)
@@ -45,32 +53,34 @@ class Reader:
     def log_probs(self, texts: Sequence[str], *, batch_size: int = 64) -> Tensor:
         """Return the log-probability of every label for every text (texts, labels)."""
         rows = self.encode(texts)
-        order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
-        scores = torch.empty(len(rows), len(self.labels))
-        size = batch_size if can_pad(self.classifier) else 1
-        for start in range(0, len(order), size):
-            chosen = order[start : start + size]
-            ids, mask = padded([rows[index] for index in chosen], pad_id(self.classifier))
-            device = self.classifier.device
-            found = self.classifier(ids.to(device), attention_mask=mask.to(device)).logits
-            scores[chosen] = found.float().cpu()
-        if has_independent_labels(self.classifier):
-            return torch.nn.functional.logsigmoid(scores)
-        return scores.log_softmax(-1)
+        by_length = sorted(range(len(rows)), key=lambda index: len(rows[index]))
+        logits = torch.empty(len(rows), len(self.labels))
+        size = batch_size if can_pad(self.model) else 1
+        for start in range(0, len(by_length), size):
+            chosen = by_length[start : start + size]
+            ids, mask = pad_rows([rows[index] for index in chosen], pad_id(self.model))
+            device = self.model.device
+            found = self.model(ids.to(device), attention_mask=mask.to(device)).logits
+            logits[chosen] = found.float().cpu()
+        if has_independent_labels(self.model):
+            return torch.nn.functional.logsigmoid(logits)
+        return logits.log_softmax(-1)
 
 
-def load_reader(name_or_path: str | Path, device: str = "cpu") -> Reader:
+def load_text_classifier(name_or_path: str | Path, device: str = "cpu") -> TextClassifier:
     """Return a classifier with its tokenizer, by Hub id or folder."""
-    return Reader(load_classifier(name_or_path).to(device), load_tokenizer(str(name_or_path)))
+    return TextClassifier(
+        load_classifier(name_or_path).to(device), load_tokenizer(str(name_or_path))
+    )
 
 
-def load_classifier(name_or_path: str | Path) -> Any:
+def load_classifier(name_or_path: str | Path) -> SequenceClassifier:
     """Return a trained sequence classifier, frozen; a model without a trained head is refused."""
     from transformers import AutoModelForSequenceClassification
 
     try:
         with without_bars():
-            # Weights may be stored by halves; a gradient through them is wanted in full.
+            # Weights may be stored in half precision; their gradient is taken in single.
             classifier, report = AutoModelForSequenceClassification.from_pretrained(
                 str(name_or_path),
                 output_loading_info=True,
@@ -94,22 +104,23 @@ def load_classifier(name_or_path: str | Path) -> Any:
             f"{name_or_path} numbers its labels {', '.join(map(str, numbers))}; number them from 0 "
             "on, as its head does, in id2label of its config.json"
         )
-    if not has_numbers(classifier):
-        raise ValueError(f"{name_or_path} has weights that are no numbers; train it anew")
+    if not has_finite_weights(classifier):
+        raise ValueError(f"{name_or_path} has weights that are not finite numbers; train it again")
     return classifier.eval().requires_grad_(False)
 
 
 def one_line(error: Exception) -> str:
-    """Return what an error says, in one line of no great length."""
-    told = str(error)
-    if "ignore_mismatched_sizes" in told or "above report" in told:
+    """Return an error's message in one line of at most 300 characters."""
+    message = str(error)
+    # transformers refers to a report that it logs, which is off here.
+    if "ignore_mismatched_sizes" in message or "above report" in message:
         return "its weights have other sizes than its config.json says"
-    return textwrap.shorten(told, 300, placeholder=" ...") or type(error).__name__
+    return textwrap.shorten(message, 300, placeholder=" ...") or type(error).__name__
 
 
-def has_numbers(classifier: Any) -> bool:
-    """Tell whether all weights are numbers; a training that went wrong leaves others."""
-    return all(bool(weight.isfinite().all()) for weight in classifier.parameters())
+def has_finite_weights(model: SequenceClassifier) -> bool:
+    """Tell whether all weights are finite; a training that went wrong leaves others."""
+    return all(bool(weight.isfinite().all()) for weight in model.parameters())
 
 
 @contextmanager
@@ -139,9 +150,9 @@ def label_index(id2label: dict[int, str], label: str | int, of: str = "the class
     alike = [index for index, name in names.items() if name.lower() == str(label).lower()]
     exact = [index for index, name in names.items() if name == str(label)]
     numbered = [index for index in names if str(index) == str(label)]
-    for found in (exact, alike, numbered):
-        if len(found) == 1:
-            return found[0]
+    for indices in (exact, alike, numbered):
+        if len(indices) == 1:
+            return indices[0]
     listed = ", ".join(f"{index}: {name}" for index, name in sorted(names.items()))
     if alike:
         raise ValueError(
@@ -150,9 +161,9 @@ def label_index(id2label: dict[int, str], label: str | int, of: str = "the class
     raise ValueError(f"label={label!r} is not one of the labels of {of} ({listed})")
 
 
-def has_independent_labels(classifier: Any) -> bool:
-    """Tell whether each label has a probability of its own, as toxicity classifiers often do."""
-    config = classifier.config
+def has_independent_labels(model: SequenceClassifier) -> bool:
+    """Tell whether each label has a probability of its own, as in many toxicity classifiers."""
+    config = model.config
     return config.problem_type == "multi_label_classification" or config.num_labels == 1
 
 
@@ -183,10 +194,10 @@ def frame_ids(config: Any, token_strings: Sequence[str] = ()) -> tuple[list[int]
     return ends[0], ends[1]
 
 
-def word_table(classifier: Any, special: Sequence[int], name: str) -> Tensor:
-    """Return a classifier's embeddings of words, in which its special tokens must be."""
+def word_table(model: SequenceClassifier, special: Sequence[int], name: str) -> Tensor:
+    """Return a classifier's word embeddings (tokens, D); raise if a special token is not there."""
     try:
-        table = classifier.get_input_embeddings().weight.detach()
+        table = model.get_input_embeddings().weight.detach()
     except (NotImplementedError, AttributeError) as error:
         raise ValueError(
             f"{name} has no table of word embeddings; use a classifier such as BERT's or RoBERTa's"
@@ -200,25 +211,25 @@ def word_table(classifier: Any, special: Sequence[int], name: str) -> Tensor:
     return table
 
 
-def longest_text(classifier: Any) -> int | None:
-    """Return how many positions a classifier has room for, None if it says nothing."""
+def longest_text(model: SequenceClassifier) -> int | None:
+    """Return the most tokens that a classifier can read, None if it states no limit."""
     from ssdlm.denoiser.encoder import longest_input
 
-    return longest_input(classifier)
+    return longest_input(model)
 
 
-def can_pad(classifier: Any) -> bool:
-    """Tell whether a classifier reads several rows at once; a decoder may know no padding."""
-    return getattr(classifier.config, "pad_token_id", None) is not None
+def can_pad(model: SequenceClassifier) -> bool:
+    """Tell whether a classifier reads several rows at once; a decoder may have no padding token."""
+    return getattr(model.config, "pad_token_id", None) is not None
 
 
-def pad_id(classifier: Any) -> int:
-    """Return the id that fills short rows; any will do where there is none, for it is masked."""
-    return getattr(classifier.config, "pad_token_id", None) or 0
+def pad_id(model: SequenceClassifier) -> int:
+    """Return the id that pads short rows; any will do where there is none, since it is masked."""
+    return getattr(model.config, "pad_token_id", None) or 0
 
 
-def padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
-    """Return rows of ids as one tensor, filled up on the right, and the mask of what is real."""
+def pad_rows(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
+    """Return rows of ids as one tensor, padded on the right, and its attention mask."""
     width = max(len(row) for row in rows)
     ids = torch.tensor([[*row, *[pad] * (width - len(row))] for row in rows])
     mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])

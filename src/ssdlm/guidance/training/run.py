@@ -1,6 +1,6 @@
 """A guide from end to end: labelled files in, a folder of `transformers` out.
 
-data.labelled -> building -> learning -> trial -> [run]
+data.labelled -> model -> compatibility -> loop -> [run]
 """
 
 from __future__ import annotations
@@ -14,11 +14,16 @@ from pathlib import Path
 import torch
 
 from ssdlm.data.labelled import Labelled, once, read_labelled, without_repeats
-from ssdlm.guidance.classifiers import Reader, has_numbers, longest_text, without_bars
-from ssdlm.guidance.training.building import begin_with_words, build
-from ssdlm.guidance.training.learning import Score, fit, score
-from ssdlm.guidance.training.settings import GuideConfig, check
-from ssdlm.guidance.training.trial import refuse_unfit
+from ssdlm.guidance.classifiers import (
+    TextClassifier,
+    has_finite_weights,
+    longest_text,
+    without_bars,
+)
+from ssdlm.guidance.training.compatibility import check_trainable
+from ssdlm.guidance.training.loop import Score, score, train_classifier
+from ssdlm.guidance.training.model import build_classifier, factor_embeddings
+from ssdlm.guidance.training.settings import GuideConfig, check_config
 from ssdlm.storage.checkpoint import WEIGHTS
 from ssdlm.storage.files import new_folder, read_json, write_json
 
@@ -36,7 +41,7 @@ ROLES = {
 
 @dataclass(frozen=True)
 class GuideReport:
-    """What came out of a training."""
+    """The result of a training."""
 
     out: str
     train_texts: int
@@ -73,39 +78,39 @@ def train_guide(
     whose word embeddings a new one begins with. The same input and seed give the same guide.
     """
     config = config or GuideConfig()
-    begun = time.monotonic()
-    check(config)
+    started = time.monotonic()
+    check_config(config)
     if (tokenizer is None) == (start is None):
         raise ValueError("give a tokenizer for a new classifier, or a model to start from: one")
-    tested = once(read_labelled(Path(test)), str(test), labels=1) if test else []
+    test_rows = once(read_labelled(Path(test)), str(test), labels=1) if test else []
     rows = once([row for path in data for row in read_labelled(Path(path))], "the data", labels=2)
-    rows = without_repeats(rows, tested)
+    rows = without_repeats(rows, test_rows)
     labels = sorted({row.label for row in rows})
-    if tested and not rows:
+    if test_rows and not rows:
         raise ValueError(f"{test} holds all the texts of the data; give other texts to test on")
-    train, held = split(rows, config.holdout, config.seed)
-    refuse_few(labels, train, held, tested)
+    train, held_out = split(rows, config.holdout, config.seed)
+    check_labels(labels, train, held_out, test_rows)
     with new_folder(Path(out)) as folder, torch.random.fork_rng():
         torch.manual_seed(config.seed)
-        reader = build(config, labels, tokenizer=tokenizer, start=start)
+        classifier = build_classifier(config, labels, tokenizer=tokenizer, start=start)
         if start is not None:
-            refuse_unfit(reader, start, config)
+            check_trainable(classifier, start, config)
         if words is not None:
-            begin_with_words(reader, words)
-        epoch = fit(reader, train, held, config, is_shown=is_shown)
+            factor_embeddings(classifier, words)
+        epoch = train_classifier(classifier, train, held_out, config, is_shown=is_shown)
         # What is measured is what is stored: half-precision weights.
-        reader.classifier.half().float()
-        if not has_numbers(reader.classifier):
+        classifier.model.half().float()
+        if not has_finite_weights(classifier.model):
             raise ValueError(f"lr={config.lr} broke the guide; lower lr")
         report = GuideReport(
             str(out),
             len(train),
             epoch,
-            score(reader, held),
-            score(reader, tested) if tested else None,
-            time.monotonic() - begun,
+            score(classifier, held_out),
+            score(classifier, test_rows) if test_rows else None,
+            time.monotonic() - started,
         )
-        save(reader, folder, card(report, labels, config, about))
+        save(classifier, folder, card(report, labels, config, about))
     return report
 
 
@@ -113,37 +118,37 @@ def split(
     rows: Sequence[Labelled], share: float, seed: int
 ) -> tuple[list[Labelled], list[Labelled]]:
     """Return the texts to train on and those held out, by a hash of each text."""
-    train, held = [], []
+    train, held_out = [], []
     for row in rows:
         digest = hashlib.sha256(f"{seed}\n{row.text}".encode()).digest()
         is_held = int.from_bytes(digest[:8], "big") < share * 2**64
-        (held if is_held else train).append(row)
-    return train, held
+        (held_out if is_held else train).append(row)
+    return train, held_out
 
 
-def refuse_few(labels: list[str], *parts: Sequence[Labelled]) -> None:
+def check_labels(labels: list[str], *parts: Sequence[Labelled]) -> None:
     """Raise where a classifier could not be trained or measured."""
     if len(labels) < 2:
         raise ValueError(f"the data has {len(labels)} label; a classifier tells at least 2 apart")
     for part, name in zip(parts, ("to train on", "held out", "in the test"), strict=True):
-        strange = sorted({row.label for row in part} - set(labels))
-        if strange:
-            raise ValueError(f"label {strange[0]!r} {name} is not in the training data")
-        lacking = [label for label in labels if label not in {row.label for row in part}]
-        if lacking and (part or name != "in the test"):
-            raise ValueError(f"no text of label {lacking[0]!r} is {name}; give more data")
+        unknown = sorted({row.label for row in part} - set(labels))
+        if unknown:
+            raise ValueError(f"label {unknown[0]!r} {name} is not in the training data")
+        missing = [label for label in labels if label not in {row.label for row in part}]
+        if missing and (part or name != "in the test"):
+            raise ValueError(f"no text of label {missing[0]!r} is {name}; give more data")
 
 
-def save(reader: Reader, folder: Path, text: str) -> None:
+def save(classifier: TextClassifier, folder: Path, text: str) -> None:
     """Write the classifier, its tokenizer and its card as transformers and the Hub have them."""
     with without_bars():
-        reader.classifier.half().save_pretrained(folder)
+        classifier.model.half().save_pretrained(folder)
     (folder / WEIGHTS).chmod(0o644)  # safetensors writes for the owner alone
-    reader.tokenizer.save(folder)
-    there = reader.tokenizer.token_strings()
-    roles = {role: next((n for n in names if n in there), None) for role, names in ROLES.items()}
-    told = roles | {"model_max_length": longest_text(reader.classifier)}
-    known = {key: value for key, value in told.items() if value is not None}
+    classifier.tokenizer.save(folder)
+    tokens = classifier.tokenizer.token_strings()
+    roles = {role: next((n for n in names if n in tokens), None) for role, names in ROLES.items()}
+    settings = roles | {"model_max_length": longest_text(classifier.model)}
+    known = {key: value for key, value in settings.items() if value is not None}
     write_json(folder / TOKENIZER, read_json(folder / TOKENIZER) | known)
     (folder / "README.md").write_text(text, encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""How a guide is built and trained, as one frozen value.  [settings] -> building, learning, run"""
+"""How a guide is built and trained, as one frozen value.  [settings] -> model, loop, run"""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_type_hints
 
+from ssdlm.config import require
 from ssdlm.guidance.fitting import check_lam
 from ssdlm.settings import nearest, parse
 
 SHORTEST = 3
-"""Positions of a text: its two special tokens, and one."""
+"""Tokens of the shortest text: its two special tokens, and one."""
 
 
 @dataclass(frozen=True)
@@ -62,34 +63,23 @@ def configure(assignments: Sequence[str]) -> GuideConfig:
     return GuideConfig(**values)
 
 
-def check(config: GuideConfig) -> None:
-    """Raise on settings that cannot be meant."""
-    for name, value in vars(config).items():
-        if not math.isfinite(value):
-            raise ValueError(f"{name}={value} is not a finite number; leave it out or give one")
-    if not 0 <= config.seed < 2**63:
-        raise ValueError(f"seed={config.seed} is not a whole number from 0 to 2**63 - 1")
+def check_config(config: GuideConfig) -> None:
+    """Raise on settings that no guide can be trained with."""
+    values = vars(config)
+    for name, value in values.items():
+        require(math.isfinite(value), name, value, "give a finite number")
+    require(0 <= config.seed < 2**63, "seed", config.seed, "use a whole number from 0 to 2**63 - 1")
     for name in ("max_len", "max_tokens"):
-        if getattr(config, name) < SHORTEST:
-            raise ValueError(
-                f"{name}={getattr(config, name)} has no room for a text; use {SHORTEST} or more"
-            )
-    check_lam(config.lam)
+        remedy = f"a text needs room for {SHORTEST} tokens or more"
+        require(values[name] >= SHORTEST, name, values[name], remedy)
     for name in ("D", "num_layers", "epochs", "patience", "batch_size"):
-        if getattr(config, name) < 1:
-            raise ValueError(
-                f"{name}={getattr(config, name)} is not a positive number; use 1 or more"
-            )
-    if config.D % 32:
-        raise ValueError(f"D={config.D} cannot be shared among heads; use a multiple of 32")
-    for name in ("blur", "smoothing", "dropout"):
-        if not 0 <= getattr(config, name) < 1 and not (name == "blur" and config.blur == 1):
-            raise ValueError(f"{name}={getattr(config, name)} is not a share; use 0 to 0.5, say")
-    if not 0 < config.holdout < 1:
-        raise ValueError(f"holdout={config.holdout} is not between 0 and 1; use 0.1, say")
-    if not (config.eps > 0 and config.weight_decay >= 0):
-        raise ValueError(
-            f"eps={config.eps}, weight_decay={config.weight_decay}: use more than 0, and 0 or more"
-        )
-    if not config.lr > 0:
-        raise ValueError(f"lr={config.lr} does not learn; use 0.001, say")
+        require(values[name] >= 1, name, values[name], "use 1 or more")
+    require(config.D % 32 == 0, "D", config.D, "heads are 32 wide; use a multiple of 32")
+    require(0 <= config.blur <= 1, "blur", config.blur, "use a share from 0 to 1")
+    for name in ("smoothing", "dropout"):
+        require(0 <= values[name] < 1, name, values[name], "use a share from 0 to below 1")
+    require(0 < config.holdout < 1, "holdout", config.holdout, "use a share such as 0.1")
+    for name in ("eps", "lr"):
+        require(values[name] > 0, name, values[name], "use more than 0")
+    require(config.weight_decay >= 0, "weight_decay", config.weight_decay, "use 0 or more")
+    check_lam(config.lam)

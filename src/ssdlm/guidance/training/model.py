@@ -1,4 +1,4 @@
-"""A classifier before training: new, or a model to go on from.  tokenizer -> [building] -> learning
+"""A classifier before training: new, or a model to go on from.  tokenizer -> [model] -> loop
 
 A new one is an ordinary RoBERTa, small, with the tokenizer of the model that it is to steer.
 """
@@ -7,24 +7,28 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.nn.utils import parametrize
 
-from ssdlm.guidance.classifiers import Reader, one_line, without_bars
+from ssdlm.guidance.classifiers import TextClassifier, one_line, without_bars
 from ssdlm.guidance.training.settings import GuideConfig
 from ssdlm.shapes import Tensor
 from ssdlm.storage.checkpoint import WEIGHTS, find, read_tensors
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
 FRAME = ("<s>", "<pad>", "</s>")
+"""What stands before, beside and after a text in RoBERTa's vocabulary."""
 
 
-def build(
-    config: GuideConfig, labels: list[str], *, tokenizer: str | Path | None, start: Any
-) -> Reader:
-    """Return an untrained classifier with its tokenizer."""
+def build_classifier(
+    config: GuideConfig,
+    labels: list[str],
+    *,
+    tokenizer: str | Path | None,
+    start: str | Path | None,
+) -> TextClassifier:
+    """Return an untrained classifier with its tokenizer: new, or from the model `start`."""
     from transformers import AutoModelForSequenceClassification, RobertaConfig
     from transformers import RobertaForSequenceClassification as Roberta
 
@@ -37,8 +41,8 @@ def build(
                     str(start), num_labels=len(labels), id2label=names, label2id=numbers,
                     dtype=torch.float32, ignore_mismatched_sizes=True, trust_remote_code=False,
                 )  # fmt: skip
-            # A few thousand texts have nothing to teach a large table, most of which they never
-            # touch.
+            # A few thousand texts touch a small part of a large table; trained, that part would
+            # drift away from the words that the texts do not have.
             model.get_input_embeddings().requires_grad_(False)
         except Exception as error:
             raise ValueError(
@@ -47,28 +51,28 @@ def build(
             ) from error
         model.config.guide_lam = config.lam
         model.config.problem_type = "single_label_classification"  # whatever it was before
-        return Reader(model, load_tokenizer(str(start)))
+        return TextClassifier(model, load_tokenizer(str(start)))
     assert tokenizer is not None
-    own = framed(load_tokenizer(str(tokenizer)))
-    strings = own.token_strings()
+    with_frame = add_frame_tokens(load_tokenizer(str(tokenizer)))
+    strings = with_frame.token_strings()
     bos, pad, eos = (strings.index(name) for name in FRAME)
-    settings = RobertaConfig(
-        vocab_size=own.V, hidden_size=config.D, num_hidden_layers=config.num_layers,
+    roberta = RobertaConfig(
+        vocab_size=with_frame.V, hidden_size=config.D, num_hidden_layers=config.num_layers,
         num_attention_heads=config.D // 32, intermediate_size=config.D, hidden_act="relu",
         max_position_embeddings=config.max_len + pad + 1, type_vocab_size=1,
         layer_norm_eps=config.eps,
         hidden_dropout_prob=config.dropout,
         bos_token_id=bos, pad_token_id=pad, eos_token_id=eos, id2label=names, label2id=numbers,
     )  # fmt: skip
-    model = Roberta(settings)
+    model = Roberta(roberta)
     model.config.guide_lam = config.lam  # transformers keeps what it does not know
-    return Reader(model, own)
+    return TextClassifier(model, with_frame)
 
 
-def framed(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a tokenizer with RoBERTa's frame: <s> is 0, <pad> is 1, end-of-text is </s>.
+def add_frame_tokens(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer with RoBERTa's special tokens: <s> is 0, <pad> is 1, </s> ends a text.
 
-    Ids move up by two; guides are fitted by the strings of tokens, so that ids do not matter.
+    Ids move up by two. Guides are matched by the strings of tokens, so that ids do not matter.
     """
     import tokenizers
 
@@ -80,13 +84,13 @@ def framed(tokenizer: Tokenizer) -> Tokenizer:
     if not isinstance(state["model"].get("vocab"), dict):
         raise ValueError("the tokenizer is neither BPE nor WordPiece; use one nested in GPT-2's")
 
-    def moved(name: str) -> str:
+    def rename(name: str) -> str:
         return FRAME[2] if name == end else name
 
-    vocab = {moved(name): index + 2 for name, index in state["model"]["vocab"].items()}
+    vocab = {rename(name): index + 2 for name, index in state["model"]["vocab"].items()}
     state["model"]["vocab"] = {FRAME[0]: 0, FRAME[1]: 1} | vocab
     added = [
-        token | {"id": token["id"] + 2, "content": moved(token["content"])}
+        token | {"id": token["id"] + 2, "content": rename(token["content"])}
         for token in state["added_tokens"]
     ]
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
@@ -100,60 +104,64 @@ def framed(tokenizer: Tokenizer) -> Tokenizer:
     return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(state)))
 
 
-def begin_with_words(reader: Reader, model: str | Path) -> None:
-    """Make word embeddings a linear image of another model's words, matched by their strings.
+def factor_embeddings(classifier: TextClassifier, model: str | Path) -> None:
+    """Make word embeddings another model's word vectors times a matrix, of which that is learnt.
 
-    Only the image is learnt, so that what a few thousand texts teach of some words is known of all
-    words like them. `keep_words` ends it.
+    So what a few thousand texts teach of some words is known of all words like them.
+    `merge_embeddings` makes an ordinary table of it after training.
     """
-    vectors = vectors_for(reader.tokenizer.token_strings(), find(model))
-    embed = reader.classifier.get_input_embeddings()
+    vectors = word_vectors(classifier.tokenizer.token_strings(), find(model))
+    embeddings = classifier.embeddings
+    # The principal axes, at the scale that the table had, are a good start.
     _, _, axes = torch.linalg.svd(vectors, full_matrices=False)
-    image = axes[: embed.embedding_dim].T
-    image = image * (embed.weight.std() / (vectors @ image).std())
-    parametrize.register_parametrization(embed, "weight", Image(vectors, image), unsafe=True)
+    matrix = axes[: embeddings.embedding_dim].T
+    matrix = matrix * (embeddings.weight.std() / (vectors @ matrix).std())
+    factored = FactoredTable(vectors, matrix)
+    parametrize.register_parametrization(embeddings, "weight", factored, unsafe=True)
 
 
-def vectors_for(wanted: list[str], folder: Path) -> Tensor:
-    """Return what a model knows of each token (tokens, features): its word and its output head."""
-    there = {string: row for row, string in enumerate(load_tokenizer(folder).token_strings())}
+def word_vectors(tokens: list[str], folder: Path) -> Tensor:
+    """Return what a model knows of each token (tokens, features): its word and its output head.
+
+    A token that the model does not have gets a feature of its own.
+    """
+    index = {string: row for row, string in enumerate(load_tokenizer(folder).token_strings())}
     tensors = read_tensors(folder / WEIGHTS)
     if "words" not in tensors:
         raise ValueError(f"{folder} has no word embeddings of ours; give a BlockDenoiser's folder")
     table = torch.cat([tensors[name].float() for name in ("words", "head") if name in tensors], 1)
-    mine, theirs = zip(
-        *((row, there[string]) for row, string in enumerate(wanted) if string in there), strict=True
-    )
-    known = table[list(theirs)]
+    shared = [row for row, string in enumerate(tokens) if string in index]
+    alone = [row for row, string in enumerate(tokens) if string not in index]
+    known = table[[index[tokens[row]] for row in shared]]
     known = (known - known.mean(0)) / known.std(0).clamp(min=1e-6) / known.shape[1] ** 0.5
-    alone = [row for row, string in enumerate(wanted) if string not in there]
-    vectors = torch.zeros(len(wanted), known.shape[1] + len(alone))
-    vectors[list(mine), : known.shape[1]] = known
+    vectors = torch.zeros(len(tokens), known.shape[1] + len(alone))
+    vectors[shared, : known.shape[1]] = known
     vectors[alone, known.shape[1] + torch.arange(len(alone))] = 1.0
     return vectors
 
 
-class Image(torch.nn.Module):
-    """A table that is a linear function of fixed vectors."""
+class FactoredTable(torch.nn.Module):
+    """A parametrization of a table: fixed vectors times a learnt matrix."""
 
     vectors: Tensor
 
-    def __init__(self, vectors: Tensor, image: Tensor) -> None:
+    def __init__(self, vectors: Tensor, matrix: Tensor) -> None:
         super().__init__()
         self.register_buffer("vectors", vectors, persistent=False)
-        self.begun = image
+        self.start = matrix
 
-    def forward(self, image: Tensor) -> Tensor:
-        return self.vectors @ image
+    def forward(self, matrix: Tensor) -> Tensor:
+        return self.vectors @ matrix
 
     def right_inverse(self, table: Tensor) -> Tensor:
-        """Return what learning begins with, whatever the table was."""
+        """Return the matrix that learning begins with, whatever the table was."""
         del table
-        return self.begun
+        return self.start
 
 
-def keep_words(reader: Reader) -> None:
-    """Make an image of another model's words an ordinary table."""
-    embed = reader.classifier.get_input_embeddings()
-    if parametrize.is_parametrized(embed):
-        parametrize.remove_parametrizations(embed, "weight", leave_parametrized=True)
+def merge_embeddings(classifier: TextClassifier) -> None:
+    """Make an ordinary table of factored word embeddings; others stay as they are."""
+    if parametrize.is_parametrized(classifier.embeddings):
+        parametrize.remove_parametrizations(
+            classifier.embeddings, "weight", leave_parametrized=True
+        )
