@@ -13,6 +13,47 @@ from tests.evaluate.tiny_judge import save_judge
 from ssdlm import SSDLM, DecodeConfig
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser.block import BlockDenoiser
+from ssdlm.reproduce.scale import MINI, SCALES
+
+TOY_STORIES = (
+    "steps=2", "batch=2", "micro_batch=2", "share_c=2", "precision=fp32",
+    "validate_sequences=0", "tensorboard=false",
+)  # fmt: skip
+TOY = replace(
+    MINI,
+    name="toy",
+    models=(),
+    judge="",
+    features=("judge",),
+    resamples=20,
+    B=3,
+    lengths=(3, 6),
+    num_prompts=4,
+    num_samples=2,
+    top_p=(0.0, 0.9),
+    T=(2,),
+    samplers=("top_p=0.9", "typical_p=0.95"),
+    free_top_p=(0.5,),
+    seeds=(1, 2),
+    calls=(2, 3),
+    blocks=(2, 3),
+    stories=3,
+    story_length=6,
+    story_init="",
+    story_train=TOY_STORIES,
+    story_T=(2,),
+    story_top_p=(0.5,),
+    story_features=("judge",),
+    control_lengths=(4,),
+    control_samples=2,
+    control_T=(2,),
+    control_top_p=(0.9,),
+    lams=(0.0, 10.0),
+    own_top_p=(0.9,),
+    own_lams=(0.0, 2.0),
+)
+"""A few texts of a few tokens by random models: `--scale toy`."""
+SCALES["toy"] = TOY
 
 WORDS = ("the river", "a small house", "no one there", "to be or not")
 

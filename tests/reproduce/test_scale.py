@@ -5,12 +5,12 @@ from dataclasses import fields
 import pytest
 
 from ssdlm import DecodeConfig
-from ssdlm.reproduce.scale import SCALES, Scale, mini, paper, scale_of
+from ssdlm.reproduce.scale import MINI, PAPER, SCALES, Scale, scale_of
 from ssdlm.reproduce.table1 import PAPER_SAMPLER
 
 
 def test_the_papers_scale_has_the_papers_numbers():
-    scale = paper()
+    scale = PAPER
     assert scale.lengths == (25, 50, 100) and scale.control_lengths == (12, 20, 50)
     assert scale.num_prompts * scale.num_samples == 5000
     assert len(scale.top_p) == 8 and scale.T == (1000, 2500)
@@ -19,7 +19,7 @@ def test_the_papers_scale_has_the_papers_numbers():
 
 
 def test_mini_asks_nothing_of_the_hub():
-    names = (mini().judge, *mini().features, *mini().models, *mini().control_judges)
+    names = (MINI.judge, *MINI.features, *MINI.models, *MINI.control_judges)
     assert not any("/" in name for name in names)
 
 

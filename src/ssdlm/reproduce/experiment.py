@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,15 @@ from ssdlm.storage.jsonl import read_jsonl
 if TYPE_CHECKING:
     from ssdlm.reproduce.page import Page
 
-FORMER_ROLES = {"twin": "autoregressive"}
-"""Other names of roles, which older commands give and older folders have."""
+ROLE, FORMER_ROLE = "autoregressive", "twin"
+"""A role, and its name in older commands and folders."""
 MANY = 8
 """Settings that a note names; more are counted only."""
+
+
+def former_name(setting: Setting) -> str:
+    """Return what a setting was called before its role was renamed."""
+    return setting.name.replace(f"/{ROLE}/", f"/{FORMER_ROLE}/")
 
 
 @dataclass(frozen=True)
@@ -46,19 +52,17 @@ class Experiment:
 
     def files(self, setting: Setting) -> SettingFiles:
         """Return the files of a setting, in a folder of before where there is one."""
-        for former, role in FORMER_ROLES.items():
-            older = self.out / "cells" / setting.name.replace(f"/{role}/", f"/{former}/")
-            if older.exists():
-                return SettingFiles(older)
-        return SettingFiles(self.out / "cells" / setting.name)
+        former, now = (self.out / "cells" / n for n in (former_name(setting), setting.name))
+        return SettingFiles(former if former.exists() else now)
 
     def prompt_file(self, name: str) -> str | None:
         """Return the prompts of a name, None where none were given."""
         return self.prompts.get(name, self.prompts.get("all"))
 
     def wants(self, setting: Setting) -> bool:
-        """Tell whether a setting is one of those asked for."""
-        return not self.only or any(fnmatch(setting.name, pattern) for pattern in self.only)
+        """Tell whether a setting is one of those asked for, by its name now or before."""
+        names = (setting.name, former_name(setting))
+        return not self.only or any(fnmatch(*pair) for pair in product(names, self.only))
 
 
 @dataclass(frozen=True)
@@ -127,10 +131,6 @@ class Results(dict[str, Result]):
         return known
 
 
-def do_nothing(experiment: Experiment) -> None:
-    """Do nothing: what an experiment without preparations does."""
-
-
 @dataclass(frozen=True)
 class Definition:
     """What a module of a table offers to `run`."""
@@ -141,9 +141,9 @@ class Definition:
     """The table, from the settings' reports alone."""
     roles: Sequence[str] | None = None
     """Roles that a model may be given as; None stands for any."""
-    prepare: Callable[[Experiment], None] = do_nothing
+    prepare: Callable[[Experiment], None] = lambda experiment: None
     """Makes what the settings need, before they are listed."""
-    record: Callable[[Experiment], None] = do_nothing
+    record: Callable[[Experiment], None] = lambda experiment: None
     """Writes what belongs to no setting, while models are at hand."""
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from ssdlm.config import choose
 from ssdlm.engine.prompt_files import read_prompts
 from ssdlm.reproduce.experiment import (
-    FORMER_ROLES,
+    FORMER_ROLE,
+    ROLE,
     Definition,
     Experiment,
     Results,
@@ -25,6 +26,8 @@ from ssdlm.reproduce.setting import Options, Setting
 
 DTYPES = ("float32", "bfloat16")
 TABLES = ("table1", "table2", "table3", "figures")
+MANY = 6
+"""Settings that an error names, from all over."""
 STAGES = ("generate", "read", "evaluate", "page", "both")
 
 
@@ -50,15 +53,20 @@ def reproduce(
         raise ValueError(f"stage={stage!r} is unknown; choose one of {', '.join(STAGES)}")
     choose("dtype", dtype, DTYPES)
     table, size = definition_of(name), scale_of(scale, overrides)
+    given = models_by_role(models)
+    for role in given:
+        if table.roles is not None and role not in table.roles:
+            there = ", ".join(table.roles)
+            raise ValueError(f"{name} has no use for a model as {role!r}; there are {there}")
     experiment = Experiment(
         scale=size,
         out=Path(out),
-        models=models_by_role(size.models) | models_by_role(models, name, table.roles),
+        models=models_by_role(size.models) | given,
         prompts=by_name(prompts, "prompts", "50=prompts-50.jsonl", bare="all"),
         device=device,
         dtype=dtype,
         batch_size=batch_size,
-        only=tuple(map(with_new_roles, only)),
+        only=tuple(only),
     )
     for path in experiment.prompts.values():
         if not Path(path).is_file():
@@ -68,8 +76,9 @@ def reproduce(
     settings = checked(table.settings(experiment))
     wanted = [setting for setting in settings if experiment.wants(setting)]
     if not wanted:
-        asked = " or ".join(experiment.only)
-        raise ValueError(f"no setting of {name} is named {asked}; there are {several(settings)}")
+        asked = " or ".join(only)
+        some = ", ".join(one.name for one in settings[:: -(-len(settings) // MANY)])
+        raise ValueError(f"no setting of {name} is named {asked}; there are {some}, ...")
     if stage in ("generate", "both"):
         generate(experiment, wanted)
         table.record(experiment)
@@ -108,26 +117,13 @@ def by_name(texts: Sequence[str], what: str, example: str, bare: str = "") -> di
     return values
 
 
-def models_by_role(
-    models: Sequence[str], table: str = "", roles: Sequence[str] | None = None
-) -> dict[str, str]:
-    """Return the models that were given, by roles that the table has."""
-    given: dict[str, str] = {}
-    for role, model in by_name(models, "model", "ours=runs/mini").items():
-        role = FORMER_ROLES.get(role, role)
-        if roles is not None and role not in roles:
-            raise ValueError(
-                f"{table} has no use for a model as {role!r}; there are {', '.join(roles)}"
-            )
-        if role in given:
-            raise ValueError(f"model {role} is given twice, under two names; give it once")
-        given[role] = model
-    return given
-
-
-def with_new_roles(pattern: str) -> str:
-    """Return a pattern of names of settings, with roles as they are named now."""
-    return "/".join(FORMER_ROLES.get(part, part) for part in pattern.split("/"))
+def models_by_role(models: Sequence[str]) -> dict[str, str]:
+    """Return ROLE=MODEL as a mapping, with roles as they are named now."""
+    former, now = f"{FORMER_ROLE}=", f"{ROLE}="
+    named = [
+        now + text.removeprefix(former) if text.startswith(former) else text for text in models
+    ]
+    return by_name(named, "model", "ours=runs/mini")
 
 
 def checked(settings: Sequence[Setting]) -> list[Setting]:
@@ -143,12 +139,6 @@ def checked(settings: Sequence[Setting]) -> list[Setting]:
         if setting.has_reference:
             gold_texts(found[-1])
     return found
-
-
-def several(settings: Sequence[Setting], most: int = 6) -> str:
-    """Return the names of some settings, from all over."""
-    names = [setting.name for setting in settings[:: -(-len(settings) // most)]]
-    return ", ".join(names) + (", ..." if len(names) < len(settings) else "")
 
 
 def facts(experiment: Experiment, results: Results) -> Options:

@@ -1,4 +1,4 @@
-"""How large an experiment is: the paper's size, one GPU's, or a test's.  [scale] -> experiment
+"""How large an experiment is: the paper's size, or one GPU's.  [scale] -> experiment
 
 `ssdlm reproduce table1 --scale mini --set KEY=VALUE ...` starts from one of these and changes what
 is named.
@@ -6,7 +6,7 @@ is named.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import get_type_hints
 
@@ -19,10 +19,6 @@ MINI_STORIES = (
     "precision=bf16", "log_every=50", "validate_every=250", "save_every=0", "save_seconds=60",
 )  # fmt: skip
 """One GPU and few stories: other cuts every epoch, fewer steps, a context length for more rows."""
-TOY_STORIES = (
-    "steps=2", "batch=2", "micro_batch=2", "share_c=2", "precision=fp32",
-    "validate_sequences=0", "tensorboard=false",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -109,81 +105,37 @@ class Scale:
     """Judge of controlled texts, where it is another one."""
 
 
-def paper() -> Scale:
-    """Return the paper's own size."""
-    return Scale()
-
-
-def mini() -> Scale:
-    """Return the size for one GPU and models of 34M parameters; `make judge` brings the judge."""
-    return replace(
-        paper(),
-        name="mini",
-        judge="smollm2",
-        features=("judge", "minilm"),
-        models=("ours=builtin:mini",),
-        top_p=(0.0, 0.5, 0.9, 0.95, 0.99),
-        T=(64, 200),
-        free_top_p=(0.95, 1.0),
-        stories=1000,
-        story_holdout=0.2,
-        story_init="minilm",
-        story_train=MINI_STORIES,
-        story_T=(200,),
-        story_top_p=(0.5, 0.9),
-        story_features=("minilm", "judge"),
-        control_T=(200,),
-        guide="sentiment",
-        control_judges=(),
-        control_ppl="",
-    )
-
-
-def toy() -> Scale:
-    """Return a few texts of a few tokens by random models: what tests run."""
-    return replace(
-        mini(),
-        name="toy",
-        models=(),
-        judge="",
-        features=("judge",),
-        resamples=20,
-        B=3,
-        lengths=(3, 6),
-        num_prompts=4,
-        num_samples=2,
-        top_p=(0.0, 0.9),
-        T=(2,),
-        samplers=("top_p=0.9", "typical_p=0.95"),
-        free_top_p=(0.5,),
-        seeds=(1, 2),
-        calls=(2, 3),
-        blocks=(2, 3),
-        stories=3,
-        story_length=6,
-        story_init="",
-        story_train=TOY_STORIES,
-        story_T=(2,),
-        story_top_p=(0.5,),
-        story_features=("judge",),
-        control_lengths=(4,),
-        control_samples=2,
-        control_T=(2,),
-        control_top_p=(0.9,),
-        lams=(0.0, 10.0),
-        own_top_p=(0.9,),
-        own_lams=(0.0, 2.0),
-    )
-
-
-SCALES: dict[str, Callable[[], Scale]] = {scale.__name__: scale for scale in (mini, paper, toy)}
+PAPER = Scale()
+MINI = replace(
+    PAPER,
+    name="mini",
+    judge="smollm2",
+    features=("judge", "minilm"),
+    models=("ours=builtin:mini",),
+    top_p=(0.0, 0.5, 0.9, 0.95, 0.99),
+    T=(64, 200),
+    free_top_p=(0.95, 1.0),
+    stories=1000,
+    story_holdout=0.2,
+    story_init="minilm",
+    story_train=MINI_STORIES,
+    story_T=(200,),
+    story_top_p=(0.5, 0.9),
+    story_features=("minilm", "judge"),
+    control_T=(200,),
+    guide="sentiment",
+    control_judges=(),
+    control_ppl="",
+)
+"""For one GPU and models of 34M parameters; `make judge` brings the judge, SmolLM2."""
+SCALES = {scale.name: scale for scale in (MINI, PAPER)}
 
 
 def scale_of(name: str, overrides: Sequence[str] = ()) -> Scale:
     """Return a scale by name with `field=value` applied in order."""
     if name not in SCALES:
         raise ValueError(f"there is no scale {name!r}; the scales are {', '.join(SCALES)}")
-    scale, hints = SCALES[name](), get_type_hints(Scale)
+    scale, hints = SCALES[name], get_type_hints(Scale)
     for assignment in overrides:
         key, equals, text = assignment.partition("=")
         if not equals:
