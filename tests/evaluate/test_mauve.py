@@ -124,7 +124,7 @@ def test_the_score_tells_texts_apart_and_has_a_bucket_for_ten_texts(judge):
     assert 1 >= alike.score > 0.8 > other.score > 0
     assert alike.num_buckets == 6
     assert alike.human.sum() == alike.machine.sum() == 60
-    assert alike.of(np.ones(60)) > other.of(np.ones(60))
+    assert alike.resampled(np.ones(60)) > other.resampled(np.ones(60))
 
 
 def test_the_area_is_that_of_the_library_for_the_same_histograms(judge):

@@ -58,7 +58,7 @@ def test_batched_matches_one_by_one(judge):
 
 def test_batch_size_changes_nothing(judge, monkeypatch):
     together = surprise(TEXTS, judge)
-    monkeypatch.setattr(perplexity, "TOKENS_A_BATCH", {"cpu": 1})
+    monkeypatch.setattr(perplexity, "TOKENS_PER_BATCH", {"cpu": 1})
     alone = surprise(TEXTS, judge)
     assert_close(together.nll.tolist(), alone.nll.tolist(), roundings=NETWORK)
     assert together.tokens.tolist() == alone.tokens.tolist()
@@ -80,15 +80,13 @@ def test_an_empty_prompt_leaves_the_first_token_unscored(judge):
 
 
 def test_a_text_longer_than_the_judge_reads_is_refused_not_cut(judge):
-    with pytest.raises(ValueError, match=f"at most {MAX_LEN}: cutting it would change") as error:
+    with pytest.raises(ValueError, match=f"at most {MAX_LEN}, and cutting it") as error:
         surprise(pools_of([("x", ["y" * MAX_LEN])]), judge)
     assert "\n" not in str(error.value)
 
 
 def test_a_loss_that_is_not_finite_is_refused(judge, monkeypatch):
-    monkeypatch.setattr(
-        perplexity, "_next_token_nll", lambda logits, ids: logits[..., 0] * math.nan
-    )
+    monkeypatch.setattr(torch.Tensor, "logsumexp", lambda logits, dim: logits[..., 0] * math.nan)
     with pytest.raises(ValueError, match="not finite"):
         surprise(TEXTS, judge)
 
@@ -120,7 +118,7 @@ def test_batches_hold_every_index_once_within_the_budget():
 SCORES = Surprise(
     nll=np.array([math.log(2), 2 * math.log(4), 5 * math.log(1e4), 0.0]),
     tokens=np.array([1, 2, 5, 0]),
-    owner=np.array([0, 0, 1, 2]),
+    prompt_index=np.array([0, 0, 1, 2]),
 )
 
 

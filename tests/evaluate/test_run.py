@@ -151,7 +151,7 @@ def test_mauve_is_named_after_its_features(judge, monkeypatch):
 )
 def test_minilm_is_a_second_opinion_where_it_is_installed(monkeypatch, installed, sources):
     monkeypatch.setattr(module, "has_minilm", lambda: installed)
-    assert module._sources(None) == sources
+    assert module.choose_features(None) == sources
 
 
 def test_unused_gold_and_silent_samples_are_noted(judge):
@@ -180,7 +180,7 @@ def test_progress_is_told(judge):
     ("options", "message"),
     [
         ({"metrics": ["mauve"]}, "--reference GOLD.jsonl"),
-        ({"metrics": ["pll"]}, "there is no metric 'pll': did you mean ppl"),
+        ({"metrics": ["pll"]}, "there is no metric 'pll'; did you mean ppl"),
         ({"metrics": ["xyz"]}, "choose from mauve, ppl"),
         ({"metrics": []}, "no metric is asked for"),
         ({"reference": GOLD[:1]}, "no gold continuation for 1 of 2 prompts"),

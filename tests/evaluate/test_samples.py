@@ -10,10 +10,10 @@ from ssdlm.evaluate.samples import (
     Pool,
     Sample,
     has_tokens,
-    hold,
+    load,
     read_gold,
     read_pools,
-    refuse_mixed,
+    refuse_mixed_lengths,
 )
 
 
@@ -61,11 +61,11 @@ def test_an_empty_file_is_refused(tmp_path, content):
     [
         (b'{"prompt": "p", "text": "caf\xe9"}', r"line 2 is not UTF-8"),
         (b'{"prompt": "p", "te', r"line 2 is not JSON"),
-        (b"[1, 2]", r"line 2 is not a JSON object"),
-        (b'{"prompt": "p"}', r"line 2 has no string 'text': it has prompt"),
-        (b'{"prompt": 3, "text": "t"}', r"line 2 has no string 'prompt': it is 3"),
-        (b'{"prompt": "p", "text": null}', r"line 2 has no string 'text': it is null"),
-        (b'{"prompt": "p", "text": "\\ud800"}', r"line 2: text holds half a surrogate pair"),
+        (b"[1, 2]", r"line 2 is a list and not a JSON object"),
+        (b'{"prompt": "p"}', r"line 2 has no string 'text' \(it has prompt\)"),
+        (b'{"prompt": 3, "text": "t"}', r"line 2 has no string 'prompt' \(it is 3\)"),
+        (b'{"prompt": "p", "text": null}', r"line 2 has no string 'text' \(it is null\)"),
+        (b'{"prompt": "p", "text": "\\ud800"}', r"line 2: text contains half a surrogate pair"),
         (b'{"prompt": "p", "text": "t", "tokens": "12"}', r"line 2: tokens is not a list"),
         (b'{"prompt": "p", "text": "t", "tokens": ""}', r"line 2: tokens is not a list"),
         (b'{"prompt": "p", "text": "t", "tokens": [9223372036854775808]}', r"line 2: .* 64 bits"),
@@ -124,14 +124,14 @@ def test_what_the_command_prompts_writes_is_gold():
         read_pools([line])
 
 
-def test_what_is_held_is_described_as_it_was_read(tmp_path):
+def test_what_is_loaded_is_described_as_it_was_read(tmp_path):
     path = write(tmp_path / "g.jsonl", [row("a", " 1")])
     content = path.read_bytes()
-    held = hold(path)
+    loaded = load(path)
     path.unlink()
-    assert read_pools(held) == [pool("a", Sample(" 1", None))]
+    assert read_pools(loaded) == [pool("a", Sample(" 1", None))]
     digest = hashlib.sha256(content).hexdigest()
-    assert held.describe() == {"file": "g.jsonl", "sha256": digest}
+    assert loaded.describe() == {"file": "g.jsonl", "sha256": digest}
 
 
 def test_gold_beside_a_generated_text_is_the_gold():
@@ -154,7 +154,7 @@ def test_a_mark_before_utf8_is_no_part_of_the_first_line(tmp_path):
 def test_what_is_no_file_of_lines_is_refused_with_the_remedy(tmp_path):
     packed = tmp_path / "g.jsonl.gz"
     packed.write_bytes(gzip.compress(b"{}"))
-    named = {tmp_path: "is a folder: give", tmp_path / "none": "there is no file", packed: "unpack"}
+    named = {tmp_path: "is a folder; give", tmp_path / "none": "there is no file", packed: "unpack"}
     for path, told in named.items():
         with pytest.raises(ValueError, match=told):
             read_pools(path)
@@ -175,33 +175,33 @@ def test_a_prompt_without_gold_is_refused_even_for_a_space():
 def test_unequal_numbers_of_samples_are_refused():
     pools = read_pools([row("a", " 1"), row("a", " 2"), row("b", " 3")])
     with pytest.raises(ValueError, match="1 samples for some prompts and 2 for others"):
-        refuse_mixed(pools, [], "the generations")
+        refuse_mixed_lengths(pools, [], "the generations")
 
 
 def test_continuations_of_unequal_length_are_refused():
     pools = read_pools([row("a", " 1", [1, 2]), row("b", " 3", [3])])
     with pytest.raises(ValueError, match="mixes continuations of 1 to 2 tokens"):
-        refuse_mixed(pools, [], "the generations")
+        refuse_mixed_lengths(pools, [], "the generations")
 
 
 def test_gold_of_another_length_is_refused_by_tokens():
     pools = read_pools([row("a", " 1", [1, 2])])
     gold, _ = read_gold([row("a", " 1 2", [1, 2, 3])], pools)
     with pytest.raises(ValueError, match=r"gold continuations have 3 tokens, those of .* 2"):
-        refuse_mixed(pools, gold, "the generations")
+        refuse_mixed_lengths(pools, gold, "the generations")
 
 
 @pytest.mark.parametrize(("tokens", "gold_tokens"), [([1, 2], None), (None, [1, 2]), (None, None)])
 def test_gold_of_another_length_is_refused_by_words_where_either_has_no_tokens(tokens, gold_tokens):
     pools = read_pools([row("a", " one two three", tokens)])
     gold, _ = read_gold([row("a", " one two three" * 3, gold_tokens)], pools)
-    with pytest.raises(ValueError, match=r"4\.0 words a continuation, its gold 10\.0"):
-        refuse_mixed(pools, gold, "the generations")
+    with pytest.raises(ValueError, match=r"4\.0 words per continuation, its gold 10\.0"):
+        refuse_mixed_lengths(pools, gold, "the generations")
 
 
 def test_texts_of_unequal_words_pass_where_nothing_has_tokens():
     pools = read_pools([row("a", " x"), row("b", " y" * 200)])
-    assert refuse_mixed(pools, [], "the generations") is None
+    assert refuse_mixed_lengths(pools, [], "the generations") is None
 
 
 @pytest.mark.parametrize(
@@ -216,12 +216,12 @@ def test_texts_of_unequal_words_pass_where_nothing_has_tokens():
 def test_refused_lengths_name_the_file_and_the_flag(rows, gold):
     pools = read_pools(rows)
     with pytest.raises(ValueError, match=r"g\.jsonl.*--mixed-lengths"):
-        refuse_mixed(pools, read_gold(gold, pools)[0] if gold else [], "g.jsonl")
+        refuse_mixed_lengths(pools, read_gold(gold, pools)[0] if gold else [], "g.jsonl")
 
 
 def test_equal_lengths_pass():
     pools = read_pools([row("a", " x y", [1, 2]), row("b", " u v", [3, 4])])
     gold, _ = read_gold([row("a", " k l"), row("b", " m n")], pools)
-    refuse_mixed(pools, gold, "the generations")
+    refuse_mixed_lengths(pools, gold, "the generations")
     assert has_tokens(pools)
     assert not has_tokens(gold)

@@ -67,9 +67,9 @@ def test_self_bleu_averages_over_as_many_samples_as_there_are():
     ]
     scores = self_bleu(pools)
     assert list(scores) == [1, 2, 3, 4, 5]
-    assert scores[1].of(np.ones(2)) == pytest.approx(2 / 3)
-    assert scores[3].of(np.array([1.0, 0.0])) == pytest.approx(1.0)
+    assert scores[1](np.ones(2)) == pytest.approx(2 / 3)
+    assert scores[3](np.array([1.0, 0.0])) == pytest.approx(1.0)
 
 
 def test_self_bleu_of_one_sample_is_undefined():
-    assert math.isnan(self_bleu([Pool("a", (Sample("", (1, 2)),))])[4].of(np.ones(1)))
+    assert math.isnan(self_bleu([Pool("a", (Sample("", (1, 2)),))])[4](np.ones(1)))

@@ -18,8 +18,8 @@ import numpy as np
 Statistic = Callable[[np.ndarray], float]
 """A figure as a function of how often each prompt counts; all ones give the figure itself."""
 
-
 Interval = tuple[float, float]
+"""Its low and its high end."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,15 @@ class Bootstrap:
     seed: int = 0
 
     def estimate(self, statistic: Statistic) -> float:
-        """The figure, each prompt counting once."""
+        """Return the figure, each prompt counting once."""
         return statistic(np.ones(self.num_prompts))
 
     def interval(self, statistic: Statistic) -> Interval | None:
-        """The interval around the figure, or None where fewer than two prompts vary."""
-        draws = np.array([statistic(weights) for weights in self._weights()])
+        """Return the interval around the figure, or None where fewer than two prompts vary."""
+        generator = np.random.default_rng(self.seed)
+        share = np.full(self.num_prompts, 1 / self.num_prompts)
+        counts = generator.multinomial(self.num_prompts, share, size=self.num_resamples)
+        draws = np.array([statistic(weights) for weights in counts.astype(float)])
         draws = draws[np.isfinite(draws)]
         figure = self.estimate(statistic)
         if self.num_prompts < 2 or len(draws) < 2 or not math.isfinite(figure):
@@ -46,19 +49,14 @@ class Bootstrap:
         low, high = np.quantile(draws, [tail, 1 - tail]) - draws.mean() + figure
         return min(float(low), figure), max(float(high), figure)
 
-    def _weights(self) -> np.ndarray:
-        generator = np.random.default_rng(self.seed)
-        share = np.full(self.num_prompts, 1 / self.num_prompts)
-        return generator.multinomial(self.num_prompts, share, size=self.num_resamples).astype(float)
-
 
 def clipped(interval: Interval | None, low: float, high: float) -> Interval | None:
-    """An interval cut to what the figure can be."""
+    """Return an interval cut to what the figure can be."""
     return None if interval is None else (max(interval[0], low), min(interval[1], high))
 
 
 def folded(interval: Interval | None) -> Interval | None:
-    """The interval of |x| given that of x."""
+    """Return the interval of |x| given that of x."""
     if interval is None:
         return None
     low, high = interval

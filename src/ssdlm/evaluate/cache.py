@@ -1,6 +1,6 @@
-"""What judges found in texts, kept so that one machine reads and another one measures.
+"""Results of judges, kept so that a machine with a GPU judges and another one measures.
 
-judge -> [readings] -> perplexity, mauve
+judge -> [cache] -> perplexity, mauve
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Readings:
-    """What judges found in texts, a file for each list of texts and judge."""
+class JudgeCache:
+    """Results of judges on disk: one file for each kind of result, judge and list of texts."""
 
     folder: Path | None
     """None: nothing is kept."""
-    is_growing: bool = False
-    """Add what is not there."""
+    is_writable: bool = False
+    """Add the results that are missing."""
 
-    def of(
-        self, what: str, judge: Judge, texts: Sequence[Any], read: Callable[[], Arrays]
+    def get(
+        self, kind: str, judge: Judge, texts: Sequence[Any], compute: Callable[[], Arrays]
     ) -> Arrays:
-        """Return what is kept of these texts, or what `read` finds in them."""
+        """Return the cached results of these texts, or those that `compute` gives."""
         if self.folder is None:
-            return read()
-        told = json.dumps([what, judge.print, texts]).encode()
-        path = self.folder / f"{what}-{hashlib.sha256(told).hexdigest()[:32]}.safetensors"
+            return compute()
+        key = json.dumps([kind, judge.fingerprint, texts]).encode()
+        path = self.folder / f"{kind}-{hashlib.sha256(key).hexdigest()[:32]}.safetensors"
         if path.exists():
             return load_file(path)
-        found = read()
-        if self.is_growing:
+        arrays = compute()
+        if self.is_writable:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_file(path, lambda unfinished: save_file(found, unfinished))
-        return found
+            write_file(path, lambda temporary: save_file(arrays, temporary))
+        return arrays
 
 
-NOT_KEPT = Readings(None)
+NO_CACHE = JudgeCache(None)

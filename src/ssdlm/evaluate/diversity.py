@@ -2,13 +2,13 @@
 
 samples -> [diversity] -> run
 
-Each measure is first reduced to a few numbers a prompt, so that a bootstrap over prompts only has
-to weigh them again: every `of` takes the number of times each prompt counts.
+Each metric is first reduced to a few numbers per prompt, so that a bootstrap over prompts only has
+to weigh them again: a statistic is called with the number of times each prompt counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,12 +27,15 @@ GPT2_END = 50256
 
 @dataclass(frozen=True)
 class PromptMean:
-    """A number for each prompt, or for each of its samples, averaged."""
+    """The mean of a number over prompts, or over their samples: a statistic for the bootstrap."""
 
     total: np.ndarray
+    """The sum within each prompt."""
     count: np.ndarray
+    """How many numbers that is."""
 
-    def of(self, weights: np.ndarray) -> float:
+    def __call__(self, weights: np.ndarray) -> float:
+        """Return the mean where each prompt counts so often."""
         return float(weights @ self.total / (weights @ self.count))
 
 
@@ -41,23 +44,33 @@ class TokenCounts:
     """Every token that occurs, renumbered without gaps, and the index of its prompt."""
 
     tokens: np.ndarray
-    owner: np.ndarray
+    prompt_index: np.ndarray
 
-    def of(self, weights: np.ndarray) -> np.ndarray:
-        """How often each token occurs."""
-        return np.bincount(self.tokens, weights=weights[self.owner])
+    def weighted(self, weights: np.ndarray) -> np.ndarray:
+        """Return how often each token occurs where each prompt counts so often."""
+        return np.bincount(self.tokens, weights=weights[self.prompt_index])
+
+
+def mean_over_samples(pools: Sequence[Pool], score: Callable[[Sample], float]) -> PromptMean:
+    """Return the mean of a score of single samples."""
+    scores = [[score(sample) for sample in pool.samples] for pool in pools]
+    return PromptMean(
+        np.array([sum(row) for row in scores], dtype=float),
+        np.array([len(row) for row in scores], dtype=float),
+    )
 
 
 def distinct(pools: Sequence[Pool], n: int) -> PromptMean:
-    """dist-n: a pool's distinct n-grams over its number of WORDS, whatever n; mean over prompts.
+    """Return dist-n: distinct n-grams of a pool over its number of WORDS, mean over prompts.
 
     Words are what lies between single spaces, so two spaces in a row enclose an empty word.
     """
-    ratios = [_distinct_ratio([sample.text for sample in pool.samples], n) for pool in pools]
+    ratios = [distinct_ratio([sample.text for sample in pool.samples], n) for pool in pools]
     return PromptMean(np.array(ratios), np.ones(len(pools)))
 
 
-def _distinct_ratio(texts: Sequence[str], n: int) -> float:
+def distinct_ratio(texts: Sequence[str], n: int) -> float:
+    """Return the number of distinct n-grams of texts over their number of words."""
     split = [text.split(" ") for text in texts]
     # Joined by underscores, as the authors do: "a_b c" and "a b_c" are one bigram to them.
     grams = {"_".join(gram) for words in split for gram in ngrams(words, n)}
@@ -65,19 +78,22 @@ def _distinct_ratio(texts: Sequence[str], n: int) -> float:
 
 
 def ngrams(items: Sequence, n: int) -> list[tuple]:
-    """All runs of n neighbours."""
+    """Return all runs of n neighbours."""
     return [tuple(items[start : start + n]) for start in range(len(items) - n + 1)]
 
 
 def token_counts(pools: Sequence[Pool]) -> TokenCounts:
-    """Gather the token ids of all samples."""
-    rows = [_all_tokens(pool) for pool in pools]
+    """Return the token ids of all samples, by prompt."""
+    rows = [
+        np.array([token for sample in pool.samples for token in tokens_of(sample)], dtype=np.int64)
+        for pool in pools
+    ]
     _, tokens = np.unique(np.concatenate(rows), return_inverse=True)
     return TokenCounts(tokens, np.repeat(np.arange(len(rows)), [len(row) for row in rows]))
 
 
 def zipf(counts: np.ndarray) -> float:
-    """Minus the slope of log count over log rank, least squares over the 5000 commonest ids."""
+    """Return minus the slope of log count over log rank, fitted to the 5000 commonest ids."""
     commonest = np.sort(counts[counts > 0])[::-1][:ZIPF_RANKS]
     if len(commonest) < 2:
         return float("nan")
@@ -89,30 +105,26 @@ def zipf(counts: np.ndarray) -> float:
 
 
 def repetition(pools: Sequence[Pool]) -> PromptMean:
-    """The share of samples that end in a repeated phrase."""
-    flags = [[ends_repeating(tokens_of(sample)) for sample in pool.samples] for pool in pools]
-    return PromptMean(
-        np.array([sum(row) for row in flags], dtype=float),
-        np.array([len(row) for row in flags], dtype=float),
-    )
+    """Return the share of samples that end in a repeated phrase."""
+    return mean_over_samples(pools, lambda sample: ends_repeating(tokens_of(sample)))
 
 
 def ends_repeating(tokens: Sequence[int]) -> bool:
-    """Whether the last phrase, of 3 tokens or more, stands there at least twice in a row.
+    """Tell whether the last phrase, of 3 tokens or more, occurs at least twice in a row.
 
     The phrase is the one repeated most often, the shortest of those; a phrase of one or two tokens
     counts from its 51st time.
     """
     if tokens and tokens[-1] == GPT2_END:
         tokens = tokens[:-1]
-    times = [_times_at_end(tokens, n) for n in range(1, LONGEST_PHRASE + 1)]
+    times = [times_at_end(tokens, n) for n in range(1, LONGEST_PHRASE + 1)]
     most = max(times)
     n = times.index(most) + 1
     return most > 1 and (n >= 3 or most > 50)
 
 
-def _times_at_end(tokens: Sequence[int], n: int) -> int:
-    """How many times the last n tokens stand in a row at the end: at least once."""
+def times_at_end(tokens: Sequence[int], n: int) -> int:
+    """Return how many times in a row the last n tokens occur at the end: at least once."""
     phrase = tokens[-n:]
     times, end = 1, len(tokens) - n
     while end >= n and tokens[end - n : end] == phrase:
@@ -121,18 +133,15 @@ def _times_at_end(tokens: Sequence[int], n: int) -> int:
 
 
 def entropy(pools: Sequence[Pool]) -> PromptMean:
-    """Nats of the token frequencies within one sample, mean over samples.
+    """Return the nats of the token frequencies within one sample, mean over samples.
 
     It falls when a sample repeats itself; log of the length is the most it can be.
     """
-    nats = [[_sample_entropy(tokens_of(sample)) for sample in pool.samples] for pool in pools]
-    return PromptMean(
-        np.array([sum(row) for row in nats]),
-        np.array([len(row) for row in nats], dtype=float),
-    )
+    return mean_over_samples(pools, lambda sample: token_entropy(tokens_of(sample)))
 
 
-def _sample_entropy(tokens: Sequence[int]) -> float:
+def token_entropy(tokens: Sequence[int]) -> float:
+    """Return the nats of the token frequencies in a text."""
     if not tokens:
         return 0.0
     _, counts = np.unique(np.array(tokens), return_counts=True)
@@ -140,12 +149,7 @@ def _sample_entropy(tokens: Sequence[int]) -> float:
     return float(-(share * np.log(share)).sum())
 
 
-def _all_tokens(pool: Pool) -> np.ndarray:
-    tokens = [token for sample in pool.samples for token in tokens_of(sample)]
-    return np.array(tokens, dtype=np.int64)
-
-
 def tokens_of(sample: Sample) -> tuple[int, ...]:
-    """A sample's token ids, which must be there."""
+    """Return a sample's token ids, which must be there."""
     assert sample.tokens is not None, "checked by run before any token is asked for"
     return sample.tokens

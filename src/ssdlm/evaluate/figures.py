@@ -1,4 +1,4 @@
-"""Each figure of a report with its interval, and remarks on what it leaves out.
+"""Each figure of a report with its interval, and notes on what it leaves out.
 
 perplexity, diversity, self_bleu, mauve -> [figures] -> run
 """
@@ -6,7 +6,7 @@ perplexity, diversity, self_bleu, mauve -> [figures] -> run
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,8 @@ from ssdlm.evaluate.perplexity import Surprise
 from ssdlm.evaluate.samples import Pool
 from ssdlm.evaluate.self_bleu import self_bleu
 
-DIVERSITY = ("dist", "zipf", "rep", "self_bleu", "entropy")
+Metric = Callable[[Sequence[Pool]], Statistic]
+"""What a new metric is: it reduces pools of samples to a statistic, such as a `PromptMean`."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +32,20 @@ class Figure:
 
 
 def measure(
-    name: str, statistic: Statistic, bootstrap: Bootstrap, *, most: float = math.inf
+    name: str,
+    statistic: Statistic,
+    bootstrap: Bootstrap,
+    *,
+    low: float = 0.0,
+    high: float = math.inf,
 ) -> Figure:
-    """A figure that cannot be below 0 or above `most`."""
-    interval = clipped(bootstrap.interval(statistic), 0.0, most)
+    """Return a statistic's figure with its interval, cut to what the figure can be."""
+    interval = clipped(bootstrap.interval(statistic), low, high)
     return Figure(name, finite(bootstrap.estimate(statistic)), interval)
 
 
 def perplexity_figures(samples: Surprise, bootstrap: Bootstrap) -> list[Figure]:
-    """Micro and macro perplexity."""
+    """Return micro and macro perplexity."""
     return [
         measure("ppl_micro", samples.micro, bootstrap),
         measure("ppl_macro", samples.macro, bootstrap),
@@ -47,7 +53,7 @@ def perplexity_figures(samples: Surprise, bootstrap: Bootstrap) -> list[Figure]:
 
 
 def delta_figure(samples: Surprise, gold: Surprise, bootstrap: Bootstrap) -> Figure:
-    """|log PPL - log PPL of gold|, micro."""
+    """Return |log PPL - log PPL of gold|, micro."""
 
     def difference(weights: np.ndarray) -> float:
         return math.log(samples.micro(weights)) - math.log(gold.micro(weights))
@@ -56,81 +62,73 @@ def delta_figure(samples: Surprise, gold: Surprise, bootstrap: Bootstrap) -> Fig
     return Figure("delta_log_ppl", finite(abs(bootstrap.estimate(difference))), interval)
 
 
-def perplexity_remarks(samples: Surprise) -> list[str]:
-    """What the macro mean leaves out."""
+def perplexity_notes(samples: Surprise) -> list[str]:
+    """Return what the macro mean leaves out."""
     silent = int((samples.tokens <= 0).sum())
     absurd = int((~samples.kept).sum()) - silent
-    remarks = []
+    notes = []
     if silent:
-        remarks.append(f"{silent} samples add no judge token and are not in ppl_macro")
+        notes.append(f"{silent} samples add no judge token and are not in ppl_macro")
     if absurd:
-        remarks.append(f"ppl_macro leaves out {absurd} samples of perplexity 1e4 and more")
-    return remarks
+        notes.append(f"ppl_macro leaves out {absurd} samples of perplexity 1e4 and more")
+    return notes
 
 
 def mauve_figure(name: str, result: Mauve, bootstrap: Bootstrap) -> Figure:
-    """The library's score, with the spread of the fixed buckets moved onto it."""
-    interval = bootstrap.interval(result.of)
+    """Return the library's score, with the spread of the fixed buckets moved onto it."""
+    interval = bootstrap.interval(result.resampled)
     if interval is not None:
-        shift = result.score - bootstrap.estimate(result.of)
+        shift = result.score - bootstrap.estimate(result.resampled)
         interval = clipped((interval[0] + shift, interval[1] + shift), 0.0, 1.0)
     return Figure(name, result.score, interval)
 
 
-def mauve_remarks(name: str, result: Mauve) -> list[str]:
-    """Why a score may mislead."""
-    remarks = []
+def mauve_notes(name: str, result: Mauve) -> list[str]:
+    """Return why a score may mislead."""
+    notes = []
     if result.num_cut:
-        remarks.append(f"{name}: {result.num_cut} texts were cut to {result.limit} tokens")
+        notes.append(f"{name}: {result.num_cut} texts were cut to {result.limit} tokens")
     if len(result.human) < FEW_TEXTS:
-        remarks.append(
+        notes.append(
             f"{name} from {len(result.human)} gold texts is unsteady: {FEW_TEXTS} or more are usual"
         )
-    return remarks
+    return notes
 
 
 def diversity_figures(
     pools: Sequence[Pool], chosen: Sequence[str], bootstrap: Bootstrap
 ) -> list[Figure]:
-    """Those of the chosen measures that need no model."""
-    makers: dict[str, Callable[[Sequence[Pool], Bootstrap], list[Figure]]] = {
-        "dist": _distinct,
-        "zipf": _zipf,
-        "rep": _repetition,
-        "self_bleu": _self_bleu,
-        "entropy": _entropy,
-    }
+    """Return the chosen figures among those that need no model."""
+    figures = []
+    if "dist" in chosen:
+        for n in (1, 2, 3):
+            statistic = diversity.distinct(pools, n)
+            figures.append(measure(f"dist-{n}", statistic, bootstrap, high=1.0))
+    if "zipf" in chosen:
+        counts = diversity.token_counts(pools)
+        figures.append(measure("zipf", lambda w: diversity.zipf(counts.weighted(w)), bootstrap))
+    if "rep" in chosen:
+        figures.append(measure("rep", diversity.repetition(pools), bootstrap, high=1.0))
+    if "self_bleu" in chosen:
+        scores = self_bleu(pools)
+        named = {"self_bleu": scores[4]} | {f"self_bleu-{n}": scores[n] for n in scores}
+        for name, score in named.items():
+            figures.append(measure(name, score, bootstrap, high=1.0))
+    if "entropy" in chosen:
+        figures.append(measure("entropy", diversity.entropy(pools), bootstrap))
+    return figures
+
+
+def extra_figures(
+    pools: Sequence[Pool], extra_metrics: Mapping[str, Metric], bootstrap: Bootstrap
+) -> list[Figure]:
+    """Return the figures of metrics that a caller brings along."""
     return [
-        figure for name in DIVERSITY if name in chosen for figure in makers[name](pools, bootstrap)
+        measure(name, metric(pools), bootstrap, low=-math.inf)
+        for name, metric in extra_metrics.items()
     ]
 
 
 def finite(value: float) -> float | None:
-    """The value, or None for one that JSON cannot hold."""
+    """Return the value, or None for one that JSON has no number for."""
     return value if math.isfinite(value) else None
-
-
-def _distinct(pools: Sequence[Pool], bootstrap: Bootstrap) -> list[Figure]:
-    return [
-        measure(f"dist-{n}", diversity.distinct(pools, n).of, bootstrap, most=1.0)
-        for n in (1, 2, 3)
-    ]
-
-
-def _zipf(pools: Sequence[Pool], bootstrap: Bootstrap) -> list[Figure]:
-    counts = diversity.token_counts(pools)
-    return [measure("zipf", lambda weights: diversity.zipf(counts.of(weights)), bootstrap)]
-
-
-def _repetition(pools: Sequence[Pool], bootstrap: Bootstrap) -> list[Figure]:
-    return [measure("rep", diversity.repetition(pools).of, bootstrap, most=1.0)]
-
-
-def _self_bleu(pools: Sequence[Pool], bootstrap: Bootstrap) -> list[Figure]:
-    scores = self_bleu(pools)
-    named = {"self_bleu": scores[4]} | {f"self_bleu-{n}": score for n, score in scores.items()}
-    return [measure(name, score.of, bootstrap, most=1.0) for name, score in named.items()]
-
-
-def _entropy(pools: Sequence[Pool], bootstrap: Bootstrap) -> list[Figure]:
-    return [measure("entropy", diversity.entropy(pools).of, bootstrap)]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ssdlm.evaluate.cache import NOT_KEPT, Arrays, Readings
+from ssdlm.evaluate.cache import NO_CACHE, Arrays, JudgeCache
 from ssdlm.evaluate.judge import MINILM, Judge, is_encoder
 from ssdlm.evaluate.perplexity import Observe, batches, ignore, pad
 from ssdlm.evaluate.samples import Pool
@@ -29,7 +29,7 @@ SEED = 25
 FEW_TEXTS = 1000
 """Below this many texts on a side the score is mostly an artefact of its buckets."""
 
-TOKENS_A_BATCH = {"cpu": 4096, "cuda": 65536}
+TOKENS_PER_BATCH = {"cpu": 4096, "cuda": 65536}
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Mauve:
     human: np.ndarray
     machine: np.ndarray
 
-    def of(self, weights: np.ndarray) -> float:
-        """The score of weighed prompts in the fixed buckets."""
+    def resampled(self, weights: np.ndarray) -> float:
+        """Return the score of weighted prompts in the fixed buckets."""
         return area(weights @ self.human, weights @ self.machine)
 
 
@@ -54,39 +54,42 @@ def mauve(
     gold: Sequence[Pool],
     model: Judge,
     observe: Observe = ignore,
-    readings: Readings = NOT_KEPT,
+    cache: JudgeCache = NO_CACHE,
 ) -> Mauve:
-    """MAUVE of all samples against the gold continuations of the same prompts."""
-    compute_mauve = _library()
-    human, human_cut = features_of(gold, model, observe, readings)
-    machine, machine_cut = features_of(pools, model, observe, readings)
+    """Return MAUVE of all samples against the gold continuations of the same prompts."""
+    try:
+        from mauve import compute_mauve
+    except ImportError:
+        raise ValueError("MAUVE needs the package mauve-text; pip install 'ssdlm[eval]'") from None
+    human, human_cut = features_of(gold, model, observe, cache)
+    machine, machine_cut = features_of(pools, model, observe, cache)
     result = compute_mauve(p_features=human, q_features=machine, seed=SEED, verbose=False)
     buckets = quantise(human, machine, result.num_buckets)
-    owner = np.repeat(np.arange(len(pools)), [len(pool.samples) for pool in pools])
-    rows = np.arange(len(gold))
+    prompt_index = np.repeat(np.arange(len(pools)), [len(pool.samples) for pool in pools])
     return Mauve(
         score=float(result.mauve),
         num_buckets=int(result.num_buckets),
         num_cut=human_cut + machine_cut,
         limit=limit_of(model),
-        human=_counts(rows, buckets[: len(human)], len(gold), result.num_buckets),
-        machine=_counts(owner, buckets[len(human) :], len(gold), result.num_buckets),
+        human=bucket_counts(np.arange(len(gold)), buckets[: len(human)], result.num_buckets),
+        machine=bucket_counts(prompt_index, buckets[len(human) :], result.num_buckets),
     )
 
 
 def features_of(
-    pools: Sequence[Pool], model: Judge, observe: Observe, readings: Readings
+    pools: Sequence[Pool], model: Judge, observe: Observe, cache: JudgeCache
 ) -> tuple[np.ndarray, int]:
-    """The features of prompts and continuations, from what is kept where they are there."""
+    """Return the features of prompts with continuations, cached, and how many texts were cut."""
     texts = [pool.prompt + sample.text for pool in pools for sample in pool.samples]
 
-    def read() -> Arrays:
-        rows, cut = features(texts, model, observe)
-        return {"rows": rows, "cut": np.array(cut)}
+    def compute() -> Arrays:
+        rows, num_cut = features(texts, model, observe)
+        return {"rows": rows, "cut": np.array(num_cut)}
 
+    # Caches written before encoders gave their last token have means under "features".
     is_usual = takes_mean(model) or not is_encoder(model)
-    found = readings.of("features" if is_usual else "last", model, texts, read)
-    return found["rows"], int(found["cut"])
+    arrays = cache.get("features" if is_usual else "last", model, texts, compute)
+    return arrays["rows"], int(arrays["cut"])
 
 
 @without_bars()
@@ -94,18 +97,17 @@ def features_of(
 def features(
     texts: Sequence[str], model: Judge, observe: Observe = ignore
 ) -> tuple[np.ndarray, int]:
-    """One vector for each text, and how many texts were cut to the limit."""
+    """Return one vector for each text, and how many texts were cut to the limit."""
     encoded, limit = model.encode(texts), limit_of(model)
     long = [index for index, ids in enumerate(encoded) if len(ids) > limit]
     for index in long:  # by the tokenizer, which keeps an end that it adds
         encoded[index] = model.tokenizer.encode(texts[index], truncation=True, max_length=limit)
-    empty = [text for text, ids in zip(texts, encoded, strict=True) if not ids]
-    if empty:
-        raise ValueError("MAUVE cannot place a text that is empty, prompt and continuation alike")
+    if not all(encoded):
+        raise ValueError("MAUVE has no features of an empty prompt with an empty text; remove it")
     trunk = model.model.base_model
     rows = np.zeros((len(texts), trunk.config.hidden_size), dtype=np.float32)
     done = 0
-    for batch in batches(encoded, TOKENS_A_BATCH.get(model.device.type, 4096)):
+    for batch in batches(encoded, TOKENS_PER_BATCH.get(model.device.type, 4096)):
         ids, mask = pad([encoded[index] for index in batch], model.device)
         states = trunk(input_ids=ids, attention_mask=mask).last_hidden_state.float()
         rows[batch] = pool_states(states, mask, mean=takes_mean(model)).cpu().numpy()
@@ -115,24 +117,24 @@ def features(
 
 
 def takes_mean(model: Judge) -> bool:
-    """Whether the mean over tokens stands for a text; MiniLM alone was trained so."""
+    """Tell whether the mean over tokens stands for a text; MiniLM alone was trained so."""
     return model.name == MINILM
 
 
 def limit_of(model: Judge) -> int:
-    """The most tokens of a text that are read."""
+    """Return how many tokens of a text are read at most."""
     return min(MAX_TEXT_TOKENS, model.max_len or MAX_TEXT_TOKENS)
 
 
 def pool_states(states: torch.Tensor, mask: torch.Tensor, *, mean: bool) -> torch.Tensor:
-    """One vector a row: the mean over its tokens, or its last token's state."""
+    """Return one vector per row: the mean over its tokens, or its last token's state."""
     if mean:
         return (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
     return states[torch.arange(len(states)), mask.sum(1) - 1]
 
 
 def quantise(human: np.ndarray, machine: np.ndarray, num_buckets: int) -> np.ndarray:
-    """A bucket for each text, human first: k-means on the directions that hold 90 % of variance."""
+    """Return a bucket for each text, human first: k-means on directions with 90 % of variance."""
     import faiss
     from sklearn.decomposition import PCA
     from sklearn.preprocessing import normalize
@@ -146,34 +148,28 @@ def quantise(human: np.ndarray, machine: np.ndarray, num_buckets: int) -> np.nda
 
 
 def area(human: np.ndarray, machine: np.ndarray) -> float:
-    """MAUVE of two histograms: the area under their divergence curve (Pillutla et al. 2021)."""
+    """Return MAUVE of two histograms: the area under their divergence curve (Pillutla, 2021)."""
     p, q = human / human.sum(), machine / machine.sum()
     mixing = np.linspace(1e-6, 1 - 1e-6, CURVE_POINTS)
     mixtures = mixing[:, None] * p + (1 - mixing[:, None]) * q
-    x = np.concatenate([[1.0], np.exp(-SCALE * _divergences(q, mixtures)), [0.0]])
-    y = np.concatenate([[0.0], np.exp(-SCALE * _divergences(p, mixtures)), [1.0]])
-    return 0.5 * (_under(x, y) + _under(y, x))
+    x = np.concatenate([[1.0], np.exp(-SCALE * divergences(q, mixtures)), [0.0]])
+    y = np.concatenate([[0.0], np.exp(-SCALE * divergences(p, mixtures)), [1.0]])
+    return 0.5 * (area_under(x, y) + area_under(y, x))
 
 
-def _divergences(p: np.ndarray, mixtures: np.ndarray) -> np.ndarray:
-    held = p > 0
-    return (p[held] * np.log(p[held] / mixtures[:, held])).sum(1)
+def divergences(p: np.ndarray, mixtures: np.ndarray) -> np.ndarray:
+    """Return KL(p || m) for each of several mixtures m."""
+    is_used = p > 0
+    return (p[is_used] * np.log(p[is_used] / mixtures[:, is_used])).sum(1)
 
 
-def _under(x: np.ndarray, y: np.ndarray) -> float:
-    """Area below a curve whose points are in order, so that steps straight up add nothing."""
+def area_under(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the area below a curve of ordered points; a step straight up adds nothing."""
     return abs(float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum()))
 
 
-def _counts(owner: np.ndarray, buckets: np.ndarray, rows: int, num_buckets: int) -> np.ndarray:
-    counts = np.zeros((rows, num_buckets))
-    np.add.at(counts, (owner, buckets), 1)
+def bucket_counts(prompt_index: np.ndarray, buckets: np.ndarray, num_buckets: int) -> np.ndarray:
+    """Return how many texts of each prompt, one per row, are in each bucket."""
+    counts = np.zeros((prompt_index.max() + 1, num_buckets))
+    np.add.at(counts, (prompt_index, buckets), 1)
     return counts
-
-
-def _library():
-    try:
-        from mauve import compute_mauve
-    except ImportError:
-        raise ValueError("MAUVE needs the package mauve-text: pip install 'ssdlm[eval]'") from None
-    return compute_mauve

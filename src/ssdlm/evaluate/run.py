@@ -9,22 +9,24 @@ import difflib
 import importlib.metadata
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
 from ssdlm import __version__
 from ssdlm.evaluate.bootstrap import Bootstrap
-from ssdlm.evaluate.cache import NOT_KEPT, Readings
+from ssdlm.evaluate.cache import NO_CACHE, JudgeCache
 from ssdlm.evaluate.control import control_figures
 from ssdlm.evaluate.figures import (
     Figure,
+    Metric,
     delta_figure,
     diversity_figures,
+    extra_figures,
     mauve_figure,
-    mauve_remarks,
+    mauve_notes,
     perplexity_figures,
-    perplexity_remarks,
+    perplexity_notes,
 )
 from ssdlm.evaluate.judge import (
     MINILM,
@@ -39,15 +41,15 @@ from ssdlm.evaluate.mauve import features_of, mauve
 from ssdlm.evaluate.perplexity import surprise
 from ssdlm.evaluate.report import Report, refuse_out
 from ssdlm.evaluate.samples import (
-    File,
+    LoadedFile,
     Pool,
-    Rows,
+    Source,
     has_tokens,
-    hold,
+    load,
     name_of,
     read_gold,
     read_pools,
-    refuse_mixed,
+    refuse_mixed_lengths,
 )
 
 METRICS = ("mauve", "ppl", "dist", "zipf", "rep", "self_bleu", "entropy")
@@ -71,37 +73,45 @@ PACKAGES = (
 )
 
 Observe = Callable[[str, int, int], None]
-"""Told what is being done, how many texts of it are done, and of how many."""
+"""Is told what is being done, how many texts of it are done, and of how many."""
 
 
 def ignore(what: str, done: int, total: int) -> None:
-    """Tell no one about progress."""
+    """Show no progress."""
 
 
 @dataclass(frozen=True)
-class _Texts:
-    """What is measured: samples, their gold (empty if not given), and the draws of prompts."""
+class Inputs:
+    """What is measured: samples and their gold by prompt, the metrics, the sources of features."""
 
     pools: list[Pool]
     gold: list[Pool]
-    bootstrap: Bootstrap
-    readings: Readings
+    """Empty where no reference is given."""
+    num_unused_gold: int
+    metrics: tuple[str, ...]
+    features: list[str]
+
+    @property
+    def needs_judge(self) -> bool:
+        """Tell whether a metric or a feature asks the judge."""
+        return "ppl" in self.metrics or JUDGE in self.features
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What has been measured so far."""
+class Results:
+    """What has been measured so far; lists that the steps of an evaluation add to."""
 
     samples: list[Figure] = field(default_factory=list)
     gold: list[Figure] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def evaluate(
-    generations: Rows,
+    generations: Source,
     *,
-    reference: Rows | None = None,
+    reference: Source | None = None,
     metrics: Sequence[str] | None = None,
+    extra_metrics: Mapping[str, Metric] | None = None,
     judge: str | Judge = SMOLLM2,
     features: Sequence[str] | None = None,
     control_guides: Sequence[str] = (),
@@ -110,63 +120,68 @@ def evaluate(
     mixed_lengths: bool = False,
     num_resamples: int = 1000,
     device: str | None = None,
-    readings: Readings = NOT_KEPT,
+    cache: JudgeCache = NO_CACHE,
     observe: Observe = ignore,
 ) -> Report:
     """Measure continuations, against their gold where it is given, and write the report to `out`.
 
-    `metrics` defaults to all that the input allows. `features` lists sources of MAUVE's features,
-    the first giving `mauve`: `judge` for the judge's hidden states, `minilm`, a folder or a Hub id.
-    By default the judge's, with MiniLM as a second opinion where it is installed. The controls are
-    `CLASSIFIER=LABEL`: the guides that steered, and classifiers that had no part in it. What
-    `readings` hold of the texts is not read again.
+    `metrics` defaults to all that the input allows; `extra_metrics` are the caller's own, by name.
+    `features` lists sources of MAUVE's features, the first giving `mauve`: `judge` for the judge's
+    hidden states, `minilm`, a folder or a Hub id. By default the judge's, with MiniLM as a second
+    opinion where it is installed. The controls are `CLASSIFIER=LABEL`: the guides that steered, and
+    classifiers that had no part in it. Results of judges that `cache` has are not computed again.
     """
-    _refuse_out(out, generations, reference)
-    generations = hold(generations)
-    reference = None if reference is None else hold(reference)
-    pools = read_pools(generations)
-    gold, left = ([], 0) if reference is None else read_gold(reference, pools)
-    chosen = choose_metrics(metrics, pools, gold)
+    if out is not None:
+        paths = (generations, reference)
+        refuse_out(out, [path for path in paths if isinstance(path, (str, os.PathLike))])
+    extra_metrics = extra_metrics or {}
+    if metrics is not None and not (metrics or extra_metrics):
+        raise ValueError(f"no metric is asked for; choose from {', '.join(METRICS)}")
+    generations = load(generations)
+    reference = None if reference is None else load(reference)
+    inputs = read_inputs(generations, reference, metrics=metrics, features=features)
     if not mixed_lengths:
-        refuse_mixed(pools, gold, name_of(generations))
-    texts = _Texts(pools, gold, Bootstrap(len(pools), num_resamples), readings)
-    sources = _sources(features) if "mauve" in chosen else []
-    found = _Found()
-    if "ppl" in chosen or JUDGE in sources:
-        judge = load_judge(judge, device) if isinstance(judge, str) else judge
-    for source, model in _models(sources, judge, device):
-        name = "mauve" if source == sources[0] else f"mauve_{source}"
-        _add_mauve(found, texts, name, model, partial(observe, f"features of {source}:"))
-    if "ppl" in chosen:
-        _add_perplexity(found, texts, judge, observe)
-    _add_diversity(found, texts, chosen)
-    asked = {"guides": control_guides, "judges": control_judges}
-    found.samples.extend(control_figures(pools, texts.bootstrap, device=device or "cpu", **asked))
-    if left:
-        found.remarks.append(f"{left} gold prompts have no generation and were left out")
+        refuse_mixed_lengths(inputs.pools, inputs.gold, name_of(generations))
+    if inputs.needs_judge and isinstance(judge, str):
+        judge = load_judge(judge, device)
+    bootstrap, results = Bootstrap(len(inputs.pools), num_resamples), Results()
+    for source, model in feature_models(inputs.features, judge, device):
+        name = "mauve" if source == inputs.features[0] else f"mauve_{source}"
+        show = partial(observe, f"features of {source}:")
+        score = mauve(inputs.pools, inputs.gold, model, show, cache)
+        results.samples.append(mauve_figure(name, score, bootstrap))
+        results.notes.extend(mauve_notes(name, score))
+    if "ppl" in inputs.metrics:
+        assert isinstance(judge, Judge)
+        add_perplexity(results, inputs, judge, bootstrap, cache, observe)
+    add_diversity(results, inputs, extra_metrics, bootstrap)
+    controls = {"guides": control_guides, "judges": control_judges}
+    results.samples.extend(
+        control_figures(inputs.pools, bootstrap, device=device or "cpu", **controls)
+    )
     settings = {
-        "generations": _describe(generations),
-        "reference": _describe(reference),
-        "metrics": list(chosen),
+        "generations": describe(generations),
+        "reference": describe(reference),
+        "metrics": [*inputs.metrics, *extra_metrics],
         "judge": judge.name if isinstance(judge, Judge) else None,
-        "features": sources,
+        "features": inputs.features,
         "control_guides": list(control_guides),
         "control_judges": list(control_judges),
         "mixed_lengths": mixed_lengths,
         "resamples": num_resamples,
-        "level": texts.bootstrap.level,
+        "level": bootstrap.level,
     }
-    report = _report(found, texts, settings)
+    report = make_report(results, inputs, settings)
     if out is not None:
         report.save(out)
     return report
 
 
-def read_texts(
-    generations: Rows,
+def fill_cache(
+    generations: Source,
     *,
-    readings: Readings,
-    reference: Rows | None = None,
+    cache: JudgeCache,
+    reference: Source | None = None,
     metrics: Sequence[str] | None = None,
     judge: str | Judge = SMOLLM2,
     features: Sequence[str] | None = None,
@@ -174,156 +189,169 @@ def read_texts(
     observe: Observe = ignore,
     **others: object,
 ) -> None:
-    """Let the judges read what `evaluate` would ask them for, and keep what they find.
+    """Compute the results of judges that `evaluate` would ask for, and keep them in `cache`.
 
     This is the part that a GPU makes fast, and it needs neither mauve-text nor what that needs.
     """
-    pools = read_pools(generations)
-    gold = [] if reference is None else read_gold(reference, pools)[0]
-    chosen = choose_metrics(metrics, pools, gold)
-    sources = _sources(features) if "mauve" in chosen else []
-    if not sources and "ppl" not in chosen:
+    inputs = read_inputs(generations, reference, metrics=metrics, features=features)
+    if not inputs.features and "ppl" not in inputs.metrics:
         return
     judge = load_judge(judge, device) if isinstance(judge, str) else judge
-    for source, model in _models(sources, judge, device):
-        for some in (gold, pools):
-            features_of(some, model, partial(observe, f"features of {source}:"), readings)
-    for some in (pools, gold) if "ppl" in chosen else ():
-        if some:
-            surprise(some, judge, partial(observe, "judging:"), readings)
+    for source, model in feature_models(inputs.features, judge, device):
+        for pools in (inputs.gold, inputs.pools):
+            features_of(pools, model, partial(observe, f"features of {source}:"), cache)
+    for pools in (inputs.pools, inputs.gold) if "ppl" in inputs.metrics else ():
+        if pools:
+            surprise(pools, judge, partial(observe, "judging:"), cache)
+
+
+def read_inputs(
+    generations: Source,
+    reference: Source | None,
+    *,
+    metrics: Sequence[str] | None,
+    features: Sequence[str] | None,
+) -> Inputs:
+    """Return what is to be measured, or raise a ValueError where it cannot be."""
+    pools = read_pools(generations)
+    gold, num_unused = ([], 0) if reference is None else read_gold(reference, pools)
+    chosen = choose_metrics(metrics, pools, gold)
+    sources = choose_features(features) if "mauve" in chosen else []
+    return Inputs(pools, gold, num_unused, chosen, sources)
 
 
 def choose_metrics(
     metrics: Sequence[str] | None, pools: Sequence[Pool], gold: Sequence[Pool]
 ) -> tuple[str, ...]:
-    """The metrics to compute, in reporting order; an error where the input lacks what they need."""
+    """Return the metrics to compute, in reporting order, or raise where the input lacks a need."""
     if metrics is None:
         lacking = () if has_tokens(pools) else NEED_TOKENS
         lacking = lacking if gold else (*lacking, "mauve")
         metrics = [name for name in METRICS if name not in lacking]
-    _refuse_unknown(metrics)
+    for name in metrics:
+        if name not in METRICS:
+            near = difflib.get_close_matches(name, METRICS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(METRICS)}"
+            raise ValueError(f"there is no metric {name!r}; {hint}")
     if "mauve" in metrics and not gold:
         raise ValueError(
-            "mauve compares with human text: give the gold as --reference GOLD.jsonl (lines that "
+            "mauve compares with human text; give the gold as --reference GOLD.jsonl (lines that "
             "carry it as `gold` will do, GENERATIONS.jsonl itself too)"
         )
     lacking = [name for name in metrics if name in NEED_TOKENS]
     if lacking and not has_tokens(pools):
         raise ValueError(
-            f"{', '.join(lacking)} count token ids, and the generations have no tokens: "
+            f"{', '.join(lacking)} count token ids, and the generations have no tokens; "
             "generate with ssdlm generate, or leave them out of --metrics"
         )
     return tuple(name for name in METRICS if name in metrics)
 
 
-def _refuse_unknown(metrics: Sequence[str]) -> None:
-    if not metrics:
-        raise ValueError(f"no metric is asked for: choose from {', '.join(METRICS)}")
-    for name in metrics:
-        if name not in METRICS:
-            near = difflib.get_close_matches(name, METRICS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(METRICS)}"
-            raise ValueError(f"there is no metric {name!r}: {hint}")
-
-
-def _add_mauve(
-    found: _Found, texts: _Texts, name: str, model: Judge, observe: Callable[[int, int], None]
-) -> None:
-    result = mauve(texts.pools, texts.gold, model, observe, texts.readings)
-    found.samples.append(mauve_figure(name, result, texts.bootstrap))
-    found.remarks.extend(mauve_remarks(name, result))
-
-
-def _add_perplexity(found: _Found, texts: _Texts, judge: str | Judge, observe: Observe) -> None:
-    assert isinstance(judge, Judge)
-    kept = texts.readings
-    samples = surprise(texts.pools, judge, partial(observe, "judging samples:"), kept)
-    found.samples.extend(perplexity_figures(samples, texts.bootstrap))
-    found.remarks.extend(perplexity_remarks(samples))
-    if texts.gold:
-        gold = surprise(texts.gold, judge, partial(observe, "judging gold:"), kept)
-        found.gold.extend(perplexity_figures(gold, texts.bootstrap))
-        found.samples.append(delta_figure(samples, gold, texts.bootstrap))
-
-
-def _add_diversity(found: _Found, texts: _Texts, chosen: Sequence[str]) -> None:
-    found.samples.extend(diversity_figures(texts.pools, chosen, texts.bootstrap))
-    if texts.gold:
-        known = [name for name in chosen if name not in NEED_TOKENS or has_tokens(texts.gold)]
-        found.gold.extend(diversity_figures(texts.gold, known, texts.bootstrap))
-
-
-def _models(
-    sources: Sequence[str], judge: str | Judge, device: str | None
-) -> Iterator[tuple[str, Judge]]:
-    """Each source of features with its model, one of them at a time."""
-    for source in sources:
-        model = judge if source == JUDGE else _encoder(source, device)
-        assert isinstance(model, Judge)
-        yield source, model
-
-
-@lru_cache(maxsize=1)
-def _encoder(name: str, device: str | None) -> Judge:
-    return load_encoder(name, device)
-
-
-def _sources(features: Sequence[str] | None) -> list[str]:
+def choose_features(features: Sequence[str] | None) -> list[str]:
+    """Return the sources of MAUVE's features, each once."""
     if features is None:
         return [JUDGE, MINILM] if has_minilm() else [JUDGE]
     if isinstance(features, str) or not features:
-        raise ValueError(f"features={features!r} is not a list of names such as ['judge']")
+        raise ValueError(f"features={features!r} is not a list of names; give one as ['judge']")
     if "" in features:
-        raise ValueError(f"features={','.join(features)!r} has an empty name: leave it out")
+        raise ValueError(f"features={','.join(features)!r} has an empty name; leave it out")
     for name in features:
         refuse_missing(name, (JUDGE, SMOLLM2, MINILM))
     return list(dict.fromkeys(features))
 
 
-def _report(found: _Found, texts: _Texts, settings: dict[str, object]) -> Report:
-    undefined = [figure.name for figure in found.samples if figure.value is None]
+def feature_models(
+    sources: Sequence[str], judge: str | Judge, device: str | None
+) -> Iterator[tuple[str, Judge]]:
+    """Yield each source of features with its model, one of them at a time."""
+    for source in sources:
+        model = judge if source == JUDGE else load_one_encoder(source, device)
+        assert isinstance(model, Judge)
+        yield source, model
+
+
+@lru_cache(maxsize=1)
+def load_one_encoder(name: str, device: str | None) -> Judge:
+    """Return an encoder; the last one stays loaded, for `reproduce` evaluates many files."""
+    return load_encoder(name, device)
+
+
+def add_perplexity(
+    results: Results,
+    inputs: Inputs,
+    judge: Judge,
+    bootstrap: Bootstrap,
+    cache: JudgeCache,
+    observe: Observe,
+) -> None:
+    """Add the perplexities of samples and gold, and the distance between them."""
+    samples = surprise(inputs.pools, judge, partial(observe, "judging samples:"), cache)
+    results.samples.extend(perplexity_figures(samples, bootstrap))
+    results.notes.extend(perplexity_notes(samples))
+    if inputs.gold:
+        gold = surprise(inputs.gold, judge, partial(observe, "judging gold:"), cache)
+        results.gold.extend(perplexity_figures(gold, bootstrap))
+        results.samples.append(delta_figure(samples, gold, bootstrap))
+
+
+def add_diversity(
+    results: Results, inputs: Inputs, extra_metrics: Mapping[str, Metric], bootstrap: Bootstrap
+) -> None:
+    """Add the figures of samples and gold that need no model, the caller's own among them."""
+    results.samples.extend(diversity_figures(inputs.pools, inputs.metrics, bootstrap))
+    results.samples.extend(extra_figures(inputs.pools, extra_metrics, bootstrap))
+    if inputs.gold:
+        has_ids = has_tokens(inputs.gold)
+        known = [name for name in inputs.metrics if name not in NEED_TOKENS or has_ids]
+        results.gold.extend(diversity_figures(inputs.gold, known, bootstrap))
+        results.gold.extend(extra_figures(inputs.gold, extra_metrics, bootstrap))
+
+
+def make_report(results: Results, inputs: Inputs, settings: dict[str, object]) -> Report:
+    """Return the figures as a report, with what is needed to repeat them."""
+    names = [figure.name for figure in results.samples]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"two metrics are called {twice[0]}; give the extra one another name")
+    notes = list(results.notes)
+    if inputs.num_unused_gold:
+        notes.append(f"{inputs.num_unused_gold} gold prompts have no generation and were left out")
+    undefined = [figure.name for figure in results.samples if figure.value is None]
     if undefined:
-        told = f"no figure for {', '.join(undefined)}: nothing to measure, or beyond any number"
-        found.remarks.append(told)
+        reason = "nothing to measure, or beyond any number"
+        notes.append(f"no figure for {', '.join(undefined)}: {reason}")
     counts = {
-        "prompts": len(texts.pools),
-        "samples": sum(len(pool.samples) for pool in texts.pools),
-        "gold": len(texts.gold),
+        "prompts": len(inputs.pools),
+        "samples": sum(len(pool.samples) for pool in inputs.pools),
+        "gold": len(inputs.gold),
     }
     return Report(
-        metrics=_values(found.samples),
-        intervals=_intervals(found.samples),
-        reference=_values(found.gold),
-        reference_intervals=_intervals(found.gold),
+        metrics={figure.name: figure.value for figure in results.samples},
+        intervals=intervals_of(results.samples),
+        reference={figure.name: figure.value for figure in results.gold},
+        reference_intervals=intervals_of(results.gold),
         counts=counts,
-        notes=found.remarks,
+        notes=notes,
         settings=settings,
-        versions=_versions(),
+        versions=installed_versions(),
     )
 
 
-def _values(figures: Sequence[Figure]) -> dict[str, float | None]:
-    return {figure.name: figure.value for figure in figures}
-
-
-def _intervals(figures: Sequence[Figure]) -> dict[str, list[float]]:
+def intervals_of(figures: Sequence[Figure]) -> dict[str, list[float]]:
+    """Return the intervals of those figures that have one."""
     return {figure.name: list(figure.interval) for figure in figures if figure.interval is not None}
 
 
-def _refuse_out(out: str | os.PathLike[str] | None, *rows: Rows | None) -> None:
-    if out is not None:
-        refuse_out(out, [path for path in rows if isinstance(path, (str, os.PathLike))])
+def describe(source: Source | None) -> dict[str, str] | None:
+    """Return a file's name and digest; None for anything else."""
+    return source.describe() if isinstance(source, LoadedFile) else None
 
 
-def _describe(rows: Rows | None) -> dict[str, str] | None:
-    return rows.describe() if isinstance(rows, File) else None
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "ssdlm": __version__}
+def installed_versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that figures depend on."""
+    versions = {"python": platform.python_version(), "ssdlm": __version__}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

@@ -4,8 +4,8 @@ samples -> [self_bleu] -> run
 
 BLEU of a sample against every other one as references, over token ids, smoothed by adding 0.1 to a
 match count of zero (Chen and Cherry's method 1). With M samples the plain way compares M^2 pairs.
-Here each n-gram remembers the most often any sample has it, and the most often any other than that
-one has it: the clip that "all the others" impose is one of the two.
+Here the two largest counts of each n-gram in one sample are kept: the clip that "all the others"
+impose on a sample is one of the two.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ EPSILON = 0.1
 
 
 def self_bleu(pools: Sequence[Pool]) -> dict[int, PromptMean]:
-    """Self-BLEU up to n-grams of each order, mean over the authors' draws of 1000 samples.
+    """Return self-BLEU up to n-grams of each order, mean over the authors' draws of 1000 samples.
 
     The authors divide by 1000 even when there are fewer samples; here by how many there are.
     """
     samples = [tokens_of(sample) for pool in pools for sample in pool.samples]
-    owner = np.repeat(np.arange(len(pools)), [len(pool.samples) for pool in pools])
+    prompt_index = np.repeat(np.arange(len(pools)), [len(pool.samples) for pool in pools])
     others = Others(samples)
     generator = random.Random(0)
     means = {}
     for order in ORDERS:
         scored = generator.sample(range(len(samples)), min(MAX_SCORED, len(samples)))
         bleu = [others.bleu(index, order) for index in scored]
-        total = np.bincount(owner[scored], weights=bleu, minlength=len(pools))
-        count = np.bincount(owner[scored], minlength=len(pools))
+        total = np.bincount(prompt_index[scored], weights=bleu, minlength=len(pools))
+        count = np.bincount(prompt_index[scored], minlength=len(pools))
         means[order] = PromptMean(total, count.astype(float))
     return means
 
@@ -53,11 +53,11 @@ class Others:
 
     def __init__(self, samples: Sequence[Sequence[int]]) -> None:
         self.samples = samples
-        self.clips = [_Clip(samples, n) for n in ORDERS]
+        self.clips = [Clip(samples, n) for n in ORDERS]
         self.lengths = Counter(len(sample) for sample in samples)
 
     def bleu(self, index: int, order: int) -> float:
-        """BLEU of one sample up to n-grams of `order`, with all others as its references."""
+        """Return BLEU of one sample up to n-grams of `order`, with all others as references."""
         if len(self.samples) < 2:
             return float("nan")
         sample = self.samples[index]
@@ -68,34 +68,36 @@ class Others:
             math.log((match or EPSILON) / max(len(sample) - n, 1))
             for n, match in enumerate(matches)
         ]
-        return _brevity(len(sample), self.lengths) * math.exp(sum(logs) / order)
+        return brevity_penalty(len(sample), self.lengths) * math.exp(sum(logs) / order)
 
 
-def _brevity(length: int, lengths: Counter[int]) -> float:
-    """The penalty for being shorter than the reference nearest in length, the shorter of two."""
+def brevity_penalty(length: int, lengths: Counter[int]) -> float:
+    """Return the penalty for being shorter than the reference nearest in length."""
     others = [other for other, count in lengths.items() if count > (other == length)]
+    # Of two references that are equally near the shorter counts.
     nearest = min(others, key=lambda other: (abs(other - length), other))
     return 1.0 if length > nearest else math.exp(1 - nearest / length)
 
 
-class _Clip:
-    """The most often each n-gram occurs in one sample, and in one sample other than that."""
+class Clip:
+    """The two largest counts of each n-gram in one sample."""
 
     def __init__(self, samples: Sequence[Sequence[int]], n: int) -> None:
         self.n = n
         self.most: dict[tuple, tuple[int, int, int]] = {}
+        """The largest count, the index of the sample that has it, and the second largest."""
         for index, sample in enumerate(samples):
             for gram, count in Counter(ngrams(sample, n)).items():
-                first, holder, second = self.most.get(gram, (0, -1, 0))
+                first, first_index, second = self.most.get(gram, (0, -1, 0))
                 if count > first:
                     self.most[gram] = (count, index, first)
                 elif count > second:
-                    self.most[gram] = (first, holder, count)
+                    self.most[gram] = (first, first_index, count)
 
     def matches(self, sample: Sequence[int], index: int) -> int:
-        """N-grams of a sample that the others have, each at most as often as one of them has it."""
+        """Return how many n-grams of a sample the others have, each clipped by its count there."""
         total = 0
         for gram, count in Counter(ngrams(sample, self.n)).items():
-            first, holder, second = self.most[gram]
-            total += min(count, second if holder == index else first)
+            first, first_index, second = self.most[gram]
+            total += min(count, second if first_index == index else first)
         return total

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from ssdlm.evaluate.cache import Readings
+from ssdlm.evaluate.cache import JudgeCache
 from ssdlm.evaluate.judge import Judge, load_judge
-from ssdlm.evaluate.run import Observe, evaluate, read_texts
+from ssdlm.evaluate.run import Observe, evaluate, fill_cache
 from ssdlm.progress import bar
 from ssdlm.reproduce.experiment import Experiment, read_if_there, refuse_others
 from ssdlm.reproduce.generation import gold_texts
@@ -69,12 +69,12 @@ def measure_setting(
         "reference": gold_texts(setting) if is_compared else None,
         "judge": load(judge) if {"ppl", "mauve"} & set(metrics) else judge,
         "device": device_of(experiment),
-        "readings": Readings(experiment.out / "readings", is_growing=only_read),
+        "cache": JudgeCache(experiment.out / "readings", is_writable=only_read),
         "observe": observe,
         **setting.measures,
     }
     if only_read:
-        read_texts(files.generations, **arguments)
+        fill_cache(files.generations, **arguments)
         return
     evaluate(files.generations, out=files.report, num_resamples=scale.resamples, **arguments)
     write_json(files.measured, inputs)

@@ -23,7 +23,8 @@ class Line(NamedTuple):
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """Return the objects of a file; blank lines are skipped."""
-    return [line.value for line in parse_jsonl(path.read_bytes().splitlines(), source=str(path))]
+    with path.open("rb") as file:
+        return [line.value for line in parse_jsonl(file, source=str(path))]
 
 
 def parse_jsonl(lines: Iterable[bytes], *, source: str) -> Iterator[Line]:
