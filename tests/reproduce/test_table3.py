@@ -88,7 +88,7 @@ def test_the_page_has_the_judges_accuracy_pairs_and_a_plot(done):
     assert (done / "lambda-4.png").stat().st_size > 1000
     (pair,) = json.loads((done / "table3.json").read_text())["tables"]["pairs"]
     assert pair["lam"] == 2.0
-    for metric in ("control_external", "control_internal", "second", "ppl_ratio"):
+    for metric in ("control_external", "control_internal", "control_second", "ppl_ratio"):
         assert pair["values"][metric] is not None
 
 

@@ -154,7 +154,7 @@ def read_results(experiment: Experiment, settings: Iterable[Setting]) -> Results
         files = experiment.files(setting)
         made, measured = read_if_there(files.made), read_if_there(files.measured)
         refuse_others(setting, made)
-        is_current = measured.get("measures") == setting.plain_measures and (
+        is_current = measured.get("measures") == as_json(setting.measures) and (
             not files.generations.exists() or measured["generations"] == sha256(files.generations)
         )
         report = read_if_there(files.report) if is_current else {}
@@ -166,13 +166,18 @@ def read_results(experiment: Experiment, settings: Iterable[Setting]) -> Results
 def refuse_others(setting: Setting, made: Mapping[str, Any]) -> None:
     """Raise where a setting's texts were written with other options than it has."""
     known = made.get("settings", {}).get("options", setting.options)
-    asked = json.loads(json.dumps(setting.options))
+    asked = as_json(setting.options)
     for key in sorted(known.keys() | asked.keys()):
         if known.get(key) != asked.get(key):
             raise ValueError(
                 f"{setting.name} was written with {key}={known.get(key)!r}, not "
                 f"{asked.get(key)!r}; ask for that, or give another --out"
             )
+
+
+def as_json(value: Options) -> Options:
+    """Return options as a JSON file gives them back: tuples are lists there."""
+    return json.loads(json.dumps(value))
 
 
 def read_if_there(path: Path) -> Options:

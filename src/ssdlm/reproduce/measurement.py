@@ -16,7 +16,7 @@ from ssdlm.evaluate.cache import JudgeCache
 from ssdlm.evaluate.judge import Judge, load_judge
 from ssdlm.evaluate.run import Observe, evaluate, fill_cache
 from ssdlm.progress import bar
-from ssdlm.reproduce.experiment import Experiment, read_if_there, refuse_others
+from ssdlm.reproduce.experiment import Experiment, as_json, read_if_there, refuse_others
 from ssdlm.reproduce.generation import gold_texts
 from ssdlm.reproduce.setting import Gold, Options, Setting
 from ssdlm.storage.files import sha256, write_json
@@ -60,7 +60,7 @@ def measure_setting(
         "reference": sha256(Path(setting.prompts)) if is_compared else None,
         "judge": judge,
         "resamples": scale.resamples,
-        "measures": setting.plain_measures,
+        "measures": as_json(setting.measures),
     }
     if not only_read and files.report.exists() and read_if_there(files.measured) == inputs:
         return

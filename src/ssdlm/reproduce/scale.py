@@ -6,13 +6,15 @@ is named.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import get_type_hints
 
 from ssdlm.settings import nearest, parse
 
-SAMPLERS = ("top_p", "typical_p")
+SAMPLER = re.compile(r"(top_p|typical_p)=(0?\.\d*[1-9]\d*|1(\.0*)?)")
+"""How an autoregressive model draws, with a share of probability above 0 and up to 1."""
 
 MINI_STORIES = (
     "steps=1500", "lr=3e-4", "warmup=150", "micro_batch=128", "share_c=128", "shift=true",
@@ -157,10 +159,5 @@ def check(scale: Scale) -> None:
                 if number < 1:
                     raise ValueError(f"{name}={number} is not a count; use 1 or more")
     for sampler in scale.samplers:
-        name, _, text = sampler.partition("=")
-        try:
-            is_sampler = name in SAMPLERS and 0 < float(text) <= 1
-        except ValueError:
-            is_sampler = False
-        if not is_sampler:
+        if not SAMPLER.fullmatch(sampler):
             raise ValueError(f"samplers={sampler} is no sampler; write top_p=0.9 or typical_p=0.2")

@@ -73,11 +73,6 @@ class Setting:
         if not PLAIN_NAME.fullmatch(self.name) or ".." in self.name:
             raise ValueError(f"setting {self.name!r} is no path of letters, digits and . _ = + -")
 
-    @property
-    def plain_measures(self) -> Options:
-        """The measures as JSON gives them back."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.measures.items()}
-
 
 class SettingFiles:
     """The files of a setting."""

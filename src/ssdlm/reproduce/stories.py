@@ -16,8 +16,8 @@ from ssdlm.data.prepare import prepare
 from ssdlm.data.shards import TokenStore
 from ssdlm.data.sources import find_sources
 from ssdlm.data.writer import is_held_out
-from ssdlm.evaluate.judge import MINILM, minilm_folder
 from ssdlm.reproduce.prompts import distinct, split_window
+from ssdlm.reproduce.scale import Scale
 from ssdlm.reproduce.setting import Options
 from ssdlm.storage.jsonl import read_jsonl, write_jsonl
 from ssdlm.tokenizer import load_tokenizer
@@ -39,22 +39,16 @@ class StoryFiles:
         """The run of training, and the model that comes of it."""
 
 
-def start_of(name: str) -> str:
-    """Return the masked LM of a name: `minilm`, a folder or a Hub id."""
-    return str(minilm_folder()) if name == MINILM else name
-
-
-def prepare_stories(
-    source: str, files: StoryFiles, *, tokenizer: str, holdout: float, length: int, count: int
-) -> None:
+def prepare_stories(source: str, files: StoryFiles, *, tokenizer: str, scale: Scale) -> None:
     """Write the token store and the prompts; what is there of the same stories is left."""
     files.folder.mkdir(parents=True, exist_ok=True)
-    train, held = split(read_stories(source), holdout)
+    train, held = split(read_stories(source), scale.story_holdout)
     # Of two documents the library keeps back one of its own choice: that one is the held-out text.
     documents = [held, train] if is_held_out(0, 0.5) else [train, held]
     write_if_other(files.texts, [{"text": " ".join(stories)} for stories in documents])
     prepare([files.texts], tokenizer=tokenizer, out=files.data, holdout=0.5)
-    write_if_other(files.prompts, prompts_of(files.data, length=length, count=count))
+    prompts = prompts_of(files.data, length=scale.story_length, count=scale.stories)
+    write_if_other(files.prompts, prompts)
 
 
 def read_stories(source: str) -> list[str]:
@@ -99,11 +93,10 @@ def write_if_other(path: Path, lines: Sequence[Options]) -> None:
         write_jsonl(path, lines)
 
 
-def train_on_stories(
-    files: StoryFiles, *, init: str, length: int, B: int, device: str, settings: Sequence[str]
-) -> None:
+def train_on_stories(files: StoryFiles, *, init: str, scale: Scale, device: str) -> None:
     """Train the paper's recipe on the stories, or go on with it."""
     from ssdlm.train import configure, train
 
-    given = [f"init={init}", f"max_len={2 * length}", f"model.B={B}", f"device={device}"]
-    train(configure(RECIPE, [*given, *settings]), data=[files.data], out=files.model)
+    given = [f"init={init}", f"max_len={2 * scale.story_length}", f"model.B={scale.B}"]
+    config = configure(RECIPE, [*given, f"device={device}", *scale.story_train])
+    train(config, data=[files.data], out=files.model)

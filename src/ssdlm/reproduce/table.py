@@ -26,6 +26,8 @@ HEADINGS = {
     "rep": "Rep",
     "control_external": "C-Ext.",
     "control_internal": "(Int.)",
+    "control_second": "second (Int.)",
+    "control_second_verbs": "second, by its verbs",
 }
 OF_GOLD = {"mauve": 1.0, "delta_log_ppl": 0.0}
 """What human text is by definition, being what the others are compared with."""
@@ -86,10 +88,19 @@ COSTS = (
 
 
 def columns(names: Iterable[str], digits: int = 2) -> list[Column]:
-    """Return the columns of some metrics, under the paper's headings."""
-    return [
-        Column(name, HEADINGS[name], digits, 100.0 if is_percent(name) else 1.0) for name in names
-    ]
+    """Return the columns of some metrics, under the paper's headings.
+
+    `control_external:LABEL` is the accuracy of one label.
+    """
+    found = []
+    for name in names:
+        metric, _, part = name.partition(":")
+        unit, places = (
+            (100.0 if is_percent(name) else 1.0),
+            (2 if metric == "ppl_ratio" else digits),
+        )
+        found.append(Column(name, f"{HEADINGS[metric]} {part}".strip(), places, unit))
+    return found
 
 
 def table(

@@ -10,17 +10,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
+from ssdlm.evaluate.judge import MINILM, minilm_folder
 from ssdlm.reproduce import published
 from ssdlm.reproduce.experiment import Definition, Experiment, Results
 from ssdlm.reproduce.page import Page
 from ssdlm.reproduce.setting import Diffusion, Given, Gold, Options, Setting, TextSource
-from ssdlm.reproduce.stories import (
-    RECIPE,
-    StoryFiles,
-    prepare_stories,
-    start_of,
-    train_on_stories,
-)
+from ssdlm.reproduce.stories import RECIPE, StoryFiles, prepare_stories, train_on_stories
 from ssdlm.reproduce.table import COSTS, Column, columns, row_of, table
 from ssdlm.reproduce.table1 import PAPER_SAMPLER, setting_of
 
@@ -44,26 +39,13 @@ COMMANDS = (
 def prepare(experiment: Experiment) -> None:
     """Tokenise the stories, cut prompts, and train our model, unless given or not wanted."""
     scale, files = experiment.scale, StoryFiles(experiment.out / HOME)
-    init = start_of(experiment.models.get("init") or scale.story_init)
+    init = experiment.models.get("init") or scale.story_init
+    init = str(minilm_folder()) if init == MINILM else init
     if source := experiment.prompts.get(HOME):
-        prepare_stories(
-            source,
-            files,
-            tokenizer=init,
-            holdout=scale.story_holdout,
-            length=scale.story_length,
-            count=scale.stories,
-        )
+        prepare_stories(source, files, tokenizer=init, scale=scale)
     ours = [one for one in settings(experiment) if one.name.startswith(f"{HOME}/ours/")]
     if OURS not in experiment.models and any(map(experiment.wants, ours)):
-        train_on_stories(
-            files,
-            init=init,
-            length=scale.story_length,
-            B=scale.B,
-            device=experiment.device,
-            settings=scale.story_train,
-        )
+        train_on_stories(files, init=init, scale=scale, device=experiment.device)
 
 
 def settings(experiment: Experiment) -> list[Setting]:

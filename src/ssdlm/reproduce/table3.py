@@ -18,16 +18,7 @@ from ssdlm.reproduce.experiment import Definition, Experiment, Result, Results
 from ssdlm.reproduce.page import Page
 from ssdlm.reproduce.plot import EVEN, FROM_ZERO, LINEAR, Plot, curves
 from ssdlm.reproduce.setting import Diffusion, Options, Setting
-from ssdlm.reproduce.table import (
-    COSTS,
-    Column,
-    Row,
-    average,
-    average_interval,
-    columns,
-    row_of,
-    table,
-)
+from ssdlm.reproduce.table import COSTS, Row, average, average_interval, columns, row_of, table
 from ssdlm.reproduce.table1 import COMPARED, DIFFUSION, PAPER_SAMPLER
 
 PROMPTS = "pplm"
@@ -36,14 +27,9 @@ PLOTTED = ("control_external", "control_internal", "ppl_macro")
 TEXT_METRICS = ("ppl_macro", "dist-1", "dist-2", "dist-3")
 CLASSIFIERS = {"control_external": "control_judges", "control_internal": "control_guides"}
 """Accuracies, and the option of `evaluate` that names their classifiers."""
-PAIR_COLUMNS = (
-    *columns(CLASSIFIERS, digits=1),
-    Column("second", "second (Int.)", 1, 100.0),
-    Column("second_counted", "second, by its verbs", 1, 100.0),
-    *columns(["ppl_macro"], digits=1),
-    *columns(["ppl_ratio"]),
-    *columns(["dist-2"], digits=1),
-)
+PAIR_METRICS = (
+    *CLASSIFIERS, "control_second", "control_second_verbs", "ppl_macro", "ppl_ratio", "dist-2"
+)  # fmt: skip
 VERBS = {
     "past": {"was", "were", "had", "did", "wasn't", "weren't", "hadn't", "didn't"},
     "present": {"is", "are", "am", "has", "does", "isn't", "aren't", "hasn't", "doesn't", "i'm"},
@@ -177,15 +163,9 @@ def setting_of(
 def page(experiment: Experiment, results: Results) -> Page:
     """Return the page: for each length the paper's rows, then ours; pairs; and the pictures."""
     scale = experiment.scale
-    shown = [
-        *columns([*CLASSIFIERS, *TEXT_METRICS], digits=1),
-        *columns(["ppl_ratio"]),
-        *(
-            Column(f"control_external:{label}", f"C-Ext. {label}", 1, 100.0)
-            for label in scale.labels
-        ),
-        COSTS[-1],
-    ]
+    by_label = [f"control_external:{label}" for label in scale.labels]
+    shown = columns([*CLASSIFIERS, *TEXT_METRICS, "ppl_ratio", *by_label], digits=1)
+    shown.append(COSTS[-1])
     parts, values, plots = [introduction(experiment, results)], {}, {}
     for length in scale.control_lengths:
         rows = rows_of(experiment, results, samplers(experiment, length), targets)
@@ -196,7 +176,7 @@ def page(experiment: Experiment, results: Results) -> Page:
             plots[f"lambda-{length}"] = plot_of(rows)
     if both := rows_of(experiment, results, pair_samplers(experiment), pairs):
         values["pairs"] = [row.json() for row in both]
-        parts += ["## Two controls at once", table(PAIR_COLUMNS, both)]
+        parts += ["## Two controls at once", table(columns(PAIR_METRICS, digits=1), both)]
     notes = results.notes(experiment, COMPARED)
     if not scale.control_judges:
         notes.append("no outside judge was given; name one with --set control_judges=FOLDER")
@@ -251,18 +231,18 @@ def rows_of(
 
 def row_over_targets(experiment: Experiment, label: str, some: Sequence[Result]) -> Row:
     """Return the figures of one lambda, means over its targets, and each label's accuracy."""
-    scale, second = experiment.scale, experiment.scale.second[0].partition("=")[0]
-    row = row_of(label, some, TEXT_METRICS)
-    values, intervals = dict(row.values), dict(row.intervals)
-    values["second_counted"] = share_by_verbs(some)
+    scale, row = experiment.scale, row_of(label, some, TEXT_METRICS)
+    seconds = tuple(f"{one.partition('=')[0]}=" for one in scale.second)
     accuracies = {
         "control_external": answers(some, "control_external"),
-        "control_internal": answers(some, "control_internal", begins=f"{scale.guide}="),
-        "second": answers(some, "control_internal", begins=f"{second}="),
+        "control_internal": answers(some, "control_internal", begins=(f"{scale.guide}=",)),
+        "control_second": answers(some, "control_internal", begins=seconds),
     }
-    for label in scale.labels:
-        name = f"control_external:{label}"
-        accuracies[name] = answers(some, "control_external", ends=f"={label}")
+    for name in scale.labels:
+        found = answers(some, "control_external", ends=f"={name}")
+        accuracies[f"control_external:{name}"] = found
+    values, intervals = dict(row.values), dict(row.intervals)
+    values["control_second_verbs"] = share_by_verbs(some)
     for name, found in accuracies.items():
         values[name] = average(result.value(metric) for result, metric in found)
         if interval := average_interval([result.interval(metric) for result, metric in found]):
@@ -271,7 +251,7 @@ def row_over_targets(experiment: Experiment, label: str, some: Sequence[Result])
 
 
 def answers(
-    some: Sequence[Result], metric: str, *, begins: str = "", ends: str = ""
+    some: Sequence[Result], metric: str, *, begins: tuple[str, ...] = ("",), ends: str = ""
 ) -> list[tuple[Result, str]]:
     """Return results, and under which names they have accuracies of some CLASSIFIER=LABEL."""
     found = []
