@@ -30,6 +30,19 @@ if find_spec("jaxtyping") and find_spec("beartype"):
     install_import_hook("ssdlm", "beartype.beartype")
 
 
+# Asked once, before the GPU is hidden: what is started by a test, and a test itself unless it is
+# marked `gpu`, runs on the CPU, where rows and runs agree to the last bit.
+HAS_GPU = torch.cuda.is_available()
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+@pytest.fixture(autouse=True)
+def only_tests_of_the_gpu_see_one(request, monkeypatch) -> None:
+    """Let the default device be the CPU, also on a machine with a GPU."""
+    if HAS_GPU and not request.node.get_closest_marker("gpu"):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
 @pytest.fixture(autouse=True)
 def same_numbers_in_every_run() -> None:
     """Seed torch, so that a test draws the same whatever ran before it in its worker."""
@@ -38,5 +51,5 @@ def same_numbers_in_every_run() -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests marked `gpu` where there is no CUDA device."""
-    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+    if item.get_closest_marker("gpu") and not HAS_GPU:
         pytest.skip("needs a CUDA device")

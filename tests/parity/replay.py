@@ -54,7 +54,7 @@ def replay(folder: Path) -> dict[str, float | int]:
     """Return how far the library is from a trace, in logits and in tokens."""
     meta = json.loads((folder / "meta.json").read_text())
     trace = {key: torch.from_numpy(value) for key, value in np.load(folder / "trace.npz").items()}
-    denoiser = SSDLM.from_pretrained(folder).denoiser
+    denoiser = SSDLM.from_pretrained(folder, device="cpu").denoiser
     K, top_p, lam = float(meta["K"]), float(meta["top_p"]), float(meta["control_lambda"])
     denoiser.K = K  # the released layout does not say; the library takes the paper's 5
     if lam > 0:
