@@ -1,4 +1,4 @@
-"""What is said while long work is done."""
+"""What is shown while long work is done."""
 
 import sys
 
@@ -7,7 +7,7 @@ import pytest
 from ssdlm import progress
 
 
-def test_nothing_is_said_unless_asked(capsys):
+def test_nothing_is_shown_unless_asked(capsys):
     with progress.bar("read", 100, is_shown=False) as show:
         show(50, "half")
     captured = capsys.readouterr()
@@ -27,7 +27,7 @@ def test_away_from_a_terminal_there_is_a_line_now_and_then_and_one_at_the_end(ca
     assert capsys.readouterr().err == "read 7  no end known\n"
 
 
-def test_no_time_is_foretold_before_anything_is_done(capsys, monkeypatch):
+def test_no_time_left_is_shown_before_anything_is_done(capsys, monkeypatch):
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
     with progress.bar("read", 20, done=5) as show:
         show(5, "first file")
@@ -37,7 +37,7 @@ def test_no_time_is_foretold_before_anything_is_done(capsys, monkeypatch):
     assert second.endswith("second file  0 s left")
 
 
-def test_an_end_that_moves_is_the_one_that_is_told(capsys, monkeypatch):
+def test_a_total_that_changes_is_the_one_that_is_shown(capsys, monkeypatch):
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
     with progress.bar("step", 20_000) as show:
         show(1, "begun", 20_000)

@@ -152,7 +152,7 @@ def test_the_tokenizers_library_opens_a_nested_vocabulary(gpt2, tmp_path):
 
 
 def test_a_nested_size_out_of_range_is_refused_with_the_limit(gpt2):
-    with pytest.raises(ValueError, match="size=257 is too small: 258"):
+    with pytest.raises(ValueError, match=r"size=257 is too small .* use 258"):
         nested(gpt2, 257)
     with pytest.raises(ValueError, match=f"size=9999 .* use at most {gpt2.V}"):
         nested(gpt2, 9999)
@@ -170,9 +170,9 @@ def test_what_is_no_tokenizer_is_refused_by_name(tmp_path):
         load_tokenizer(tmp_path / "empty")
     with pytest.raises(ValueError, match=r"tokenizer\.json is not a tokenizer"):
         load_tokenizer(tmp_path)
-    with pytest.raises(ValueError, match="missing does not exist"):
+    with pytest.raises(ValueError, match="missing is not there"):
         load_tokenizer(tmp_path / "missing")
-    with pytest.raises(ValueError, match="no-such-name is neither a folder here nor"):
+    with pytest.raises(ValueError, match="no-such-name is no folder here and the Hub did not"):
         load_tokenizer("no-such-name")
 
 
@@ -184,7 +184,7 @@ def test_a_vocabulary_that_does_not_fit_its_merges_is_refused(tmp_path):
 
 
 def test_a_tokenizer_without_end_of_text_is_refused():
-    with pytest.raises(ValueError, match="no end-of-text token: add one of"):
+    with pytest.raises(ValueError, match="no end-of-text token; add one of"):
         Tokenizer(tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
 
 

@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 
 Show = Callable[..., None]
-"""Takes how much is done, a few words to stand beside it, and the end where it has moved."""
+"""Takes how much is done, a few words of detail, and the new total where it has changed."""
 
 SECONDS_BETWEEN_LINES = 10.0
 
 
-def ignore(done: int, said: str = "", end: int = 0) -> None:
+def ignore(done: int, detail: str = "", total: int = 0) -> None:
     """Show nothing."""
 
 
 @contextmanager
 def bar(what: str, total: int, *, done: int = 0, is_shown: bool = True) -> Iterator[Show]:
-    """Give a function that shows progress towards `total`; 0 stands for an unknown end."""
+    """Give a function that shows progress towards `total`, 0 where the end is unknown."""
     if not is_shown:
         yield ignore
     elif sys.stderr.isatty() and find_spec("rich") is not None:
@@ -30,41 +30,47 @@ def bar(what: str, total: int, *, done: int = 0, is_shown: bool = True) -> Itera
         yield plain_lines(what, total, done)
 
 
-def plain_lines(what: str, total: int, begun: int) -> Show:
+def plain_lines(what: str, total: int, first: int) -> Show:
     """Return a function that prints a line when some seconds have passed, and one at the end."""
-    start = spoke = time.monotonic()
+    start = last_line = time.monotonic()
+    end = total
 
-    def show(done: int, said: str = "", end: int = 0) -> None:
-        nonlocal spoke, total
-        total = end or total
+    def show(done: int, detail: str = "", total: int = 0) -> None:
+        nonlocal last_line, end
+        end = total or end
         now = time.monotonic()
-        if now - spoke < SECONDS_BETWEEN_LINES and done != total:
+        if now - last_line < SECONDS_BETWEEN_LINES and done != end:
             return
-        spoke = now
-        line = f"{what} {done:,}" + (f"/{total:,}" if total else "") + f"  {said}"
-        if total and done > begun:
-            line += f"  {(now - start) / (done - begun) * (total - done):.0f} s left"
+        last_line = now
+        line = f"{what} {done:,}" + (f"/{end:,}" if end else "") + f"  {detail}"
+        if end and done > first:
+            line += f"  {(now - start) / (done - first) * (end - done):.0f} s left"
         print(line, file=sys.stderr, flush=True)
 
     return show
 
 
 @contextmanager
-def rich_bar(what: str, total: int, begun: int) -> Iterator[Show]:
+def rich_bar(what: str, total: int, first: int) -> Iterator[Show]:
     """Give a function that moves a bar of `rich`."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-    from rich.progress import TimeRemainingColumn as TimeLeft
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (
         TextColumn(what),
         BarColumn(),
         TaskProgressColumn(),
-        TextColumn("{task.fields[said]}"),
-        TimeLeft(),
+        TextColumn("{task.fields[detail]}"),
+        TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(what, total=total or None, completed=begun, said="")
-        yield lambda done, said="", end=0: progress.update(
-            task, completed=done, said=said, total=end or None
+        task = progress.add_task(what, total=total or None, completed=first, detail="")
+        yield lambda done, detail="", total=0: progress.update(
+            task, completed=done, detail=detail, total=total or None
         )

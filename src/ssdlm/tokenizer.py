@@ -1,7 +1,7 @@
 """Text <-> token ids: the one place where strings become ids.  text -> [tokenizer] -> data, api
 
 Any fast tokenizer will do, from a folder or from the Hub. `nested` makes a small vocabulary out of
-a large one, so that what was trained on the large one can still read the tokens of the small one.
+a large one, so that a model of the large one can still read the tokens of the small one.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from ssdlm.storage.builtin import builtin_folder, is_builtin
+from ssdlm.storage.files import write_text
 
 END_OF_TEXT_NAMES = ("<|endoftext|>", "</s>", "[SEP]", "<|end_of_text|>", "<eos>")
-"""What tokenizers call the token that ends a document, the first one found wins."""
+"""What tokenizers call the token that ends a document; the first one found counts."""
 ROBERTA_SPECIAL_NAMES = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 FILE_NAME = "tokenizer.json"
 
@@ -38,28 +39,29 @@ class Tokenizer:
         # Many tokenizers of the Hub come set to cut at a model's length.
         backend.no_truncation()
         backend.no_padding()
-        self._backend = backend
-        self._plain = copy.deepcopy(backend)
-        self._plain.encode_special_tokens = True
+        self.backend = backend
+        self.plain_backend = copy.deepcopy(backend)
+        """The same, but it reads the names of special tokens as text."""
+        self.plain_backend.encode_special_tokens = True
         self.V: int = max(backend.get_vocab(with_added_tokens=True).values()) + 1
         """Ids are 0 .. V - 1."""
-        self.end_of_text: int = _end_of_text(backend)
+        self.end_of_text: int = find_end_of_text(backend)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text; the name of a special token in it becomes that token."""
-        return self._backend.encode(text, add_special_tokens=False).ids
+        """Return the ids of a text; the name of a special token in it becomes that token."""
+        return self.backend.encode(text, add_special_tokens=False).ids
 
     def encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, names of special tokens being text like any other."""
-        encodings = self._plain.encode_batch_fast(list(texts), add_special_tokens=False)
+        """Return the ids of each text, names of special tokens being text like any other."""
+        encodings = self.plain_backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Iterable[SupportsInt], skip_special_tokens: bool = False) -> str:
-        """The text of the ids, spaces exactly as the tokens hold them."""
-        return self._backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
+        """Return the text of the ids, spaces exactly as the tokens have them."""
+        return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
 
     def decode_after(self, context: Sequence[int], ids: Sequence[int]) -> str:
-        """What the ids add to the text of a context: where spaces stand between tokens, that too.
+        """Return what the ids add to the text of a context, a space between the two included.
 
         A context may end inside a character; then the ids are read on their own.
         """
@@ -67,23 +69,23 @@ class Tokenizer:
         return whole.removeprefix(before) if whole.startswith(before) else self.decode(ids)
 
     def token_strings(self) -> list[str]:
-        """Every token as the vocabulary spells it (byte-level where it is), in the order of ids."""
+        """Return every token as the vocabulary spells it, by id."""
         strings = [""] * self.V
-        for string, i in self._backend.get_vocab(with_added_tokens=True).items():
+        for string, i in self.backend.get_vocab(with_added_tokens=True).items():
             strings[i] = string
         return strings
 
     def token_bytes(self) -> list[bytes]:
-        """What each token adds to a text, in bytes; a character may take several tokens."""
+        """Return what each token adds to a text, in bytes; a character may take several tokens."""
         strings, decoder = self.token_strings(), json.dumps(json.loads(self.to_json())["decoder"])
         if "ByteLevel" in decoder:
-            codes = dict(zip(_byte_symbols(), _byte_order(), strict=True))
+            codes = {symbol: byte for byte, symbol in byte_symbols().items()}
             is_bytes = [all(symbol in codes for symbol in string) for string in strings]
             return [
                 bytes(codes[symbol] for symbol in string) if plain else string.encode()
                 for string, plain in zip(strings, is_bytes, strict=True)
             ]
-        # What a decoder does at the start of a text is told apart by a token before.
+        # Decoders treat the start of a text in their own way, so each token follows a word.
         first = next((i for i in range(self.V) if re.fullmatch("[A-Za-z]+", self.decode([i]))), 0)
         head = self.decode([first])
         spellings = [self.decode([first, i]).removeprefix(head).encode() for i in range(self.V)]
@@ -94,61 +96,60 @@ class Tokenizer:
         return spellings
 
     def special_ids(self) -> list[int]:
-        """The ids of the special tokens, ascending."""
-        return sorted(_special(self._backend).values())
+        """Return the ids of the special tokens, ascending."""
+        return sorted(special_tokens(self.backend).values())
 
     def to_json(self) -> str:
-        """The whole tokenizer, as `tokenizer.json` holds it."""
-        return self._backend.to_str(pretty=True)
+        """Return the whole tokenizer, as `tokenizer.json` has it."""
+        return self.backend.to_str(pretty=True)
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the `tokenizer.json` that `save` writes."""
+        """Return the SHA-256 of the `tokenizer.json` that `save` writes."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write `tokenizer.json`, and the few lines that make `transformers` open the folder."""
         os.makedirs(folder, exist_ok=True)
-        name = self.token_strings()[self.end_of_text]
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "eos_token": name,
+            "eos_token": self.token_strings()[self.end_of_text],
             "clean_up_tokenization_spaces": False,
         }
-        _write(Path(folder, "tokenizer_config.json"), json.dumps(settings, indent=1) + "\n")
-        _write(Path(folder, FILE_NAME), self.to_json())
+        write_text(Path(folder, "tokenizer_config.json"), json.dumps(settings, indent=1) + "\n")
+        write_text(Path(folder, FILE_NAME), self.to_json())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _from_json, (self.to_json(),)
+        return tokenizer_from_json, (self.to_json(),)
 
 
 def load_tokenizer(name_or_path: str | os.PathLike[str]) -> Tokenizer:
-    """The tokenizer of `builtin:NAME`, a folder, a `tokenizer.json`, or a model of the Hub."""
+    """Return the tokenizer of `builtin:NAME`, a folder, a `tokenizer.json`, or a Hub id."""
     if is_builtin(name_or_path):
-        return Tokenizer(_from_folder(builtin_folder(str(name_or_path))))
+        return Tokenizer(load_folder(builtin_folder(str(name_or_path))))
     path = Path(name_or_path).expanduser()
     if path.is_dir():
-        return Tokenizer(_from_folder(path))
+        return Tokenizer(load_folder(path))
     if path.is_file():
-        return Tokenizer(_from_file(path))
+        return Tokenizer(load_file(path))
     name = os.fspath(name_or_path)
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", name):
-        raise ValueError(f"tokenizer {name} does not exist: give a folder, builtin:mini or Hub id")
-    return Tokenizer(_from_hub(name))
+        raise ValueError(f"tokenizer {name} is not there; give a folder, builtin:mini or a Hub id")
+    return Tokenizer(load_from_hub(name))
 
 
 def nested(source: str | os.PathLike[str] | Tokenizer, size: int) -> Tokenizer:
-    """The byte-level BPE of the source's first merges: `size` tokens, end-of-text the last.
+    """Return the byte-level BPE of a source's first merges: `size` tokens, end-of-text the last.
 
     Ids are the 256 bytes in GPT-2's order, then the merges in theirs, so that they are GPT-2's own
     ids below the last; GPT-2 and RoBERTa share their merges and give the same tokenizer.
     """
     tokenizer = source if isinstance(source, Tokenizer) else load_tokenizer(source)
-    merges = _byte_level_merges(tokenizer, source)
-    vocab = {symbol: i for i, symbol in enumerate(_byte_symbols())}
+    merges = byte_level_merges(tokenizer, source)
+    vocab = {symbol: i for i, symbol in enumerate(byte_symbols().values())}
     smallest = len(vocab) + 2
     if size < smallest:
-        raise ValueError(f"size={size} is too small: {smallest} holds the bytes and one merge")
+        raise ValueError(f"size={size} is too small for the bytes and one merge; use {smallest}")
     used = []
     for left, right in merges:
         if len(vocab) == size - 1:
@@ -156,49 +157,55 @@ def nested(source: str | os.PathLike[str] | Tokenizer, size: int) -> Tokenizer:
         used.append((left, right))
         vocab.setdefault(left + right, len(vocab))
     if len(vocab) < size - 1:
-        raise ValueError(f"size={size} is more than the source has: use at most {len(vocab) + 1}")
+        raise ValueError(f"size={size} is more than the source has; use at most {len(vocab) + 1}")
     vocab[END_OF_TEXT_NAMES[0]] = size - 1
-    return Tokenizer(_byte_level(vocab, used, [END_OF_TEXT_NAMES[0]]))
+    return Tokenizer(byte_level_bpe(vocab, used, [END_OF_TEXT_NAMES[0]]))
 
 
-def _from_json(text: str) -> Tokenizer:
+def tokenizer_from_json(text: str) -> Tokenizer:
+    """Return the tokenizer that `to_json` wrote; pickles call it."""
     return Tokenizer(tokenizers.Tokenizer.from_str(text))
 
 
-def _from_folder(folder: Path) -> tokenizers.Tokenizer:
+def load_folder(folder: Path) -> tokenizers.Tokenizer:
+    """Return the tokenizer in a folder, as the library or as GPT-2 lays it out."""
     if (folder / FILE_NAME).is_file():
-        return _from_file(folder / FILE_NAME)
+        return load_file(folder / FILE_NAME)
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-        return _from_vocab_and_merges(folder)
-    raise ValueError(f"{folder} has neither tokenizer.json nor vocab.json with merges.txt")
+        return load_vocab_and_merges(folder)
+    raise ValueError(
+        f"{folder} has neither tokenizer.json nor vocab.json with merges.txt; "
+        "give the folder of a tokenizer"
+    )
 
 
-def _from_file(path: Path) -> tokenizers.Tokenizer:
+def load_file(path: Path) -> tokenizers.Tokenizer:
+    """Return the tokenizer in a `tokenizer.json`."""
     try:
         return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
         raise ValueError(
-            f"{path} is not a tokenizer of the `tokenizers` library: {error}"
+            f"{path} is not a tokenizer of the `tokenizers` library ({error}); get it anew"
         ) from error
 
 
-def _from_vocab_and_merges(folder: Path) -> tokenizers.Tokenizer:
-    """GPT-2's or RoBERTa's layout; which one shows in the names of the special tokens."""
+def load_vocab_and_merges(folder: Path) -> tokenizers.Tokenizer:
+    """Return GPT-2's or RoBERTa's tokenizer; the names of special tokens tell which it is."""
     try:
         vocab, merges = models.BPE.read_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
         # RoBERTa's vocabulary keeps GPT-2's end-of-text as an ordinary, never trained, entry.
         special = [name for name in ROBERTA_SPECIAL_NAMES if name in vocab]
         if "</s>" not in special:
             special = [name for name in END_OF_TEXT_NAMES[:1] if name in vocab]
-        return _byte_level(vocab, merges, special)
+        return byte_level_bpe(vocab, merges, special)
     except Exception as error:  # the library raises bare Exception
-        raise ValueError(f"{folder}: vocab.json and merges.txt do not fit: {error}") from error
+        raise ValueError(f"{folder}: vocab.json and merges.txt do not fit ({error})") from error
 
 
-def _byte_level(
+def byte_level_bpe(
     vocab: dict[str, int], merges: list[tuple[str, str]], special: list[str]
 ) -> tokenizers.Tokenizer:
-    """A byte-level BPE as GPT-2 has it, with special tokens that stand in the vocabulary."""
+    """Return a byte-level BPE as GPT-2 has it; special tokens are in the vocabulary."""
     backend = tokenizers.Tokenizer(models.BPE(vocab, merges))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -207,72 +214,60 @@ def _byte_level(
     return backend
 
 
-def _from_hub(name: str) -> tokenizers.Tokenizer:
-    """Fetch (or find in the cache) a model's tokenizer; `transformers` converts the old kinds."""
+def load_from_hub(name: str) -> tokenizers.Tokenizer:
+    """Return the tokenizer of a Hub id; `transformers` converts the old kinds."""
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
         raise ValueError(
-            f"tokenizer {name} is no folder here, and the Hub needs `pip install transformers`"
+            f"tokenizer {name} is no folder here, and the Hub needs a package; "
+            "pip install transformers"
         ) from error
     try:
         patterns = [FILE_NAME, "vocab.json", "merges.txt"]
         folder = Path(snapshot_download(name, allow_patterns=patterns))
         if any((folder / pattern).is_file() for pattern in patterns):
-            return _from_folder(folder)
+            return load_folder(folder)
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(name, use_fast=True).backend_tokenizer
     except Exception as error:  # network, permission, no such repository, no fast tokenizer
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise ValueError(
-            f"tokenizer {name} is neither a folder here nor to be had from the Hub: {reason}"
+            f"tokenizer {name} is no folder here and the Hub did not give it ({reason}); "
+            "check the name, or give a folder"
         ) from error
 
 
-def _special(backend: tokenizers.Tokenizer) -> dict[str, int]:
+def special_tokens(backend: tokenizers.Tokenizer) -> dict[str, int]:
+    """Return the ids of the special tokens by name."""
     added = backend.get_added_tokens_decoder()
     return {token.content: i for i, token in added.items() if token.special}
 
 
-def _end_of_text(backend: tokenizers.Tokenizer) -> int:
-    """The id of the end-of-text token: special tokens come first, then the whole vocabulary."""
-    for names in (_special(backend), backend.get_vocab(with_added_tokens=True)):
+def find_end_of_text(backend: tokenizers.Tokenizer) -> int:
+    """Return the id of the end-of-text token, sought among special tokens, then among all."""
+    for names in (special_tokens(backend), backend.get_vocab(with_added_tokens=True)):
         for name in END_OF_TEXT_NAMES:
             if name in names:
                 return names[name]
     raise ValueError(
-        f"the tokenizer has no end-of-text token: add one of {', '.join(END_OF_TEXT_NAMES)} to it"
+        f"the tokenizer has no end-of-text token; add one of {', '.join(END_OF_TEXT_NAMES)} to it"
     )
 
 
-def _byte_level_merges(tokenizer: Tokenizer, source: object) -> list[tuple[str, str]]:
-    """The ordered merges of a byte-level BPE, whichever way its file spells them."""
+def byte_level_merges(tokenizer: Tokenizer, source: object) -> list[tuple[str, str]]:
+    """Return the ordered merges of a byte-level BPE, whichever way its file spells them."""
     state = json.loads(tokenizer.to_json())
     if state["model"]["type"] != "BPE" or "ByteLevel" not in json.dumps(state["pre_tokenizer"]):
-        raise ValueError(f"{source} is not a byte-level BPE: use GPT-2's or RoBERTa's tokenizer")
+        raise ValueError(f"{source} is not a byte-level BPE; use GPT-2's or RoBERTa's tokenizer")
     pairs = (m.split(" ") if isinstance(m, str) else m for m in state["model"]["merges"])
     return [(left, right) for left, right in pairs]
 
 
-def _byte_symbols() -> list[str]:
-    """The character that stands for each byte, in GPT-2's order: the visible bytes come first."""
-    visible = _visible_bytes()
-    num_hidden = 256 - len(visible)
-    return [chr(code) for code in [*visible, *range(256, 256 + num_hidden)]]
-
-
-def _byte_order() -> list[int]:
-    """The bytes in GPT-2's order."""
-    visible = _visible_bytes()
-    return [*visible, *(code for code in range(256) if code not in visible)]
-
-
-def _visible_bytes() -> list[int]:
-    return [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+def byte_symbols() -> dict[int, str]:
+    """Return the character that stands for each byte, in GPT-2's order: visible bytes first."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    symbols = {byte: chr(byte) for byte in visible}
+    return symbols | {byte: chr(256 + number) for number, byte in enumerate(hidden)}
