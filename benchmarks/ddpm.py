@@ -21,7 +21,8 @@ from ssdlm.diffusion import schedule
 from ssdlm.diffusion.grid import Uniform
 from ssdlm.diffusion.noise import RowNoise, mix
 from ssdlm.diffusion.projection import Projection, greedy, mean, sampling
-from ssdlm.diffusion.sampler import Ddpm, Renoise, StepRule, Strategy, denoise_block
+from ssdlm.diffusion.sampler import Strategy, denoise_block
+from ssdlm.diffusion.steps import Ddpm, Renoise, StepRule
 
 WORDS = {
     "det": "the a one this every some",

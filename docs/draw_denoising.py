@@ -49,7 +49,7 @@ def frames(
     for draft in model.stream(prompt, seed=seed):
         if draft.t % every and not draft.step.is_last:
             continue
-        tokens, at = draft.step.tokens[0].tolist(), draft.step.at
+        tokens, at = draft.step.tokens[0].tolist(), draft.step.window
         noise = "".join(as_noise(words[token]) for token in tokens[at.stop :])
         parts = (
             Piece(prompt, PROMPT),

@@ -18,7 +18,7 @@ def main(name: str, *, every: int, **options: int) -> None:
             continue
         # A step carries the block's tokens and noisy state, and what the network said of the
         # positions that it was about: left of them all is decided, right of them all is noise.
-        at, trust = draft.step.at, draft.step.logits.softmax(-1).amax(-1).mean()
+        at, trust = draft.step.window, draft.step.logits.softmax(-1).amax(-1).mean()
         where = f"block {draft.block} t={draft.t:4d} at {at.start:2d} to {at.stop - 1:2d}"
         print(f"{where} trust {trust:.2f} {draft.text!r}")
 

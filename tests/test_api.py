@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ssdlm import SSDLM, DecodeConfig, classifier_guide
-from ssdlm.diffusion.projection import Trim, nucleus
+from ssdlm.diffusion.projection import Truncation, nucleus
 from ssdlm.engine.strategy import strategy_for, strategy_of
 from tests import tiny
 
@@ -168,7 +168,7 @@ def test_every_strategy_writes(model, projection, rule):
     assert len(text.tokens) == 7
 
 
-class Untempered(Trim):
+class Untempered(Truncation):
     """A nucleus of the network's share, which has no temperature."""
 
     def __call__(self, logits, w_t, progress):
@@ -188,7 +188,7 @@ def test_a_temperature_of_one_leaves_texts_as_they_were(block, cut_from, monkeyp
         if cut_from == "logits":
             return strategy_for(decoding, K=denoiser.K)
         whole = strategy_for(replace(decoding, top_p=1.0), K=denoiser.K)
-        return replace(whole, trim=Untempered(denoiser.evidence, 0.7))
+        return replace(whole, truncate=Untempered(denoiser.evidence, 0.7))
 
     monkeypatch.setattr("ssdlm.api.strategy_of", strategy_without)
     assert block.generate(["the river"], **options) == plain == told != cool
@@ -199,8 +199,8 @@ def test_a_temperature_leaves_the_nucleus_where_it_was(block):
     for name, expected in kinds.items():
         settings = DecodeConfig(nucleus=name, top_p=0.7, temperature=0.5)
         strategy = strategy_of(settings, block.denoiser)
-        trim = strategy.trim
-        assert (strategy.project.top_p, trim.top_p, trim.temperature) == expected
+        truncate = strategy.truncate
+        assert (strategy.project.top_p, truncate.top_p, truncate.temperature) == expected
 
 
 def test_a_low_temperature_makes_texts_alike(block):

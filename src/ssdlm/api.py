@@ -16,6 +16,7 @@ from ssdlm.constraints.words import ConstraintCompiler, text_constraints
 from ssdlm.denoiser import Denoiser, DenoiserModule
 from ssdlm.diffusion import likelihood
 from ssdlm.diffusion.noise import RowNoise
+from ssdlm.diffusion.projection import untruncated
 from ssdlm.diffusion.sampler import Step, generate
 from ssdlm.engine.requests import Draft, Generation, Row, batches
 from ssdlm.engine.strategy import decode_config, strategy_of
@@ -177,9 +178,9 @@ class SSDLM:
         rows = self.rows(prompts, seed=seed, num_samples=num_samples * best_of)
         asked = {name: options.pop(name) for name in CONSTRAINTS if name in options}
         decoding = decode_config(self.decoding, **options)
-        trim = strategy_of(decoding, self.denoiser).trim
+        strategy = strategy_of(decoding, self.denoiser)
         if any(asked.values()):
-            if trim is not None and decoding.returns == "logits":
+            if strategy.truncate is not untruncated and decoding.returns == "logits":
                 drawn = "returns=w_0, or " if decoding.projection != "mean" else ""
                 raise ValueError(
                     f"{', '.join(asked)}: with nucleus=network or a temperature, words are certain "
@@ -327,10 +328,10 @@ class SSDLM:
         end = self.tokenizer.end_of_text if decoding.stop_at_end and self.tokenizer else None
         strategy = strategy_of(decoding, self.denoiser)
         if decoding.never_end and not decoding.stop_at_end and self.tokenizer:
-            strategy = replace(strategy, unwanted=(self.tokenizer.end_of_text,))
+            strategy = replace(strategy, suppress=(self.tokenizer.end_of_text,))
         if placements := [row.placement for row in rows if row.placement is not None]:
-            denoiser = constrained(denoiser, placements, strategy.unwanted)
-            strategy = replace(strategy, unwanted=())  # else a legal token could be lost to one
+            denoiser = constrained(denoiser, placements, strategy.suppress)
+            strategy = replace(strategy, suppress=())  # else a legal token could be lost to one
             if decoding.returns == "w_0":
                 strategy = replace(strategy, project=denoiser.legal_projection(strategy.project))
         yield from generate(

@@ -23,9 +23,9 @@ def test_decided_words_stand_left_of_the_window_and_noise_right_of_it(model):
     for draft in model.stream("the river"):
         shown = styles(draft.step)
         assert len(shown) == 6
-        assert shown.count(DECIDED) == draft.step.at.start
-        assert shown[draft.step.at.stop :] == [NOISE] * (6 - draft.step.at.stop)
-        assert all("magenta" in style for style in shown[draft.step.at])
+        assert shown.count(DECIDED) == draft.step.window.start
+        assert shown[draft.step.window.stop :] == [NOISE] * (6 - draft.step.window.stop)
+        assert all("magenta" in style for style in shown[draft.step.window])
 
 
 def test_a_block_whose_positions_move_together_is_open_everywhere(model):
@@ -45,7 +45,7 @@ def test_noise_never_breaks_the_line(model):
     line_end = model.spellings().index("\n")
     step = replace(draft.step, tokens=torch.full_like(draft.step.tokens, line_end))
     frame = picture("", replace(draft, step=step), model.spellings())
-    assert frame.plain.count("\n") == 1 + (draft.step.at.stop - draft.step.at.start)
+    assert frame.plain.count("\n") == 1 + (draft.step.window.stop - draft.step.window.start)
 
 
 def test_watching_returns_the_last_text_and_leaves_no_frame(model, monkeypatch):

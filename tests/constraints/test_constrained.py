@@ -149,7 +149,7 @@ class CheapNoise:
     def generator(self, block, step):
         return torch.Generator().manual_seed(int(self.seeds[0]) % 2**31 + 1000 * block + step)
 
-    def normal(self, *, block, step, B, V):
+    def normal(self, *, block, step, B, V, first=0):
         return torch.randn(len(self.seeds), B, V, generator=self.generator(block, step))
 
     def uniform(self, *, block, step, B):

@@ -5,7 +5,7 @@ import torch
 
 from ssdlm.config import CHOICES
 from ssdlm.diffusion.projection import (
-    Trim,
+    Truncation,
     greedy,
     mean,
     multi_hot,
@@ -120,9 +120,9 @@ def fading(w_t, progress):
 def test_a_temperature_divides_what_the_network_adds_and_leaves_the_evidence():
     share, w_t, progress = quarters(0), quarters(1), torch.tensor(0.5)
     logits = share + 0.5 * w_t
-    assert torch.equal(Trim(fading, 1.0, 0.5)(logits, w_t, progress), 2 * share + 0.5 * w_t)
-    assert torch.equal(Trim(fading, 1.0, 4.0)(logits, w_t, progress), share / 4 + 0.5 * w_t)
-    assert torch.equal(Trim(fading, 1.0)(logits, w_t, progress), logits)
+    assert torch.equal(Truncation(fading, 1.0, 0.5)(logits, w_t, progress), 2 * share + 0.5 * w_t)
+    assert torch.equal(Truncation(fading, 1.0, 4.0)(logits, w_t, progress), share / 4 + 0.5 * w_t)
+    assert torch.equal(Truncation(fading, 1.0)(logits, w_t, progress), logits)
 
 
 def test_a_temperature_of_one_leaves_a_trim_as_it_was_to_the_last_bit():
@@ -130,15 +130,15 @@ def test_a_temperature_of_one_leaves_a_trim_as_it_was_to_the_last_bit():
     progress = torch.tensor(0.3)
     outside = ~nucleus(logits - fading(w_t, progress), 0.6)
     expected = logits.masked_fill(outside, -torch.inf)
-    for trim in (Trim(fading, 0.6), Trim(fading, 0.6, 1.0)):
-        assert torch.equal(trim(logits, w_t, progress), expected)
+    for truncate in (Truncation(fading, 0.6), Truncation(fading, 0.6, 1.0)):
+        assert torch.equal(truncate(logits, w_t, progress), expected)
 
 
 def test_a_nucleus_is_cut_from_the_sharpened_share():
     share = torch.tensor([[[0.5, 0.3, 0.15, 0.05]]]).log()
     w_t = torch.tensor([[[0.0, 9.0, 0.0, 9.0]]])  # squared, the first alone has 0.68
     for temperature, size in ((1.0, 2), (0.5, 1), (4.0, 3)):
-        trimmed = Trim(fading, 0.6, temperature)(share + w_t, w_t, torch.zeros(()))
+        trimmed = Truncation(fading, 0.6, temperature)(share + w_t, w_t, torch.zeros(()))
         assert trimmed.isfinite().flatten().tolist() == [i < size for i in range(4)], temperature
 
 

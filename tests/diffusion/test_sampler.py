@@ -7,13 +7,13 @@ import torch
 from tests import tiny
 from tests.closeness import NETWORK, assert_close
 
-from ssdlm.denoiser import Denoiser
+from ssdlm.denoiser import Denoiser, remember
 from ssdlm.diffusion import schedule, simplex
-from ssdlm.diffusion.grid import Staggered, Uniform, at
+from ssdlm.diffusion.grid import Grid, Staggered, Uniform
 from ssdlm.diffusion.noise import RowNoise
-from ssdlm.diffusion.noising import add_noise
-from ssdlm.diffusion.projection import Trim, greedy, mean, multi_hot, nucleus, sampling
-from ssdlm.diffusion.sampler import Ddpm, Renoise, Strategy, denoise_block, generate, remember
+from ssdlm.diffusion.projection import Truncation, greedy, mean, multi_hot, nucleus, sampling
+from ssdlm.diffusion.sampler import Strategy, denoise_block, generate
+from ssdlm.diffusion.steps import Ddpm, Renoise
 from ssdlm.diffusion.stopping import stable
 from ssdlm.guidance.gradient import guided
 
@@ -62,11 +62,11 @@ def last(steps):
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 @pytest.mark.parametrize("project", PROJECTIONS, ids=repr)
-@pytest.mark.parametrize("plan", [Uniform(7), Staggered(9, 3.0), Staggered(5, 0.5)], ids=repr)
+@pytest.mark.parametrize("grid", [Uniform(7), Staggered(9, 3.0), Staggered(5, 0.5)], ids=repr)
 @pytest.mark.parametrize("returns", ["logits", "w_0"])
-def test_an_oracle_decodes_to_its_target_exactly(project, rule, plan, returns):
+def test_an_oracle_decodes_to_its_target_exactly(project, rule, grid, returns):
     target = torch.randint(V, (3, 17), generator=torch.Generator().manual_seed(0))
-    strategy = Strategy(plan, project, rule, returns=returns)
+    strategy = Strategy(grid, project, rule, returns=returns)
     steps = list(
         generate(Oracle(target), target[:, :4], strategy, blocks=[5, 5, 3], noise=noise_for(3))
     )
@@ -91,60 +91,12 @@ def test_a_block_takes_t_calls_from_t_to_zero():
     assert [step.is_last for step in steps] == [False] * 8 + [True]
 
 
-def test_the_papers_step_is_eq_18():
-    grid, z = Uniform(10)(4), torch.randn(2, 4, V)
-    w_t, ids = torch.randn(2, 4, V), torch.randint(V, (2, 4))
-    w_hat = simplex.to_logits(ids, V=V, K=K)
-    for t in (10, 5, 1):
-        expected = add_noise(w_hat, schedule.alpha_bar(10)[t - 1], K=K, z=z)
-        assert_close(Renoise(0.0)(w_t, w_hat, grid=grid, t=t, K=K, z=z), expected)
-
-
-@pytest.mark.parametrize("rho", [0.0, 0.3, 1.0, "adaptive"])
-def test_every_rho_lands_on_the_forward_process_of_the_next_level(rho):
-    """Whatever is kept, w' given the truth has the mean and variance of Eq. 7."""
-    generator = torch.Generator().manual_seed(0)
-    grid, N = Uniform(10)(1), 60_000
-    w_0 = simplex.to_logits(torch.zeros(N, 1, dtype=torch.long), V=2, K=K)
-    for t in (9, 5, 2):
-        w_t = add_noise(w_0, grid.alpha_bar[t], K=K, z=torch.randn(N, 1, 2, generator=generator))
-        z = torch.randn(N, 1, 2, generator=generator)
-        w_next = Renoise(rho)(w_t, w_0, grid=grid, t=t, K=K, z=z)
-        a = grid.alpha_bar[t - 1].item()
-        assert w_next[:, 0, 0].mean().item() == pytest.approx(K * a**0.5, abs=0.08)
-        assert w_next[:, 0, 1].var().item() == pytest.approx(K**2 * (1 - a), rel=0.03, abs=1e-6)
-
-
-def test_rho_one_moves_the_evidence_as_brownian_motion_with_drift():
-    """The two-noise form of the family, written out for one step, agrees with the merged one."""
-    grid, t, rho = Uniform(10)(3), 6, 0.4
-    a, b = grid.alpha_bar[t], grid.alpha_bar[t - 1]
-    snr, snr_next = grid.snr[t], grid.snr[t - 1]
-    w_t, w_hat = torch.randn(1, 3, V), simplex.to_logits(torch.tensor([[1, 2, 3]]), V=V, K=K)
-    ell = 2 * a.sqrt() / (K * (1 - a)) * w_t
-    d = (w_hat / K + 1) / 2
-    kept = rho * ell
-    moved = kept + 4 * d * (snr_next - rho * snr) - 2 * (snr_next - rho * snr)
-    w_next = moved * K * (1 - b) / (2 * b.sqrt())
-    rule = Renoise(rho)(w_t, w_hat, grid=grid, t=t, K=K, z=torch.zeros_like(w_t))
-    assert_close(rule, w_next.float())
-
-
-def test_ddpm_infers_the_noise_it_keeps():
-    grid, ids = Uniform(10)(4), torch.tensor([[1, 2, 3, 4]])
-    w_0, z = simplex.to_logits(ids, V=V, K=K), torch.randn(1, 4, V)
-    w_t = add_noise(w_0, grid.alpha_bar[6], K=K, z=z)
-    expected = add_noise(w_0, grid.alpha_bar[5], K=K, z=z)
-    moved = Ddpm(simplified=True)(w_t, w_0, grid=grid, t=6, K=K, z=torch.zeros_like(z))
-    assert_close(moved, expected)
-
-
 def test_levels_of_their_own_equal_one_shared_level():
     denoiser, context = tiny.encoder(), torch.tensor([[3, 4, 5]])
     shared = Uniform(6)
 
     def each(B):
-        return at(shared(B).progress.unsqueeze(1).expand(-1, B))
+        return Grid.through(shared(B).progress.unsqueeze(1).expand(-1, B))
 
     for rule in (Renoise(0.0), Renoise(1.0), Ddpm()):
         texts = [
@@ -152,12 +104,12 @@ def test_levels_of_their_own_equal_one_shared_level():
                 denoise_block(
                     denoiser,
                     denoiser.prefill(context),
-                    Strategy(plan, sampling(K, 0.9), rule),
+                    Strategy(grid, sampling(K, 0.9), rule),
                     B=5,
                     noise=noise_for(1),
                 )
             ).logits
-            for plan in (shared, each)
+            for grid in (shared, each)
         ]
         assert_close(*texts, roundings=NETWORK)
 
@@ -266,9 +218,9 @@ def test_a_decided_position_stays_and_later_ones_see_its_token():
 
 
 @pytest.mark.parametrize("rule", [Renoise(0.0), Renoise(0.7), Ddpm()], ids=repr)
-@pytest.mark.parametrize("plan", [Staggered(17, 1.0), Staggered(9, 4.0), Uniform(4)], ids=repr)
+@pytest.mark.parametrize("grid", [Staggered(17, 1.0), Staggered(9, 4.0), Uniform(4)], ids=repr)
 @pytest.mark.parametrize("returns", ["logits", "w_0"])
-def test_looking_at_windows_matches_looking_at_whole_blocks(plan, rule, returns):
+def test_looking_at_windows_matches_looking_at_whole_blocks(grid, rule, returns):
     denoiser = tiny.block()
 
     class Whole(Oracle):
@@ -278,16 +230,16 @@ def test_looking_at_windows_matches_looking_at_whole_blocks(plan, rule, returns)
             return denoiser.denoise(cache, w_t, progress)
 
     whole = Whole(torch.zeros(1, dtype=torch.long))
-    strategy = Strategy(plan, sampling(K, 0.9), rule, returns=returns)
+    strategy = Strategy(grid, sampling(K, 0.9), rule, returns=returns)
     cache = denoiser.prefill(torch.tensor([[3, 4], [5, 6]]))
     steps, twins = (
         list(denoise_block(one, cache, strategy, B=6, noise=noise_for(2), block=1))
         for one in (denoiser, whole)
     )
-    assert any(step.logits.shape[1] < 6 for step in steps) == isinstance(plan, Staggered)
+    assert any(step.logits.shape[1] < 6 for step in steps) == isinstance(grid, Staggered)
     for step, twin in zip(steps, twins, strict=True):
-        assert_close(step.logits, twin.logits[:, step.at], roundings=NETWORK)
-        assert torch.equal(step.tokens[:, : step.at.stop], twin.tokens[:, : step.at.stop])
+        assert_close(step.logits, twin.logits[:, step.window], roundings=NETWORK)
+        assert torch.equal(step.tokens[:, : step.window.stop], twin.tokens[:, : step.window.stop])
     assert torch.equal(steps[-1].tokens, twins[-1].tokens)
     assert_close(steps[-1].w_t, twins[-1].w_t, roundings=NETWORK)
 
@@ -317,23 +269,6 @@ def test_a_step_leaves_the_state_of_the_step_before_as_it_was():
     assert all(torch.equal(a, b) and torch.equal(c, d) for a, b, c, d in seen)
 
 
-@pytest.mark.parametrize("t", [1, 4, 9])
-def test_each_step_rule_is_its_equation(t):
-    levels, K = Uniform(10)(3), 5.0
-    a, before = levels.alpha_bar[t].item(), levels.alpha_bar[t - 1].item()
-    w_t, w_hat, z = torch.randn(3, 2, 3, 7, generator=torch.Generator().manual_seed(t))
-    fresh = before**0.5 * w_hat + (1 - before) ** 0.5 * K * z  # Eq. 18
-    inferred = (1 - before) ** 0.5 * (w_t - a**0.5 * w_hat) / (1 - a) ** 0.5
-    factor = ((a / before) * (1 - before) / (1 - a)) ** 0.5  # Eq. 21 has it, Eq. 22 has not
-    wanted = {
-        Renoise(): fresh,
-        Ddpm(): before**0.5 * w_hat + factor * inferred,
-        Ddpm(simplified=True): before**0.5 * w_hat + inferred,
-    }
-    for rule, expected in wanted.items():
-        assert_close(rule(w_t, w_hat, grid=levels, t=t, K=K, z=z), expected)
-
-
 def evidence(w_t, progress):
     """ell of a state at one level: 2 sqrt(a) / (K (1 - a)) w_t."""
     a = schedule.cosine(progress).float()
@@ -361,7 +296,7 @@ def test_a_nucleus_of_the_network_is_what_many_steps_end_in():
     inside = nucleus(Exact.prior.log().view(1, 1, -1), 0.8).flatten()
     expected = torch.where(inside, Exact.prior, 0.0) / Exact.prior[inside].sum()
     strategy = Strategy(Uniform(12), sampling(K, 1.0), returns="w_0")
-    trimmed = shares(replace(strategy, trim=Trim(evidence, 0.8)))
+    trimmed = shares(replace(strategy, truncate=Truncation(evidence, 0.8)))
     assert trimmed[~inside].sum() == 0
     assert (trimmed - expected).abs().sum() / 2 < 0.05
     cut = shares(replace(strategy, project=sampling(K, 0.8)))
@@ -371,15 +306,15 @@ def test_a_nucleus_of_the_network_is_what_many_steps_end_in():
 def test_a_temperature_of_the_network_is_what_many_steps_end_in():
     expected = (Exact.prior.log() / 0.5).softmax(-1)
     strategy = Strategy(Uniform(12), sampling(K, 1.0), returns="w_0")
-    sharpened = shares(replace(strategy, trim=Trim(evidence, 1.0, 0.5)))
+    sharpened = shares(replace(strategy, truncate=Truncation(evidence, 1.0, 0.5)))
     assert (sharpened - expected).abs().sum() / 2 < 0.05
     assert (sharpened - Exact.prior).abs().sum() / 2 > 0.2, "as it would be without"
 
 
 def test_trimmed_windows_are_those_of_the_whole_block():
     denoiser = tiny.block()
-    trim = Trim(denoiser.evidence, 0.7)
-    strategy = Strategy(Staggered(12, 2.0), sampling(K, 1.0), trim=trim, returns="w_0")
+    truncate = Truncation(denoiser.evidence, 0.7)
+    strategy = Strategy(Staggered(12, 2.0), sampling(K, 1.0), truncate=truncate, returns="w_0")
     context = torch.arange(6).view(2, 3)
     cache = denoiser.prefill(context)
     found = [

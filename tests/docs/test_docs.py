@@ -15,7 +15,7 @@ from tests.closeness import assert_close
 
 from ssdlm.cli import parser
 from ssdlm.diffusion.grid import Uniform
-from ssdlm.diffusion.sampler import Ddpm, Renoise
+from ssdlm.diffusion.steps import Ddpm, Renoise
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "ssdlm"

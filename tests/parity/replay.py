@@ -27,7 +27,7 @@ class RecordedNoise:
 
     normals: torch.Tensor
 
-    def normal(self, *, block: int, step: int, B: int, V: int) -> torch.Tensor:
+    def normal(self, *, block: int, step: int, B: int, V: int, first: int = 0) -> torch.Tensor:
         return self.normals[block, step]
 
     def uniform(self, *, block: int, step: int, B: int) -> torch.Tensor:

@@ -54,5 +54,5 @@ def styles(step: Step) -> list[str]:
     """Return a style for each token of a block: decided, more or less sure, or still noise."""
     trusts = step.logits[0].float().softmax(-1).amax(-1).tolist()
     shades = [next(style for least, style in SHADES if trust >= least) for trust in trusts]
-    num_noise = step.tokens.shape[1] - step.at.stop
-    return [DECIDED] * step.at.start + shades + [NOISE] * num_noise
+    num_noise = step.tokens.shape[1] - step.window.stop
+    return [DECIDED] * step.window.start + shades + [NOISE] * num_noise

@@ -29,7 +29,7 @@ import torch
 
 from ssdlm.constraints.placement import FREE, Placement
 from ssdlm.denoiser import Denoiser, DenoiserWrapper, remember
-from ssdlm.diffusion.projection import Projection, shunned
+from ssdlm.diffusion.projection import Projection, suppress
 from ssdlm.diffusion.simplex import to_logits
 from ssdlm.shapes import Block, Context, Levels, Simplex, Tensor
 
@@ -129,7 +129,7 @@ class constrained(DenoiserWrapper):
             clean = to_logits(pins.clamp(min=0), V=self.V, K=self.K)
             w_t = torch.where(is_pinned.unsqueeze(-1), clean, w_t)
             progress = levels.masked_fill(is_pinned, 0.0) if self.has_levels else progress
-        return shunned(self.denoiser.denoise(cache.inner, w_t, progress), self.suppressed)
+        return suppress(self.denoiser.denoise(cache.inner, w_t, progress), self.suppressed)
 
     def legal_projection(self, project: Projection) -> Projection:
         """Return the projection with illegal tokens replaced; for texts that end as w_0.

@@ -21,6 +21,12 @@ class Grid:
     alpha_bar: Tensor
     snr: Tensor
 
+    @classmethod
+    def through(cls, progress: Tensor) -> Grid:
+        """Return the grid through these values of t/T, which rise from 0."""
+        progress = progress.double()
+        return cls(progress, schedule.cosine(progress), schedule.snr(progress))
+
     @property
     def T(self) -> int:
         return len(self.progress) - 1
@@ -29,11 +35,11 @@ class Grid:
         """Return the grid on a device."""
         return Grid(self.progress.to(device), self.alpha_bar.to(device), self.snr.to(device))
 
-    def part(self, at: slice) -> Grid:
+    def part(self, window: slice) -> Grid:
         """Return the grid of some positions; levels that all share stay as they are."""
         if self.progress.dim() == 1:
             return self
-        return Grid(self.progress[:, at], self.alpha_bar[:, at], self.snr[:, at])
+        return Grid(self.progress[:, window], self.alpha_bar[:, window], self.snr[:, window])
 
     def windows(self, B: int) -> list[slice]:
         """Return for t = 0..T what a step from t to t - 1 is about, the least run of positions.
@@ -44,18 +50,9 @@ class Grid:
             return [slice(0, B)] * (self.T + 1)
         still = torch.cat((self.progress[:1], self.progress[:-1])) == self.progress
         is_idle = still & ((self.progress == 0) | (self.progress == 1))
-        return [run_of((~idle).nonzero().flatten().tolist()) for idle in is_idle]
-
-
-def run_of(places: list[int]) -> slice:
-    """Return the least run that holds these places; where there are none, the first alone."""
-    return slice(places[0], places[-1] + 1) if places else slice(0, 1)
-
-
-def at(progress: Tensor) -> Grid:
-    """Return the grid through these points, which rise from 0."""
-    progress = progress.double()
-    return Grid(progress, schedule.cosine(progress), schedule.snr(progress))
+        moving = [(~idle).nonzero().flatten().tolist() for idle in is_idle]
+        # Where nothing moves there is still a step to show: it is about the first position.
+        return [slice(run[0], run[-1] + 1) if run else slice(0, 1) for run in moving]
 
 
 def ramp_progress(x: Tensor) -> Tensor:
@@ -75,7 +72,7 @@ class Uniform:
 
     def __call__(self, B: int) -> Grid:
         del B
-        return at(torch.arange(self.T + 1, dtype=torch.float64) / self.T)
+        return Grid.through(torch.arange(self.T + 1, dtype=torch.float64) / self.T)
 
 
 @dataclass(frozen=True)
@@ -86,7 +83,7 @@ class Warped:
 
     def __call__(self, B: int) -> Grid:
         del B
-        return at(ramp_progress(torch.arange(self.T + 1, dtype=torch.float64) / self.T))
+        return Grid.through(ramp_progress(torch.arange(self.T + 1, dtype=torch.float64) / self.T))
 
 
 @dataclass(frozen=True)
@@ -104,4 +101,6 @@ class Staggered:
         call = torch.arange(self.T, -1, -1, dtype=torch.float64)  # t = 0 is the last
         front = (B - 1 + self.width) * call / self.T - self.width
         place = torch.arange(B, dtype=torch.float64)
-        return at(ramp_progress(((place - front.unsqueeze(1)) / self.width).clamp(max=1.0)))
+        return Grid.through(
+            ramp_progress(((place - front.unsqueeze(1)) / self.width).clamp(max=1.0))
+        )

@@ -11,6 +11,7 @@ import functools
 import math
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -36,6 +37,15 @@ def mix(*parts: int) -> int:
         state = (state ^ (state >> 27)) * 0x94D049BB133111EB % 2**64
         state ^= state >> 31
     return state >> 1
+
+
+@runtime_checkable
+class Noise(Protocol):
+    """Unit normals and uniforms for any step of any block, as the sampler asks for them."""
+
+    def normal(self, *, block: int, step: int, B: int, V: int, first: int = 0) -> Simplex: ...
+
+    def uniform(self, *, block: int, step: int, B: int) -> Levels: ...
 
 
 @dataclass(frozen=True)

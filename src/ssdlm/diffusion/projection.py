@@ -29,6 +29,9 @@ LEAST = -1e4
 
 Projection = Callable[[Simplex, Levels], Simplex]
 
+Truncate = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""From the logits of some positions, their state w_t and their level t/T to other logits."""
+
 
 @dataclass(frozen=True)
 class greedy:
@@ -78,7 +81,7 @@ class multi_hot:
 class mean:
     """The expected almost-one-hot under the nucleus: no token is chosen.
 
-    For step rules that keep their state (`sampler.Renoise`, rho > 0). With rho = 0 nothing ever
+    For step rules that keep their state (`steps.Renoise`, rho > 0). With rho = 0 nothing ever
     makes a choice, and the text drifts to what is most common.
     """
 
@@ -91,8 +94,8 @@ class mean:
 
 
 @dataclass(frozen=True)
-class Trim:
-    """What the network adds to the evidence, cut to a nucleus and sharpened before any draw.
+class Truncation:
+    """Cut what the network adds to the evidence to a nucleus, and sharpen it, before any draw.
 
     Evidence is noisy, and its noise lifts a few of thousands of tokens into any nucleus of the
     logits. With the network's share p cut to a nucleus, every draw is from the posterior of that
@@ -116,7 +119,13 @@ class Trim:
         return logits.masked_fill(~nucleus(share, self.top_p), -torch.inf)
 
 
-def shunned(logits: Tensor, tokens: Sequence[int]) -> Tensor:
+def untruncated(logits: Tensor, w_t: Tensor, progress: Tensor) -> Tensor:
+    """Return the logits as they are."""
+    del w_t, progress
+    return logits
+
+
+def suppress(logits: Tensor, tokens: Sequence[int]) -> Tensor:
     """Return the logits with some tokens left for when there is no other."""
     if not tokens:
         return logits

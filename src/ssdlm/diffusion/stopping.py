@@ -17,20 +17,20 @@ class Stop(Protocol):
 
     @property
     def patience(self) -> int:
-        """How many of the latest steps `__call__` wants to see."""
+        """How many of the latest steps `__call__` wants to see; 0 if it never stops."""
         ...
 
-    def __call__(self, recent: Sequence[Block], logits: Simplex) -> Tensor: ...
+    def __call__(self, latest: Sequence[Block], logits: Simplex) -> Tensor: ...
 
 
 @dataclass(frozen=True)
 class never:
     """Take every step."""
 
-    patience: int = 1
+    patience: int = 0
 
-    def __call__(self, recent: Sequence[Block], logits: Simplex) -> Tensor:
-        del recent
+    def __call__(self, latest: Sequence[Block], logits: Simplex) -> Tensor:
+        del latest
         return torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
 
 
@@ -42,9 +42,9 @@ class stable:
     confidence: float = 0.95
     """The least probability that any token of the block must have."""
 
-    def __call__(self, recent: Sequence[Block], logits: Simplex) -> Tensor:
-        if len(recent) < self.patience:
-            return never()(recent, logits)
-        still = torch.stack([(tokens == recent[-1]).all(-1) for tokens in recent]).all(0)
+    def __call__(self, latest: Sequence[Block], logits: Simplex) -> Tensor:
+        if len(latest) < self.patience:
+            return never()(latest, logits)
+        still = torch.stack([(tokens == latest[-1]).all(-1) for tokens in latest]).all(0)
         log_prob = logits.amax(-1).float() - logits.float().logsumexp(-1)
         return still & (log_prob.exp().amin(-1) >= self.confidence)

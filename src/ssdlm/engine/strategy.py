@@ -9,8 +9,9 @@ from ssdlm.config import DecodeConfig
 from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion import stopping
 from ssdlm.diffusion.grid import Staggered, Uniform, Warped
-from ssdlm.diffusion.projection import Trim, named
-from ssdlm.diffusion.sampler import Ddpm, Renoise, StepRule, Strategy
+from ssdlm.diffusion.projection import Truncation, named
+from ssdlm.diffusion.sampler import Strategy
+from ssdlm.diffusion.steps import Ddpm, Renoise, StepRule
 
 
 def decode_config(base: DecodeConfig, **overrides: Any) -> DecodeConfig:
@@ -44,7 +45,7 @@ def strategy_of(decoding: DecodeConfig, denoiser: Denoiser) -> Strategy:
     if is_cut:
         strategy = strategy_for(replace(decoding, top_p=1.0), K=denoiser.K)
     top_p = decoding.top_p if is_cut else 1.0
-    return replace(strategy, trim=Trim(denoiser.evidence, top_p, temperature))
+    return replace(strategy, truncate=Truncation(denoiser.evidence, top_p, temperature))
 
 
 def strategy_for(decoding: DecodeConfig, *, K: float) -> Strategy:
@@ -55,13 +56,13 @@ def strategy_for(decoding: DecodeConfig, *, K: float) -> Strategy:
         "ddpm": Ddpm(),
         "ddpm_simplified": Ddpm(simplified=True),
     }
-    plans = {
+    grids = {
         "uniform": Uniform(decoding.T),
         "warped": Warped(decoding.T),
         "staggered": Staggered(decoding.T, decoding.width),
     }
     return Strategy(
-        plan=plans[decoding.grid],
+        grid=grids[decoding.grid],
         project=named(decoding.projection, K=K, top_p=decoding.top_p),
         rule=rules[decoding.rule],
         stop=stopping.stable() if decoding.early_exit else stopping.never(),

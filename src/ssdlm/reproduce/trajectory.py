@@ -51,7 +51,7 @@ def states(experiment: Experiment, model: str, prompt: str, options: Options) ->
         step = draft.step
         if step.t + 1 in shown:
             guess = step.tokens[0].clone()
-            guess[step.at] = to_ids(step.logits)[0]
+            guess[step.window] = to_ids(step.logits)[0]
             state = to_ids(step.w_t)[0].tolist()
             texts = {"logits": writer.text(guess.tolist()), "w": writer.text(state)}
             rows.append({"t": step.t + 1, **texts})
