@@ -31,11 +31,12 @@ from runs import Pace, count_parameters, free, make_run, write_store
 
 from ssdlm.config import BlockConfig, Config, EncoderConfig
 from ssdlm.data.shards import TokenStore
+from ssdlm.data.windows import example_seeds
 from ssdlm.diffusion import likelihood
 from ssdlm.settings import override
 from ssdlm.shapes import Tensor, Tokens
-from ssdlm.train.loop import optimise, row_seeds
-from ssdlm.train.objective import normals
+from ssdlm.train.examples import normals
+from ssdlm.train.loop import train_step
 from ssdlm.train.recipes import mini, paper_large, paper_mini
 from ssdlm.train.run import Run
 
@@ -156,7 +157,7 @@ def train_for(run: Run, seconds: float) -> float:
 
 def advance(run: Run, pace: Pace) -> None:
     """Take one optimiser step."""
-    optimise(run)
+    train_step(run)
     run.step += 1
     pace.step()
 
@@ -187,7 +188,7 @@ def noise_after(c: int, count: int, run: Run) -> Any:
     V, B, device = run.denoiser.V, run.config.model.B, run.accelerator.device
 
     def draw(k: int) -> Tensor:
-        seeds = row_seeds(c, k, np.arange(count)).to(device)
+        seeds = example_seeds(c, k, np.arange(count)).to(device)
         return normals(seeds, B, V)[..., :V].float()
 
     return draw

@@ -18,11 +18,10 @@ import numpy as np
 import torch
 
 from ssdlm.data.shards import TokenStore
-from ssdlm.data.windows import held_out
+from ssdlm.data.windows import example_seeds, held_out
 from ssdlm.diffusion import likelihood
 from ssdlm.storage import checkpoint
 from ssdlm.train import levels, validation
-from ssdlm.train.loop import row_seeds
 
 LENGTH = 200
 POINTS = 16
@@ -36,7 +35,7 @@ def window_bound(denoiser: Any, args: argparse.Namespace, rows: torch.Tensor) ->
     total, generator = 0.0, torch.Generator().manual_seed(0)
     for start in range(0, len(rows), args.batch):
         some = rows[start : start + args.batch]
-        seeds = row_seeds(1, 2, np.arange(start, start + len(some))).to(denoiser.device)
+        seeds = example_seeds(1, 2, np.arange(start, start + len(some))).to(denoiser.device)
         draw = validation.noise_of(denoiser, seeds, LENGTH)
         ask = likelihood.all_blocks(denoiser, some, blocks, draw)
         rule = likelihood.stratified(torch.rand(args.points, generator=generator))
@@ -65,7 +64,7 @@ def main() -> None:
         with torch.no_grad():
             parts = rows.split(args.batch)
             exact = torch.cat([likelihood.next_token_nll(denoiser, part) for part in parts])
-            seeds = row_seeds(1, 2, np.arange(len(few))).to(denoiser.device)
+            seeds = example_seeds(1, 2, np.arange(len(few))).to(denoiser.device)
             sums = validation.measure(denoiser, few, seeds, points=POINTS)
             found = [exact.double().mean().item(), (sums[1] / sums[0]).item()]
             found += [window_bound(denoiser, args, few)] if args.width else []

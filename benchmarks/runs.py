@@ -15,8 +15,8 @@ from ssdlm.data.shards import FORMAT, INDEX, TokenStore, token_dtype
 from ssdlm.diffusion.noise import mix
 from ssdlm.storage.files import sha256, write_json
 from ssdlm.train import distributed
+from ssdlm.train.initial_weights import make_denoiser
 from ssdlm.train.run import Run, assemble, resolve
-from ssdlm.train.weights import first_denoiser
 
 
 def write_store(folder: Path, train: np.ndarray, holdout: np.ndarray, *, V: int) -> Path:
@@ -38,10 +38,12 @@ def write_store(folder: Path, train: np.ndarray, holdout: np.ndarray, *, V: int)
 def make_run(config: Config, folder: Path) -> Run:
     """Return a run at its first step, as `ssdlm train` would begin it; nothing is written."""
     stores = [TokenStore.open(folder)]
-    accelerator = distributed.join(precision=config.train.precision, device=config.train.device)
+    accelerator = distributed.make_accelerator(
+        precision=config.train.precision, device=config.train.device
+    )
     torch.manual_seed(mix(config.train.seed, 0))
     config = resolve(config, stores)
-    denoiser = first_denoiser(config, stores)
+    denoiser = make_denoiser(config, stores)
     config = replace(config, model=denoiser.config)
     return assemble(config, accelerator, folder, stores, denoiser, is_sharded=False)
 

@@ -29,7 +29,7 @@ from runs import Pace, count_parameters, make_run, write_store
 
 from ssdlm.config import BlockConfig, Config, EncoderConfig
 from ssdlm.settings import override
-from ssdlm.train.loop import examples, optimise
+from ssdlm.train.loop import read_examples, train_step
 from ssdlm.train.recipes import mini, paper_large
 from ssdlm.train.run import Run
 
@@ -110,7 +110,7 @@ def flops_of_step(run: Run) -> float:
     model, train = run.config.model, run.config.train
     if isinstance(model, BlockConfig):
         return train.batch * block_flops(model, run.config.data.max_len)
-    lengths = run.module.splits(examples(run, np.arange(train.batch)))
+    lengths = run.objective.draw_splits(read_examples(run, np.arange(train.batch)))
     return sum(encoder_flops(model.backbone, model.B, c) for c in lengths.tolist())
 
 
@@ -150,7 +150,7 @@ def measure(case: Case, *, seconds: float, is_compiled: bool, folder: Path) -> d
 def take(run: Run, pace: Pace, *, count: int) -> None:
     """Take some optimiser steps; when there are many, wait until they are done."""
     for _ in range(count):
-        optimise(run)
+        train_step(run)
         run.step += 1
         pace.step()
     if count > 1:

@@ -67,7 +67,10 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest(key, nearest):
         ("compile=1", "train.compile=1 is not true or false"),
         ("schedule=exp", "train.schedule=exp is not one of constant, linear, cosine, wsd"),
         ("steps=0", "train.steps=0 is out of range; use 1 or more"),
-        ("ema=1", "train.ema=1.0 is out of range"),
+        ("ema=1", "train.ema=1.0 is out of range; use 0 or more and less than 1"),
+        ("beta1=1.1", "train.beta1=1.1 is out of range; use 0 or more and at most 1"),
+        ("eps=0", "train.eps=0.0 is out of range; use more than 0"),
+        ("block_lengths=5,0", "train.block_lengths=5,0 is out of range; each 1 or more"),
         ("data.weights=1,0", "data.weights"),
         ("steps", "'steps' has no value; write key=value"),
     ],
@@ -103,6 +106,12 @@ def test_json_says_which_denoiser_it_is_of():
 def test_json_with_an_unknown_field_is_refused():
     with pytest.raises(ValueError, match="no field 'wamup'; the nearest is 'warmup'"):
         from_json(TrainConfig, {"wamup": 3})
+
+
+def test_a_field_of_an_earlier_version_is_accepted_at_the_value_that_is_left():
+    assert from_json(TrainConfig, {"lr_end": 0.0, "steps": 3}) == TrainConfig(steps=3)
+    with pytest.raises(ValueError, match=r"lr_end=0\.1 is a setting of an earlier version"):
+        from_json(TrainConfig, {"lr_end": 0.1})
 
 
 @pytest.mark.parametrize("value", ["3", 2.5, True, None])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 MOST = 10**6
@@ -173,11 +174,25 @@ class DecodeConfig:
         return lengths
 
 
+LIMITS = {
+    "least": (operator.ge, "{:g} or more"),
+    "above": (operator.gt, "more than {:g}"),
+    "most": (operator.le, "at most {:g}"),
+    "below": (operator.lt, "less than {:g}"),
+}
+"""How a value must compare with each kind of limit, and how a remedy says so."""
+
+
+def ranged(default: Any, **limits: int | float) -> Any:
+    """Return a field with a default and a range: `LIMITS` by their names."""
+    return field(default=default, metadata=limits)
+
+
 @dataclass(frozen=True)
 class DataConfig:
     """How token streams become training sequences."""
 
-    max_len: int = 200
+    max_len: int = ranged(200, least=1)
     """Tokens in a sequence."""
     weights: tuple[float, ...] = ()
     """Share of each folder of `--data` in a mixture; empty: in proportion to their sizes."""
@@ -185,7 +200,7 @@ class DataConfig:
     """Cut the stream at another offset in every epoch, so that blocks fall on other tokens."""
 
     def __post_init__(self) -> None:
-        require(self.max_len >= 1, "data.max_len", self.max_len, "a sequence needs a token")
+        require_ranges(self, "data")
         require(all(w > 0 for w in self.weights), "data.weights", self.weights, "each above 0")
 
 
@@ -193,24 +208,24 @@ class DataConfig:
 class TrainConfig:
     """A training run: objective, optimiser, engine and records."""
 
-    steps: int = 1000
+    steps: int = ranged(1000, least=1)
     """Optimiser steps."""
-    seconds: float = 0.0
+    seconds: float = ranged(0.0, least=0)
     """End sooner, after so many seconds of training, and let the rate fall by then; 0: never."""
-    batch: int = 256
+    batch: int = ranged(256, least=1)
     """Sequences in an optimiser step, over all processes."""
-    micro_batch: int = 0
+    micro_batch: int = ranged(0, least=0)
     """Sequences in one forward pass of one process; 0: all of its share at once."""
-    seed: int = 0
+    seed: int = ranged(0, least=0)
     """Decides windows, noise levels, context lengths, noise and dropout."""
 
     objective: Literal["all_blocks", "one_block"] = "all_blocks"
     """Supervise every block of a sequence in one pass, or one block after a random context."""
-    share_c: int = 1
+    share_c: int = ranged(1, least=1)
     """one_block: how many consecutive sequences share a context length (the authors: 24)."""
     block_lengths: tuple[int, ...] = ()
     """all_blocks: each step cuts its sequences into blocks of one of these; empty: model.B."""
-    context_share: float = 0.0
+    context_share: float = ranged(0.0, least=0, most=1)
     """all_blocks: share of the run, its beginning, that trains the context stream alone."""
     loss: Literal["cross_entropy", "l2"] = "cross_entropy"
     """Of a noised token: -log p(token), or the squared distance of p from the token's one-hot."""
@@ -220,44 +235,42 @@ class TrainConfig:
     """Where noise levels are drawn: everywhere, or mostly where tokens are decided."""
     stratify: bool = True
     """Spread the levels of a batch evenly instead of drawing each for itself."""
-    own_share: float = 0.0
+    own_share: float = ranged(0.0, least=0, most=1)
     """band: share of blocks in which every position has a level of its own."""
-    ramp_share: float = 0.0
+    ramp_share: float = ranged(0.0, least=0, most=1)
     """band: share of blocks whose levels rise from left to right."""
-    widest_ramp: float = 2.0
+    widest_ramp: float = ranged(2.0, above=0)
     """band: the widest such ramp, in blocks; widths are drawn evenly in their logarithm."""
 
     optimizer: Literal["adamw", "muon"] = "adamw"
     """Update rule; muon moves hidden matrices, AdamW the rest."""
-    lr: float = 1e-3
+    lr: float = ranged(1e-3, least=0)
     """Peak learning rate (of AdamW)."""
-    muon_lr: float = 0.02
+    muon_lr: float = ranged(0.02, least=0)
     """Peak learning rate of the matrices that Muon moves."""
-    beta1: float = 0.9
+    beta1: float = ranged(0.9, least=0, most=1)
     """Decay of AdamW's first moment."""
-    beta2: float = 0.95
+    beta2: float = ranged(0.95, least=0, most=1)
     """Decay of AdamW's second moment."""
-    eps: float = 1e-8
+    eps: float = ranged(1e-8, above=0)
     """Added to the root of AdamW's second moment."""
-    weight_decay: float = 0.1
+    weight_decay: float = ranged(0.1, least=0)
     """Decoupled weight decay."""
     decay_rule: Literal["matrices", "authors"] = "matrices"
     """What is decayed: matrices, or all but names with `bias` or `LayerNorm.weight`."""
-    clip: float = 1.0
+    clip: float = ranged(1.0, least=0)
     """Largest gradient norm; 0: no clipping."""
-    ema: float = 0.0
+    ema: float = ranged(0.0, least=0, below=1)
     """Decay of the weights' moving average, which is then what a run exports; 0: none."""
 
     schedule: Literal["constant", "linear", "cosine", "wsd"] = "cosine"
     """How the learning rate falls after the warm-up; wsd: constant, then linear at the end."""
-    warmup: int = 100
+    warmup: int = ranged(100, least=0)
     """Steps over which the learning rate rises from 0 to its peak."""
-    rewarmup: int = 50
+    rewarmup: int = ranged(50, least=0)
     """The same, instead of `warmup`, when `init` is an SSD-LM checkpoint."""
-    cooldown: float = 0.2
+    cooldown: float = ranged(0.2, least=0, most=1)
     """wsd: the share of all steps over which the learning rate falls."""
-    lr_end: float = 0.0
-    """Learning rate at the end, as a share of the peak."""
 
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of the network; weights, moments and the loss stay in fp32."""
@@ -275,79 +288,37 @@ class TrainConfig:
     init_from: Literal["ema", "raw"] = "ema"
     """Which weights of a training checkpoint `init` reads; ema falls back to raw."""
 
-    log_every: int = 10
+    log_every: int = ranged(10, least=1)
     """Steps between lines of log.jsonl."""
-    validate_every: int = 500
+    validate_every: int = ranged(500, least=0)
     """Steps between validations on the hold-out; 0: only at the end."""
-    validate_sequences: int = 64
+    validate_sequences: int = ranged(64, least=0)
     """Hold-out sequences a validation reads; 0: no validation."""
-    validate_points: int = 16
+    validate_points: int = ranged(16, least=1)
     """Noise levels at which a validation measures the loss and adds up the bound."""
-    save_every: int = 1000
+    save_every: int = ranged(1000, least=0)
     """Steps between checkpoints; 0: only by the clock and at the end."""
-    save_seconds: float = 0.0
+    save_seconds: float = ranged(0.0, least=0)
     """Seconds between checkpoints; 0: only by steps."""
-    keep: int = 2
+    keep: int = ranged(2, least=1)
     """Checkpoints kept."""
     tensorboard: bool = True
     """Also write TensorBoard events when tensorboard is installed."""
     tracker: Literal["none", "wandb", "trackio"] = "none"
     """Also send the log to this service."""
-    decode_T: int = 200
+    decode_T: int = ranged(200, least=1)
     """Diffusion steps a block that the exported model decodes with, unless told otherwise."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "steps",
-            "batch",
-            "share_c",
-            "log_every",
-            "keep",
-            "decode_T",
-            "validate_points",
-        ):
-            value = getattr(self, name)
-            require(value >= 1, f"train.{name}", value, "use 1 or more")
-        for name in (
-            "micro_batch",
-            "seed",
-            "warmup",
-            "rewarmup",
-            "validate_every",
-            "validate_sequences",
-        ):
-            value = getattr(self, name)
-            require(value >= 0, f"train.{name}", value, "use 0 or more")
-        for name in (
-            "seconds",
-            "save_every",
-            "save_seconds",
-            "lr",
-            "muon_lr",
-            "weight_decay",
-            "clip",
-        ):
-            value = getattr(self, name)
-            require(value >= 0, f"train.{name}", value, "use 0 or more")
-        for name in (
-            "ema",
-            "beta1",
-            "beta2",
-            "cooldown",
-            "lr_end",
-            "own_share",
-            "ramp_share",
-            "context_share",
-        ):
-            value = getattr(self, name)
-            require(0 <= value <= 1, f"train.{name}", value, "use 0 to 1")
-        require(self.widest_ramp > 0, "train.widest_ramp", self.widest_ramp, "use more than 0")
+        require_ranges(self, "train")
         lengths = self.block_lengths
         require(
             min(lengths, default=1) >= 1, "train.block_lengths", show(lengths), "each 1 or more"
         )
-        require(self.ema < 1, "train.ema", self.ema, "use less than 1")
-        require(self.eps > 0, "train.eps", self.eps, "use more than 0")
+
+
+RETIRED: dict[str, dict[str, Any]] = {"TrainConfig": {"lr_end": 0.0}}
+"""Fields that configs of earlier versions have, and the one value that is still possible."""
 
 
 @dataclass(frozen=True)
@@ -366,6 +337,17 @@ def require(holds: bool, name: str, value: Any, remedy: str) -> None:
     """Raise a ValueError that names the setting, its value and the remedy, unless it holds."""
     if not holds:
         raise ValueError(f"{name}={value} is out of range; {remedy}")
+
+
+def require_ranges(config: Any, section: str) -> None:
+    """Refuse a config with a field outside its range; `section` is its name on a command line."""
+    for item in fields(config):
+        value = getattr(config, item.name)
+        limits = [(*LIMITS[name], limit) for name, limit in item.metadata.items()]
+        # Each comparison must hold, so that NaN, for which none does, is refused.
+        is_within = all(compare(value, limit) for compare, _, limit in limits)
+        remedy = " and ".join(words.format(limit) for _, words, limit in limits)
+        require(is_within, f"{section}.{item.name}", value, f"use {remedy}")
 
 
 def require_simplex(config: EncoderConfig | BlockConfig) -> None:

@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from ssdlm.config import BlockConfig, Config, EncoderConfig
+from ssdlm.config import RETIRED, BlockConfig, Config, EncoderConfig
 
 C = TypeVar("C")
 
@@ -37,11 +37,21 @@ def kind_of(model: Any) -> str:
 
 
 def from_json(cls: type[C], values: dict[str, Any]) -> C:
-    """Return the config that `to_json` wrote; absent fields keep their defaults."""
-    hints = get_type_hints(cls)
-    known = {name: value for name, value in values.items() if name != "denoiser"}
-    for name in known:
-        if name not in hints:
+    """Return the config that `to_json` wrote; absent fields keep their defaults.
+
+    A field of an earlier version is accepted at the one value that is still possible.
+    """
+    hints, retired = get_type_hints(cls), RETIRED.get(cls.__name__, {})
+    known = {}
+    for name, value in values.items():
+        if name in hints:
+            known[name] = value
+        elif name in retired and value != retired[name]:
+            raise ValueError(
+                f"{name}={value!r} is a setting of an earlier version; this one knows "
+                f"{retired[name]!r} only, so use the version that wrote it"
+            )
+        elif name not in retired and name != "denoiser":
             raise ValueError(f"{cls.__name__} has no field {name!r}; {nearest(name, list(hints))}")
     return cls(**{name: read(hints[name], value, name) for name, value in known.items()})
 

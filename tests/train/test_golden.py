@@ -15,10 +15,11 @@ import torch
 
 from ssdlm.diffusion.noise import mix
 from ssdlm.train import configure
-from ssdlm.train.objective import Examples
-from ssdlm.train.run import objective_of
-from ssdlm.train.updates import lr_scale, optimizer_of
-from ssdlm.train.weights import build
+from ssdlm.train.examples import Examples
+from ssdlm.train.initial_weights import build
+from ssdlm.train.learning_rate import lr_scale
+from ssdlm.train.optimizer import make_optimizer
+from ssdlm.train.run import make_objective
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "toy_losses_cpu.txt"
 V, LENGTH, BATCH, STEPS = 32, 24, 4, 50
@@ -39,13 +40,13 @@ def toy_losses() -> list[float]:
     config = configure("tiny", SETTINGS)
     torch.manual_seed(0)
     denoiser = build(config.model)
-    objective, optimizer = objective_of(config, denoiser), optimizer_of(denoiser, config.train)
+    objective, optimizer = make_objective(config, denoiser), make_optimizer(denoiser, config.train)
     losses = []
     for step in range(STEPS):
         for group in optimizer.param_groups:
-            group["lr"] = group["peak"] * lr_scale(step, config.train, warmup=4)
+            group["lr"] = group["peak"] * lr_scale(step, config.train, steps=STEPS)
         optimizer.zero_grad()
-        loss = objective(examples(step)).total
+        loss = objective(objective.draw(examples(step))).total
         loss.backward()
         optimizer.step()
         losses.append(loss.item())

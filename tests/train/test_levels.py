@@ -5,7 +5,8 @@ import torch
 
 from ssdlm.config import TrainConfig
 from ssdlm.train import levels
-from ssdlm.train.objective import Examples, Levels
+from ssdlm.train.examples import Examples
+from ssdlm.train.levels import LevelSampler
 
 
 def uniforms(*shape):
@@ -79,7 +80,7 @@ def test_a_run_draws_ramps_as_wide_as_its_settings_allow():
     examples = Examples(torch.zeros(400, 50, dtype=torch.long), rows, rows, step_seed=0)
     for widest, most in ((0.32, 8), (2.0, 25)):
         train = TrainConfig(levels="band", ramp_share=1.0, widest_ramp=widest)
-        progress = Levels.of(train, T=50).draw(examples, levels.block_index(50, B=25))
+        progress = LevelSampler.of(train, T=50).draw(examples, levels.block_index(50, B=25))
         assert widest_of(progress, B=25) == most
     with pytest.raises(ValueError, match=r"train\.widest_ramp=0\.0 is out of range"):
         TrainConfig(widest_ramp=0.0)

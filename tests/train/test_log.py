@@ -8,13 +8,13 @@ import json
 import pytest
 
 from ssdlm.train import log as runlog
-from ssdlm.train.log import Records, cut_log, flatten
+from ssdlm.train.log import RunLog, cut_log, flatten
 
 RECORD = {"step": 3, "loss": 2.0, "tokens_per_s": 1234.5, "validation": {"bound": 1.5, "p": [1]}}
 
 
-def records(out, step: int = 0) -> Records:
-    return Records(out, step=step, steps=10, settings={}, tensorboard=False, tracker="none")
+def open_log(out, step: int = 0) -> RunLog:
+    return RunLog(out, step=step, steps=10, settings={}, tensorboard=False, tracker="none")
 
 
 def test_lines_past_a_step_are_cut_and_a_broken_one_too(tmp_path):
@@ -34,9 +34,9 @@ def test_nested_numbers_have_paths():
 
 
 def test_lines_without_room_are_written_when_there_is(tmp_path, monkeypatch):
-    log, write = records(tmp_path), runlog.append
+    log, write = open_log(tmp_path), runlog.append
 
-    def full(path, text):
+    def full(path, records):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(runlog, "append", full)
@@ -49,9 +49,9 @@ def test_lines_without_room_are_written_when_there_is(tmp_path, monkeypatch):
 
 
 def test_progress_stands_beside_the_last_record(tmp_path, capsys):
-    log = records(tmp_path)
+    log = open_log(tmp_path)
     log.write(RECORD | {"step": 1})
-    log.show(8, 8)
+    log.show_progress(8, 8)
     log.close()
     assert "step 8/8  loss 2.0000  1,234 tokens/s" in capsys.readouterr().err
 

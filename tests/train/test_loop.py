@@ -20,8 +20,9 @@ from ssdlm.data.shards import TokenStore
 from ssdlm.diffusion.noise import mix
 from ssdlm.train import configure, train
 from ssdlm.train import loop as training
+from ssdlm.train.checkpoint_folders import digests
+from ssdlm.train.initial_weights import build, count_tokens, load_init
 from ssdlm.train.recipes import paper_mini
-from ssdlm.train.weights import build, count_tokens, initialised
 
 ENCODER = {
     "model_type": "roberta",
@@ -114,6 +115,28 @@ def test_a_finished_run_has_nothing_left_to_do(store, trained):
     assert (trained / "log.jsonl").read_bytes() == before
 
 
+def test_a_run_of_an_earlier_version_goes_on(store, trained, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy)
+    shutil.rmtree(copy / "checkpoints" / "step-12")
+    for path in (copy / "run.json", copy / "checkpoints" / "step-8" / "train.json"):
+        settings = json.loads(path.read_text())
+        asked = settings["asked"]["config"] if path.name == "run.json" else settings
+        asked["train"]["lr_end"] = 0.0
+        path.write_text(json.dumps(settings))
+    refresh_manifest(copy / "checkpoints" / "step-8")
+    report = train(configure("tiny", [*SMALL, "ema=0.9"]), data=[store], out=copy)
+    assert (report.resumed, report.step) == (8, 12)
+    assert losses(copy) == losses(trained)
+
+
+def refresh_manifest(folder: Path) -> None:
+    """Give a checkpoint that was edited on purpose the digests of what it has now."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest | {"files": digests(folder)}))
+
+
 @pytest.mark.parametrize("setting", ["lr=1e-4", "model.D=32", "data.shift=false", "seed=1"])
 def test_a_run_with_another_config_is_refused_and_the_field_named(store, trained, setting):
     with pytest.raises(ValueError, match=setting.split("=")[0].split(".")[-1]):
@@ -166,7 +189,7 @@ def test_a_run_of_two_processes_goes_on_in_one(store, tmp_path):
     settings = [*SMALL, "sharding=fsdp"]
     whole, split = tmp_path / "whole", tmp_path / "split"
     train(configure("tiny", settings), data=[store], out=whole)
-    run_together(settings, [store], split, count=2, bomb=("ssdlm.train.loop:optimise", 7))
+    run_together(settings, [store], split, count=2, bomb=("ssdlm.train.loop:train_step", 7))
     train(configure("tiny", settings), data=[store], out=split)
     assert losses(split) == pytest.approx(losses(whole), abs=1e-4)
 
@@ -223,19 +246,19 @@ def test_init_starts_from_a_checkpoints_weights_alone(store, trained, tmp_path):
 def test_init_reads_raw_or_averaged_weights_also_in_bf16(store, trained, tmp_path):
     newest = trained / "checkpoints" / "step-12"
     for kind, name in (("raw", "model"), ("ema", "ema")):
-        denoiser = initialised(configure("tiny", [f"init={trained}", f"init_from={kind}"]))
+        denoiser = load_init(configure("tiny", [f"init={trained}", f"init_from={kind}"]))
         expected = load_file(newest / f"{name}.safetensors")
         assert torch.equal(denoiser.words, expected["words"])
     halved = {name: value.bfloat16() for name, value in expected.items()}
     (tmp_path / "half").mkdir()
     (tmp_path / "half" / "config.json").write_bytes((newest / "config.json").read_bytes())
     save_file(halved, tmp_path / "half" / "model.safetensors")
-    denoiser = initialised(configure("tiny", [f"init={tmp_path / 'half'}"]))
+    denoiser = load_init(configure("tiny", [f"init={tmp_path / 'half'}"]))
     assert torch.allclose(denoiser.words, expected["words"], atol=0.02)
     assert denoiser.words.dtype == torch.float32
 
 
-def test_a_twin_is_trained_validated_and_resumed(store, tmp_path):
+def test_an_autoregressive_model_is_trained_validated_and_resumed(store, tmp_path):
     settings = [*SMALL, "block_weight=0.0", "ema=0.9", "optimizer=muon"]
     whole = train(configure("tiny", settings), data=[store], out=tmp_path / "whole")
     last = log_of(whole.out)[-1]
@@ -304,18 +327,18 @@ def test_the_unigram_counts_the_training_tokens(store):
 
 def let_steps_take_a_second(monkeypatch, *, die_at: int = 0) -> None:
     """Make time stand still but for steps: the first of each kind takes 100 s, as if compiled."""
-    now, seen, real = [0.0], set(), training.optimise
+    now, seen, real = [0.0], set(), training.train_step
 
-    def optimise(run):
+    def train_step(run):
         if run.step == die_at > 0:
             raise KeyboardInterrupt
-        kind = training.is_context_alone(run)
+        kind = run.is_context_only
         now[0] += 1.0 if kind in seen else 100.0
         seen.add(kind)
         return real(run)
 
     monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(training, "optimise", optimise)
+    monkeypatch.setattr(training, "train_step", train_step)
 
 
 BY_THE_CLOCK = [*SMALL, "train.steps=1000", "seconds=20", "warmup=1", "log_every=3"]

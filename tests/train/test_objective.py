@@ -10,25 +10,23 @@ from tests.closeness import NETWORK, assert_close
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.diffusion import noise
-from ssdlm.train.levels import block_index
-from ssdlm.train.objective import (
+from ssdlm.train.examples import (
     LEVEL,
     NOISE,
-    AllBlocks,
     Examples,
-    Levels,
-    OneBlock,
-    draw,
-    four_normals,
+    fused_normals,
+    fused_uniforms,
     normals,
-    one_uniform,
+    uniforms,
 )
+from ssdlm.train.levels import LevelSampler, block_index
+from ssdlm.train.objective import AllBlocks, OneBlock
 
 B, LENGTH, COUNT = 6, 24, 32
 SETTINGS = {
-    "paper": Levels("uniform", False, 0.0, 0.0, 50),
-    "band": Levels("band", True, 0.0, 0.0, 50),
-    "mixed": Levels("band", True, 0.3, 0.3, 50),
+    "paper": LevelSampler("uniform", False, 0.0, 0.0, 50),
+    "band": LevelSampler("band", True, 0.0, 0.0, 50),
+    "mixed": LevelSampler("band", True, 0.3, 0.3, 50),
 }
 
 
@@ -38,7 +36,7 @@ def examples(count: int = COUNT, *, step_seed: int = 7) -> Examples:
 
 
 def part(whole: Examples, rows: slice) -> Examples:
-    return Examples(whole.tokens[rows], whole.seeds[rows], whole.places[rows], whole.step_seed)
+    return Examples(whole.tokens[rows], whole.seeds[rows], whole.indices[rows], whole.step_seed)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -53,9 +51,9 @@ def test_levels_do_not_depend_on_how_the_batch_is_cut(name):
 
 def test_stratified_levels_cover_the_range_evenly_in_every_step():
     whole = examples()
-    u = SETTINGS["band"].uniforms(whole, 4).flatten().sort().values
+    u = SETTINGS["band"].draw_uniforms(whole, 4).flatten().sort().values
     assert (u - (torch.arange(len(u)) + 0.5) / len(u)).abs().max() < 0.02
-    other = SETTINGS["band"].uniforms(examples(step_seed=8), 4).flatten().sort().values
+    other = SETTINGS["band"].draw_uniforms(examples(step_seed=8), 4).flatten().sort().values
     assert not torch.equal(u, other)
 
 
@@ -69,7 +67,7 @@ def test_the_papers_levels_are_whole_steps_one_a_block():
 @pytest.mark.parametrize("share", [1, 4])
 def test_neighbours_share_a_context_length_as_asked(share):
     objective = OneBlock(tiny.encoder(), SETTINGS["paper"], share_c=share)
-    c = objective.splits(examples())
+    c = objective.draw_splits(examples())
     assert ((c >= 1) & (c <= LENGTH - B)).all()
     groups = c.unflatten(0, (-1, share))
     assert (groups == groups[:, :1]).all()
@@ -82,7 +80,7 @@ def losses_in_parts(objective, whole: Examples, size: int) -> torch.Tensor:
     with torch.no_grad():
         for i in range(0, COUNT, size):
             rows = part(whole, slice(i, i + size))
-            total += torch.stack(objective(rows)) * len(rows.tokens) / COUNT
+            total += torch.stack(objective(objective.draw(rows))) * len(rows.tokens) / COUNT
     return total
 
 
@@ -102,7 +100,7 @@ def test_the_loss_of_all_blocks_does_not_depend_on_how_the_batch_is_cut():
     assert_close(found[0], found[1], roundings=NETWORK)
 
 
-def test_a_twin_learns_the_next_token_and_noises_nothing(monkeypatch):
+def test_an_autoregressive_model_learns_the_next_token_and_noises_nothing(monkeypatch):
     sizes = {
         "V": tiny.V,
         "D": 16,
@@ -114,12 +112,14 @@ def test_a_twin_learns_the_next_token_and_noises_nothing(monkeypatch):
     both = BlockDenoiser(BlockConfig(**sizes))
     for weight in both.parameters():
         torch.nn.init.normal_(weight, std=0.1, generator=torch.manual_seed(1))
-    whole = AllBlocks(both, SETTINGS["band"])(examples())
+    objective = AllBlocks(both, SETTINGS["band"])
+    whole = objective(objective.draw(examples()))
     alone = BlockDenoiser(BlockConfig(**sizes, block_weight=0.0))
     alone.load_state_dict(both.state_dict())
     for name in ("noised", "streams", "soft_words"):
         monkeypatch.delattr(BlockDenoiser, name)
-    losses = AllBlocks(alone, SETTINGS["band"])(examples())
+    objective = AllBlocks(alone, SETTINGS["band"])
+    losses = objective(objective.draw(examples()))
     assert_close(losses.next_token, whole.next_token, roundings=NETWORK)
     assert_close(losses.total, whole.next_token, roundings=NETWORK)
     losses.total.backward()
@@ -130,11 +130,11 @@ def test_a_twin_learns_the_next_token_and_noises_nothing(monkeypatch):
 def test_steps_cut_blocks_of_all_lengths_asked_for():
     denoiser = BlockDenoiser(BlockConfig(V=tiny.V, D=16, num_layers=1, num_heads=2, B=B))
     objective = AllBlocks(denoiser, SETTINGS["mixed"], block_lengths=(2, 2, 5))
-    longest = [int(objective.blocks(40, noise.mix(7, k)).bincount().max()) for k in range(300)]
+    longest = [int(objective.draw_blocks(40, noise.mix(7, k)).bincount().max()) for k in range(300)]
     assert set(longest) == {2, 5}
     assert 0.55 < longest.count(2) / 300 < 0.78
     fixed = AllBlocks(denoiser, SETTINGS["mixed"])
-    assert int(fixed.blocks(40, 3).bincount().max()) == B
+    assert int(fixed.draw_blocks(40, 3).bincount().max()) == B
 
 
 def test_self_conditioning_is_trained_in_every_other_step():
@@ -146,7 +146,7 @@ def test_self_conditioning_is_trained_in_every_other_step():
     objective = AllBlocks(denoiser, SETTINGS["mixed"])
     for step_seed, is_trained in ((8, True), (7, False)):
         denoiser.zero_grad()
-        objective(examples(step_seed=step_seed)).total.backward()
+        objective(objective.draw(examples(step_seed=step_seed))).total.backward()
         assert (denoiser.self_embed.grad is not None) == is_trained
     found = [losses_in_parts(objective, examples(step_seed=8), size) for size in (COUNT, 5)]
     assert_close(found[0], found[1], roundings=NETWORK)
@@ -155,14 +155,14 @@ def test_self_conditioning_is_trained_in_every_other_step():
 def test_fused_uniforms_match_the_plain_ones():
     seeds, position = torch.tensor([5, 2**40 + 3]), torch.arange(6)
     stream = torch.tensor([LEVEL * noise.NUM_STREAMS + noise.UNIFORM])
-    found = one_uniform(seeds.unsqueeze(1), position, torch.zeros_like(stream), stream)
-    assert torch.equal(found, draw(seeds, LEVEL, 6))
+    found = fused_uniforms(seeds.unsqueeze(1), position, torch.zeros_like(stream), stream)
+    assert torch.equal(found, uniforms(seeds, LEVEL, 6))
 
 
 def test_fused_normals_match_the_plain_ones():
     seeds = torch.tensor([5, 2**40 + 3])
     column, position = torch.arange(4).view(1, 1, -1), torch.arange(3).view(1, -1, 1)
-    four = four_normals(seeds, column, position, torch.tensor(0), torch.tensor(0)).view(
+    four = fused_normals(seeds, column, position, torch.tensor(0), torch.tensor(0)).view(
         torch.bfloat16
     )
     plain = noise.normal(seeds, block=NOISE, step=0, B=3, V=14)

@@ -11,19 +11,21 @@ import pytest
 from tests.processes import LIMIT, SMALL, make_store, spawn
 
 from ssdlm.storage import files
-from ssdlm.train import configure, train
-from ssdlm.train import state as trainstate
+from ssdlm.train import checkpoint_folders, configure, train
 
 SETTINGS = [*SMALL, "ema=0.9", "micro_batch=2", "validate_every=6"]
 BOMBS = [
     ("ssdlm.train.log:append", 3),  # before the first checkpoint
-    ("ssdlm.train.run:save_file", 2),  # a checkpoint half written
-    ("ssdlm.train.state:digests", 1),  # all but its manifest written
-    ("ssdlm.train.run:export", 1),  # a checkpoint, but no model in OUT yet
-    ("ssdlm.train.state:link", 9),  # OUT half brought up to date
-    ("ssdlm.train.loop:optimise", 2),  # a line in the log past the checkpoint
-    ("ssdlm.train.loop:validate_if_due", 4),  # the last step taken, not logged
-    ("ssdlm.train.state:remove", 3),  # the last checkpoint written, the oldest not yet removed
+    ("ssdlm.train.checkpoints:save_file", 2),  # a checkpoint half written
+    ("ssdlm.train.checkpoint_folders:digests", 1),  # all but its manifest written
+    ("ssdlm.train.checkpoints:export", 1),  # a checkpoint, but no model in OUT yet
+    ("ssdlm.train.checkpoints:link", 9),  # OUT half brought up to date
+    ("ssdlm.train.loop:train_step", 2),  # a line in the log past the checkpoint
+    ("ssdlm.train.loop:validate", 1),  # the last step taken, not logged
+    (
+        "ssdlm.train.checkpoint_folders:remove",
+        3,
+    ),  # the last checkpoint written, the oldest not yet removed
 ]
 """Where a run dies, and at which call."""
 
@@ -91,7 +93,7 @@ def num_lines(out: Path) -> int:
 
 def test_a_line_that_was_cut_off_is_written_anew(store, whole, tmp_path):
     out = tmp_path / "run"
-    spawn(SETTINGS, [store], out, bomb=("ssdlm.train.loop:optimise", 7)).join(LIMIT)
+    spawn(SETTINGS, [store], out, bomb=("ssdlm.train.loop:train_step", 7)).join(LIMIT)
     with open(out / "log.jsonl", "a", encoding="utf-8") as log:
         log.write('{"step": 7, "lo')
     finish(spawn(SETTINGS, [store], out))
@@ -100,7 +102,7 @@ def test_a_line_that_was_cut_off_is_written_anew(store, whole, tmp_path):
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(store, whole, tmp_path):
     out = tmp_path / "run"
-    spawn(SETTINGS, [store], out, bomb=("ssdlm.train.loop:optimise", 11)).join(LIMIT)
+    spawn(SETTINGS, [store], out, bomb=("ssdlm.train.loop:train_step", 11)).join(LIMIT)
     weights = out / "checkpoints" / "step-8" / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
@@ -114,14 +116,16 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(store, wh
 @pytest.mark.parametrize("damage", ["truncate", "no manifest", "no file"])
 def test_every_damage_to_a_checkpoint_is_noticed(tmp_path, damage):
     for step in (1, 2):
-        trainstate.save(tmp_path, step, lambda folder: (folder / "a").write_text("abc"), keep=2)
+        checkpoint_folders.write_folder(
+            tmp_path, step, lambda folder: (folder / "a").write_text("abc"), keep=2
+        )
     newest = tmp_path / "checkpoints" / "step-2"
     if damage == "truncate":
         (newest / "a").write_text("ab")
     else:
-        (newest / (trainstate.MANIFEST if damage == "no manifest" else "a")).unlink()
+        (newest / (checkpoint_folders.MANIFEST if damage == "no manifest" else "a")).unlink()
     with pytest.warns(UserWarning, match="damaged"):
-        assert trainstate.newest(tmp_path) == tmp_path / "checkpoints" / "step-1"
+        assert checkpoint_folders.find_newest(tmp_path) == tmp_path / "checkpoints" / "step-1"
 
 
 def test_a_full_disk_keeps_the_checkpoint_before_and_goes_on(store, tmp_path, monkeypatch):
@@ -132,22 +136,22 @@ def test_a_full_disk_keeps_the_checkpoint_before_and_goes_on(store, tmp_path, mo
             raise OSError(28, "No space left on device")
         save_file(path, value)
 
-    monkeypatch.setattr("ssdlm.train.run.write_json", write)
+    monkeypatch.setattr("ssdlm.train.checkpoints.write_json", write)
     with pytest.warns(UserWarning, match="no space left for checkpoint 8"):
         report = train(configure("tiny", SETTINGS), data=[store], out=out)
     assert report.step == 12
-    assert list(trainstate.steps(out)) == [12, 4]
-    assert not list((out / "checkpoints").glob(f"{trainstate.PARTIAL}*"))
+    assert list(checkpoint_folders.list_steps(out)) == [12, 4]
+    assert not list((out / "checkpoints").glob(f"{checkpoint_folders.PARTIAL}*"))
 
 
 def test_a_full_disk_at_the_very_end_is_an_error(store, tmp_path, monkeypatch):
     def write(folder, out):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ssdlm.train.run.describe", write)
+    monkeypatch.setattr("ssdlm.train.checkpoints.write_state", write)
     with pytest.warns(UserWarning), pytest.raises(OSError, match="last checkpoint"):
         train(configure("tiny", SETTINGS), data=[store], out=tmp_path / "run")
 
 
 def test_only_the_newest_checkpoints_are_kept(whole):
-    assert list(trainstate.steps(whole)) == [12, 8]
+    assert list(checkpoint_folders.list_steps(whole)) == [12, 8]

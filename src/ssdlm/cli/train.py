@@ -68,7 +68,7 @@ def add_train(commands: Any) -> None:
     command.add_argument(
         "--recipe",
         required=True,
-        help="paper_large, paper_rocstories, paper_mini, mini, twin, tiny",
+        help="paper_large, paper_rocstories, paper_mini, mini, autoregressive, tiny",
     )
     command.add_argument("--data", nargs="+", required=True, help="folders that prepare wrote")
     command.add_argument("--out", required=True, help="folder of the run; resumed if it is there")

@@ -1,10 +1,12 @@
-"""Which tokens an example reads, from the seed and its number alone.  shards -> [windows] -> train
+"""Windows of text: which tokens an example reads, by the seed and its number alone.
+
+shards -> [windows] -> train
 
     example -> (stream, the stream's n-th example) -> (epoch, window) -> max_len tokens
 
 Every arrow is a keyed permutation that is computed where it is asked, so a run may be continued,
 split over processes or accumulated in any way and still reads the same examples; and nothing as
-long as the data is ever held in memory.
+long as the data is ever in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import torch
 
-from ssdlm.shapes import Tokens
+from ssdlm.shapes import Seeds, Tokens
 
 PERIOD = 4096
 """Examples over which a mixture keeps its shares exactly."""
@@ -150,8 +152,11 @@ def feistel(index: np.ndarray, half: int, key: np.ndarray) -> np.ndarray:
     """Return a keyed permutation of the numbers of 2 * half bits."""
     shift, mask = np.uint64(half), np.uint64((1 << half) - 1)
     left, right = index >> shift, index & mask
-    for turn in range(6):
-        left, right = right, left ^ (scramble(right ^ scramble(key + np.uint64(turn))) & mask)
+    for round_number in range(6):
+        left, right = (
+            right,
+            left ^ (scramble(right ^ scramble(key + np.uint64(round_number))) & mask),
+        )
     return (left << shift) | right
 
 
@@ -159,6 +164,11 @@ def keys(seed: int, purpose: int, number: np.ndarray) -> np.ndarray:
     """Return a 64-bit key for each number (an epoch, a period), for one use of a seed."""
     start = scramble(np.array([seed], dtype=np.uint64)) + np.uint64(purpose)
     return scramble(scramble(start) + number.astype(np.uint64))
+
+
+def example_seeds(seed: int, purpose: int, number: np.ndarray) -> Seeds:
+    """Return a seed for each number (an example's, a row's), for one use of a run's seed."""
+    return torch.from_numpy((keys(seed, purpose, number) >> np.uint64(1)).astype(np.int64))
 
 
 def scramble(x: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """From token stores to a trained model: `train(configure("mini"), data=[...], out=...)`.
 
-loop -> run -> objective -> denoiser, with checkpoints (state), a log and validations on the way
+loop -> run -> objective -> denoiser, with checkpoints, a log and validations on the way
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Several processes as one: devices, replicas, shards, agreement.  [distributed] -> train
+"""Several processes as one: devices, replicas, shards, agreement.  [distributed] -> run, loop
 
 `accelerate` knows the processes, the device, autocast and loss scaling. Replicas are its DDP;
 shards are torch's own `fully_shard`, which keeps one parameter one tensor, so that a checkpoint has
@@ -22,11 +22,11 @@ SHARDING_ASKED = "ACCELERATE_USE_FSDP"
 
 
 def is_sharding_asked() -> bool:
-    """Say whether the launcher was told to shard."""
+    """Return whether the launcher asks for shards."""
     return os.environ.get(SHARDING_ASKED, "").lower() in ("1", "true")
 
 
-def join(*, precision: str, device: str) -> Any:
+def make_accelerator(*, precision: str, device: str) -> Any:
     """Return this process's `accelerate.Accelerator`, alone or under a launcher."""
     from accelerate import Accelerator, DistributedDataParallelKwargs
     from accelerate.state import AcceleratorState
@@ -44,7 +44,7 @@ def join(*, precision: str, device: str) -> Any:
     )
 
 
-def share(
+def distribute(
     accelerator: Any, module: nn.Module, *, sharding: str, layers: Iterable[nn.Module]
 ) -> Any:
     """Return the module as every process calls it: replicated, or in shards layer by layer."""
@@ -64,8 +64,8 @@ def share(
 
 
 @contextmanager
-def unsynced(module: Any, is_last: bool) -> Iterator[None]:
-    """Keep gradients at home in all but the last backward pass of an optimiser step."""
+def accumulate(module: Any, *, is_last: bool) -> Iterator[None]:
+    """Exchange gradients between processes in the last backward pass of an optimiser step alone."""
     if hasattr(module, "set_requires_gradient_sync"):
         module.set_requires_gradient_sync(is_last)
         yield
@@ -77,8 +77,8 @@ def unsynced(module: Any, is_last: bool) -> Iterator[None]:
 
 
 @contextmanager
-def whole(module: nn.Module) -> Iterator[None]:
-    """Have every sharded layer complete in every process, to be called in any way."""
+def unsharded(module: nn.Module) -> Iterator[None]:
+    """Keep every sharded layer whole in every process, so that any method may be called."""
     parts: list[Any] = [part for part in module.modules() if hasattr(part, "unshard")]
     for part in parts:
         part.set_reshard_after_forward(False, recurse=False)
@@ -91,20 +91,20 @@ def whole(module: nn.Module) -> Iterator[None]:
             part.reshard()
 
 
-def gathered(tensor: Tensor) -> Tensor:
+def gather_tensor(tensor: Tensor) -> Tensor:
     """Return a tensor whole; all processes must ask for a sharded one at the same time."""
     own = tensor.detach()
     return own.full_tensor() if hasattr(own, "full_tensor") else own  # pyright: ignore
 
 
 @torch.no_grad()
-def put(target: Tensor, value: Tensor) -> None:
+def copy_tensor(target: Tensor, value: Tensor) -> None:
     """Copy a whole tensor into one that may be a shard."""
-    target.copy_(like(target, value))
+    target.copy_(shard_like(target, value))
 
 
-def like(target: Tensor, value: Tensor) -> Tensor:
-    """Return a whole tensor where `target` is: on its device, in its shards, in its type."""
+def shard_like(target: Tensor, value: Tensor) -> Tensor:
+    """Return a whole tensor as `target` is: on its device, in its shards, of its type."""
     value = value.to(device=target.device, dtype=target.dtype)
     mesh = getattr(target, "device_mesh", None)
     if mesh is None:
@@ -115,7 +115,7 @@ def like(target: Tensor, value: Tensor) -> Tensor:
     return distribute_tensor(value, mesh, target.placements)
 
 
-def told(accelerator: Any, value: Any) -> Any:
+def broadcast(accelerator: Any, value: Any) -> Any:
     """Return the main process's value in every process."""
     if accelerator.num_processes == 1:
         return value

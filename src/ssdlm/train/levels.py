@@ -1,16 +1,21 @@
-"""Which noise level each position is trained at: from uniform numbers to progress t/T.
+"""Noise levels for training: the progress t/T of each position, from uniform numbers.
 
 Three shapes within a block: one level for all, one of its own for each position, and a ramp that
 rises from a clean left end to a noisy right end. Decoding may then take any path between them.
-[levels] -> loss, train
+examples -> [levels] -> objective
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
+from ssdlm.config import TrainConfig
 from ssdlm.diffusion.grid import ramp_progress
+from ssdlm.diffusion.loss import draw_steps
 from ssdlm.shapes import Tensor
+from ssdlm.train.examples import LEVEL, OWN, SHAPE, WIDTH, Examples, send, uniforms
 
 BAND = (0.15, 0.60)
 """Below, every token is known; above, little is (design: where the information is)."""
@@ -21,6 +26,54 @@ STEEPEST = 0.5
 """A ramp's least width, in positions: next to a step from clean to noise."""
 
 GOLDEN = 0.6180339887498949
+
+
+@dataclass(frozen=True)
+class LevelSampler:
+    """Draws noise levels, as the settings of `TrainConfig` by these names say."""
+
+    levels: str
+    stratify: bool
+    own_share: float
+    ramp_share: float
+    T: int
+    widest_ramp: float = 2.0
+
+    @classmethod
+    def of(cls, train: TrainConfig, T: int) -> LevelSampler:
+        """Return the sampler that a run's settings describe."""
+        shares = (train.own_share, train.ramp_share)
+        return cls(train.levels, train.stratify, *shares, T, train.widest_ramp)
+
+    def draw(self, examples: Examples, blocks: Tensor) -> Tensor:
+        """Return the progress t/T of every position (N, L); `blocks` is on the CPU."""
+        count, length = int(blocks[-1]) + 1, len(blocks)
+        blocks = send(blocks, examples.seeds.device)
+        u = self.draw_uniforms(examples, count)
+        if self.levels == "uniform":
+            return (draw_steps(u, T=self.T) / self.T)[:, blocks]
+        if self.own_share == self.ramp_share == 0:
+            return shared(u, blocks)
+        # One number per position, however many blocks: a single shape, compiled once.
+        shape, width, own = (uniforms(examples.seeds, use, length) for use in (SHAPE, WIDTH, OWN))
+        shape, width = shape[:, :count], width[:, :count]
+        return mixed(
+            torch.stack((shape, u, width)),
+            own,
+            blocks,
+            own_share=self.own_share,
+            ramp_share=self.ramp_share,
+            widest=self.widest_ramp,
+        )
+
+    def draw_uniforms(self, examples: Examples, count: int) -> Tensor:
+        """Return a uniform number per block (N, count), stratified over the batch where asked."""
+        if not self.stratify:
+            return uniforms(examples.seeds, LEVEL, count)
+        indices = examples.indices.view(-1, 1)
+        first = uniforms(torch.full_like(indices[:1, 0], examples.step_seed), LEVEL, 1)
+        column = torch.arange(count, device=indices.device)
+        return spread(first, indices * count + column)
 
 
 def spread(u: Tensor, index: Tensor) -> Tensor:
@@ -43,7 +96,7 @@ def place_in_block(blocks: Tensor) -> Tensor:
 
 
 def banded(u: Tensor) -> Tensor:
-    """Return progress from uniforms, mostly in the informative band, with neither end starved."""
+    """Return progress from uniform numbers, mostly in the informative band, some at both ends."""
     low, high = BAND
     below = low * (u - BAND_SHARE - ABOVE_SHARE) / (1 - BAND_SHARE - ABOVE_SHARE)
     above = high + (1 - high) * (u - BAND_SHARE) / ABOVE_SHARE
@@ -53,12 +106,12 @@ def banded(u: Tensor) -> Tensor:
 
 
 def shared(u: Tensor, blocks: Tensor) -> Tensor:
-    """Return one level a block (N, L) from a uniform a block (N, blocks)."""
+    """Return one level per block (N, L) from a uniform number per block (N, blocks)."""
     return banded(u)[:, blocks]
 
 
 def ramps(u_front: Tensor, u_width: Tensor, blocks: Tensor, *, widest: float = 2.0) -> Tensor:
-    """Return a ramp a block (N, L) from two uniforms a block: where it begins and how wide it is.
+    """Return a ramp per block (N, L) from two uniform numbers: where it begins, how wide it is.
 
     Widths run from nearly a step to `widest` times the block, evenly in their logarithm.
     """
@@ -92,7 +145,8 @@ def mixed(
 def earlier_noise(z: Tensor, fresh: Tensor, share: Tensor) -> Tensor:
     """Return the noise that the same path had when its signal-to-noise ratio was `share` of now's.
 
-    As a Brownian path seen earlier: sqrt(share) z + sqrt(1 - share) fresh, for a share a position.
+    As a Brownian path seen earlier: sqrt(share) z + sqrt(1 - share) fresh, one share per
+    position.
     """
     share = share.to(z.dtype).unsqueeze(-1)
     return share.sqrt() * z + (1 - share).sqrt() * fresh

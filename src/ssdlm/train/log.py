@@ -1,12 +1,11 @@
-"""What a run says while it runs: log.jsonl, TensorBoard, a tracker, and a line of progress.
+"""The log of a run: log.jsonl, TensorBoard, a tracker, and a line of progress.
 
-train -> [runlog] -> OUT/log.jsonl, OUT/tensorboard/, the terminal
+loop -> [log] -> OUT/log.jsonl, OUT/tensorboard/, the terminal
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import warnings
 from contextlib import ExitStack
@@ -15,32 +14,38 @@ from pathlib import Path
 from typing import Any
 
 from ssdlm.progress import bar
+from ssdlm.storage.files import parse_object, write_text
+from ssdlm.storage.jsonl import append_jsonl, parse_jsonl
+
+LOG = "log.jsonl"
 
 Record = dict[str, Any]
+"""The figures of one step: numbers, and those of a validation one level deeper."""
 
 
-class Silent:
-    """Takes records and says nothing: what the processes beside the main one have."""
+class NoLog:
+    """A log that drops everything: that of the processes beside the main one."""
 
     def write(self, record: Record) -> None:
-        """Take the record of a step."""
+        """Write the record of a step."""
 
-    def show(self, step: int, steps: int) -> None:
-        """Take note that so many steps are done, of how many."""
+    def show_progress(self, step: int, steps: int) -> None:
+        """Show how many steps are done, of how many."""
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close what is open."""
 
 
-class Records(Silent):
-    """Appends to log.jsonl, passes the numbers on to whoever else listens, and shows progress."""
+class RunLog(NoLog):
+    """The log of the main process: log.jsonl, and whoever else receives the numbers."""
 
     def __init__(
         self, out: Path, *, step: int, steps: int, settings: Record, tensorboard: bool, tracker: str
     ):
-        self.path = out / "log.jsonl"
+        self.path = out / LOG
         cut_log(self.path, step)
-        self.pending = ""
+        self.pending: list[Record] = []
+        """Records for which the disk had no room yet."""
         self.board = open_board(out, step) if tensorboard else None
         self.tracker = open_tracker(tracker, out, settings)
         self.latest: Record = {}
@@ -48,11 +53,11 @@ class Records(Silent):
         self.bar = self.open.enter_context(bar("step", steps, done=step))
 
     def write(self, record: Record) -> None:
-        """Write one record; what finds no room on the disk waits for the next."""
-        self.pending += json.dumps(record) + "\n"
+        self.latest = record
+        self.pending.append(record)
         try:
             append(self.path, self.pending)
-            self.pending = ""
+            self.pending = []
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
@@ -63,10 +68,13 @@ class Records(Silent):
                 self.board.add_scalar(name, value, record["step"])
         if self.tracker is not None:
             self.tracker.log(numbers, step=record["step"])
-        self.latest = record
 
-    def show(self, step: int, steps: int) -> None:
-        self.bar(step, describe(self.latest), steps)
+    def show_progress(self, step: int, steps: int) -> None:
+        words = ""
+        if self.latest:
+            speed = self.latest["tokens_per_s"]
+            words = f"loss {self.latest['loss']:.4f}  {speed:,.0f} tokens/s"
+        self.bar(step, words, steps)
 
     def close(self) -> None:
         self.open.close()
@@ -76,34 +84,39 @@ class Records(Silent):
             self.tracker.finish()
 
 
-def append(path: Path, text: str) -> None:
-    """Append whole lines to a file, or nothing."""
+def append(path: Path, records: list[Record]) -> None:
+    """Append records to a log: all of them or nothing."""
     before = path.stat().st_size if path.exists() else 0
     try:
         with open(path, "a", encoding="utf-8") as file:
-            file.write(text)
+            append_jsonl(file, records)
     except OSError:
         if path.exists():
             os.truncate(path, before)
         raise
 
 
+def read_log(path: Path) -> list[Record]:
+    """Return a log's records; a last line that is still being written is left out."""
+    if not path.exists():
+        raise ValueError(f"{path} does not exist; give the --out folder of `ssdlm train`")
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [line.value for line in parse_jsonl(lines, source=str(path))]
+
+
 def cut_log(path: Path, step: int) -> None:
-    """Drop every line past a step, and a line that was not finished, in one move."""
+    """Drop every line past a step, and any that a kill left unfinished; the rest stays as it is."""
     if not path.exists():
         return
-    kept = [line for line in path.read_text(encoding="utf-8").splitlines() if step_of(line) <= step]
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-    os.replace(temporary, path)
 
+    def is_kept(line: bytes) -> bool:
+        try:
+            return float(parse_object(line, where="", remedy="")["step"]) <= step
+        except (ValueError, KeyError, TypeError):
+            return False
 
-def step_of(line: str) -> float:
-    """Return the step a log line is of; infinite when it was cut off in writing."""
-    try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return float("inf")
+    kept = [line + b"\n" for line in path.read_bytes().splitlines() if is_kept(line)]
+    write_text(path, b"".join(kept).decode("utf-8"))
 
 
 def flatten(record: Record, prefix: str = "") -> dict[str, float]:
@@ -118,7 +131,7 @@ def flatten(record: Record, prefix: str = "") -> dict[str, float]:
 
 
 def open_board(out: Path, step: int) -> Any:
-    """Return a TensorBoard writer that forgets what came after a step, None if not installed."""
+    """Return a TensorBoard writer that drops what came after a step, None if not installed."""
     if find_spec("tensorboard") is None:
         return None
     with warnings.catch_warnings():
@@ -136,10 +149,3 @@ def open_tracker(name: str, out: Path, settings: Record) -> Any:
         raise ValueError(f"train.tracker={name} is not installed; pip install {name}")
     module = __import__(name)
     return module.init(project="ssdlm", name=out.name, config=settings, resume="allow")
-
-
-def describe(record: Record) -> str:
-    """Return a record's loss and speed in a few words; nothing before the first."""
-    if not record:
-        return ""
-    return f"loss {record['loss']:.4f}  {record['tokens_per_s']:,.0f} tokens/s"

@@ -1,7 +1,7 @@
-"""How weights move: AdamW for tables and vectors, Muon for matrices, and their running mean.
+"""The optimiser: AdamW for tables and vectors, Muon for matrices, and the weights' moving average.
 
 Muon replaces a matrix's momentum by the nearest orthogonal matrix, so that every direction moves
-alike (Jordan et al. 2024).  [optim] -> train
+alike (Jordan et al. 2024).  [optimizer] -> run
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -14,12 +14,41 @@ import torch
 from torch import nn
 from torch.optim.adamw import adamw
 
+from ssdlm.config import TrainConfig
 from ssdlm.shapes import Tensor
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic that drives all singular values towards 1 in five steps."""
 WORD_TABLES = ("words", "simplex_embed")
 WORD_GAIN = 3.0
+UNDECAYED = ("bias", "LayerNorm.weight")
+"""The authors' rule goes by name, so RoBERTa's `lm_head.layer_norm.weight` is decayed."""
+
+
+def make_optimizer(module: nn.Module, train: TrainConfig) -> MuonAdamW:
+    """Return the optimiser of a run; each group keeps its peak learning rate as `peak`."""
+    if train.decay_rule == "authors":
+        groups = author_groups(module, lr=train.lr, weight_decay=train.weight_decay)
+    else:
+        matrix_lr = train.muon_lr if train.optimizer == "muon" else 0.0
+        groups = group_parameters(
+            module, lr=train.lr, matrix_lr=matrix_lr, weight_decay=train.weight_decay
+        )
+    peaked = [group | {"peak": group["lr"]} for group in groups]
+    return MuonAdamW(peaked, betas=(train.beta1, train.beta2), eps=train.eps)
+
+
+def author_groups(module: nn.Module, *, lr: float, weight_decay: float) -> list[dict[str, Any]]:
+    """Return the authors' two groups of weights, decayed and not, by name; W_time is not."""
+    decayed, kept = [], []
+    for name, weight in module.named_parameters():
+        is_kept = name.startswith("time_embed.") or any(part in name for part in UNDECAYED)
+        (kept if is_kept else decayed).append(weight)
+    shared = {"lr": lr, "has_muon": False}
+    return [
+        {"params": decayed, "weight_decay": weight_decay, **shared},
+        {"params": kept, "weight_decay": 0.0, **shared},
+    ]
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:
@@ -38,11 +67,11 @@ def orthogonalized(matrices: Tensor) -> Tensor:
 def group_parameters(
     module: nn.Module, *, lr: float, matrix_lr: float, weight_decay: float
 ) -> list[dict[str, Any]]:
-    """Sort weights for `MuonAdamW`: matrices from width to width, word tables, others, vectors.
+    """Return four groups of weights: matrices from width to width, word tables, others, vectors.
 
     Beside Muon, word tables move `WORD_GAIN` times as fast, for their entries are of size 1, and
-    only the matrices are decayed. With matrix_lr = 0 all is AdamW at one rate, and all but the
-    vectors is decayed.
+    only the matrices are decayed. With matrix_lr = 0 all of it is AdamW at one rate, and all but
+    the vectors is decayed.
     """
     matrices, words, others, vectors = [], [], [], []
     for name, weight in module.named_parameters():
@@ -138,7 +167,7 @@ class MuonAdamW(torch.optim.Optimizer):
         )
 
     def slot(self, weight: Tensor, name: str) -> Tensor:
-        """Return one of a weight's running means, zero before the first step."""
+        """Return one of a weight's running means, which is zero before the first step."""
         state = self.state[weight]
         if name not in state:
             state[name] = torch.zeros_like(weight)
@@ -146,12 +175,13 @@ class MuonAdamW(torch.optim.Optimizer):
 
 
 def gradient(weight: Tensor) -> Tensor:
+    """Return the gradient of a weight that has one."""
     assert weight.grad is not None
     return weight.grad
 
 
 class Ema:
-    """A running mean of a module's weights and buffers, in float32."""
+    """A moving average of a module's weights and buffers, in float32."""
 
     def __init__(self, module: nn.Module, *, decay: float) -> None:
         self.decay = decay
@@ -160,23 +190,24 @@ class Ema:
 
     @torch.no_grad()
     def update(self, module: nn.Module) -> None:
-        """Move the mean towards the module's weights; early on it forgets faster."""
+        """Move the mean towards the module's weights, faster in the first steps."""
         self.steps += 1
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
         alike: dict[type, list[tuple[Tensor, Tensor]]] = {}
         for name, value in module.state_dict().items():
             alike.setdefault(type(value), []).append((self.mean[name], value))
-        for pairs in alike.values():  # sharded weights and whole buffers do not go together
+        # Sharded weights and whole buffers are of different types, which no foreach call mixes.
+        for pairs in alike.values():
             means, values = (list(side) for side in zip(*pairs, strict=True))
             torch._foreach_lerp_(means, values, 1 - decay)
 
     @torch.no_grad()
     def copy_to(self, module: nn.Module) -> None:
-        """Give a module of the same shape the mean weights."""
+        """Copy the mean weights into a module of the same shape."""
         module.load_state_dict(self.mean)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all there is, for a checkpoint."""
+        """Return what a checkpoint stores."""
         return {"steps": self.steps, "mean": self.mean}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,44 +1,34 @@
-"""A run in one picture: its loss over steps, and its last profile over noise levels."""
+"""`ssdlm plot`: a run's loss over steps, and its last profile over noise levels.  log -> [plot]"""
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import Any
+
+from ssdlm.storage.files import write_file
+from ssdlm.train.log import LOG, Record, read_log
 
 LINES = ("loss", "block", "next_token")
 FIGURES = {"bound": "validation bound", "next_token": "validation next token"}
 
 
 def plot(out: str | Path, target: str | Path | None = None) -> Path:
-    """Draw OUT/log.jsonl to a PNG, OUT/plot.png unless told otherwise; return its path."""
+    """Draw OUT/log.jsonl as a PNG, OUT/plot.png unless `target` is given; return its path."""
     from matplotlib.figure import Figure
 
-    records = read_log(Path(out) / "log.jsonl")
+    records = read_log(Path(out) / LOG)
+    if not records:
+        raise ValueError(f"{Path(out) / LOG} has no lines yet; wait for the first logged step")
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     over_steps, over_levels = figure.subplots(1, 2)
     draw_losses(over_steps, records)
     draw_profile(over_levels, records)
     path = Path(target) if target is not None else Path(out) / "plot.png"
-    temporary = path.with_name(f".{path.name}.new")
-    figure.savefig(temporary, format="png", dpi=150)
-    os.replace(temporary, path)
+    write_file(path, lambda temporary: figure.savefig(temporary, format="png", dpi=150))
     return path
 
 
-def read_log(path: Path) -> list[dict[str, Any]]:
-    """Return a log's records; a last line that is being written is left out."""
-    if not path.exists():
-        raise ValueError(f"{path} does not exist; give the --out folder of `ssdlm train`")
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    records = [json.loads(line) for line in lines]
-    if not records:
-        raise ValueError(f"{path} has no lines yet; wait for the first logged step")
-    return records
-
-
-def draw_losses(axes: Any, records: list[dict[str, Any]]) -> None:
+def draw_losses(axes: Any, records: list[Record]) -> None:
     """Draw each loss over steps, validations as dots."""
     for name in LINES:
         points = [(r["step"], r[name]) for r in records if name in r]
@@ -49,14 +39,14 @@ def draw_losses(axes: Any, records: list[dict[str, Any]]) -> None:
         points = [(step, figures[name]) for step, figures in validated if name in figures]
         if points:
             axes.plot(*zip(*points, strict=True), "o", label=label, markersize=4)
-    axes.set(xlabel="step", ylabel="nats a token", title="loss")
+    axes.set(xlabel="step", ylabel="nats per token", title="loss")
     axes.legend()
 
 
-def draw_profile(axes: Any, records: list[dict[str, Any]]) -> None:
-    """Draw the last validation's loss over noise levels; say so where there was none."""
+def draw_profile(axes: Any, records: list[Record]) -> None:
+    """Draw the last validation's loss over noise levels, or say that there is none."""
     profiles = [r["validation"]["profile"] for r in records if "validation" in r]
-    axes.set(xlabel="t/T", ylabel="nats a token", title="profile on the hold-out", xlim=(0, 1))
+    axes.set(xlabel="t/T", ylabel="nats per token", title="profile on the hold-out", xlim=(0, 1))
     if profiles and profiles[-1]:
         axes.plot(*zip(*profiles[-1], strict=True), "o-", markersize=3)
     else:

@@ -1,4 +1,4 @@
-"""Whole runs by name: each function returns a full config.  config -> [recipes] -> train
+"""Whole runs by name: each function returns a full config.  config -> [recipes] -> loop
 
 `ssdlm train --recipe NAME key=value ...` starts from one of these and changes what is named.
 """
@@ -15,8 +15,8 @@ from ssdlm.config import BlockConfig, Config, DataConfig, EncoderConfig, TrainCo
 def paper_large() -> Config:
     """The paper's model: RoBERTa-large, one block of each sequence, the authors' optimiser.
 
-    24 sequences a pass share a context length, as in the authors' code. They computed in fp16 on 32
-    V100s; `precision=bf16` needs no loss scaling on newer machines.
+    24 sequences per pass share a context length, as in the authors' code. They computed in fp16 on
+    32 V100s; `precision=bf16` needs no loss scaling on newer machines.
     """
     return Config(
         model=EncoderConfig(K=5.0, B=25, T=5000),
@@ -141,8 +141,8 @@ def paper_mini() -> Config:
     )
 
 
-def twin() -> Config:
-    """The autoregressive twin of `mini`: the context stream alone, and no block is noised."""
+def autoregressive() -> Config:
+    """An autoregressive model for comparison with `mini`: its context stream alone, no noise."""
     own = mini()
     model, train = own.model, own.train
     return Config(replace(model, block_weight=0.0), own.data, replace(train, context_share=0.0))
@@ -174,12 +174,15 @@ def tiny() -> Config:
 
 RECIPES: dict[str, Callable[[], Config]] = {
     recipe.__name__: recipe
-    for recipe in (paper_large, paper_rocstories, paper_mini, mini, twin, tiny)
+    for recipe in (paper_large, paper_rocstories, paper_mini, mini, autoregressive, tiny)
 }
+EARLIER_NAMES = {"twin": "autoregressive"}
+"""Names that recipes had before; they still work."""
 
 
 def recipe(name: str) -> Config:
-    """Return the config of a recipe, or a ValueError that lists them."""
+    """Return the config of a recipe, or raise a ValueError that lists them."""
+    name = EARLIER_NAMES.get(name, name)
     if name not in RECIPES:
         close = get_close_matches(name, RECIPES, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""

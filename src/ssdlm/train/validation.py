@@ -1,4 +1,4 @@
-"""How good a denoiser is on text it was not trained on.  likelihood -> [validation] -> train
+"""Validation: how good a denoiser is on held-out text.  likelihood, run -> [validation] -> loop
 
 One set of noise levels serves both figures: the loss at each of them is the profile, by which
 decoding places its steps, and the squared errors add up to the bound on the likelihood.
@@ -10,21 +10,47 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
+from ssdlm.data.windows import example_seeds
 from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion import likelihood, noise
 from ssdlm.diffusion.loss import split_rows
 from ssdlm.diffusion.schedule import progress_of_snr
 from ssdlm.shapes import Seeds, Tensor, Tokens
-from ssdlm.train import levels
+from ssdlm.train import distributed, levels
+from ssdlm.train.run import EXAMPLES, HELD_OUT, Run
 
 CHUNK = 2**26
-"""V-wide numbers that one pass may hold."""
+"""V-wide numbers that one pass may have in memory."""
+
+
+def is_validated(run: Run) -> bool:
+    """Return whether the step just taken is followed by a validation."""
+    every = run.config.train.validate_every
+    is_regular = every > 0 and run.step % every == 0
+    return len(run.validation_rows) > 0 and (is_regular or run.step == run.steps)
+
+
+def validate(run: Run) -> dict[str, Any]:
+    """Return the figures of the hold-out, and keep the profile for the next checkpoint."""
+    accelerator, train = run.accelerator, run.config.train
+    mine = slice(accelerator.process_index, None, accelerator.num_processes)
+    numbers = np.arange(len(run.validation_rows))
+    seeds = example_seeds(train.seed, EXAMPLES + HELD_OUT, numbers)[mine].to(accelerator.device)
+    rows = run.validation_rows[mine].to(accelerator.device)
+    run.denoiser.eval()
+    with run.averaged(), distributed.unsharded(run.module), accelerator.autocast():
+        sums = measure(run.denoiser, rows, seeds, points=train.validate_points)
+    run.denoiser.train()
+    figures = report(accelerator.reduce(sums, "sum"), bytes_per_token=run.bytes_per_token)
+    run.profile = figures["profile"]
+    return figures
 
 
 def measure(denoiser: Denoiser, rows: Tokens, seeds: Seeds, *, points: int) -> Tensor:
-    """Return sums over rows, there may be none, that can be added up over processes.
+    """Return sums over rows, of which there may be none, to be added up over processes.
 
     They are: tokens, bound, tokens with a next-token loss, that loss, and the loss at each level.
     """
@@ -33,8 +59,8 @@ def measure(denoiser: Denoiser, rows: Tokens, seeds: Seeds, *, points: int) -> T
     for start in range(0, len(rows), size):
         part = slice(start, start + size)
         if denoiser.denoises_blocks:
-            for measured, tokens in measures(denoiser, rows[part], seeds[part]):
-                total += sum_up(measured, tokens.numel(), points)
+            for measure_at, tokens in measures(denoiser, rows[part], seeds[part]):
+                total += sum_up(measure_at, tokens.numel(), points)
         if denoiser.has_context_stream:
             exact = likelihood.next_token_nll(denoiser, rows[part])
             total[2:4] += torch.stack((torch.ones_like(exact), exact)).double().sum((1, 2))
@@ -56,16 +82,16 @@ def measures(
         yield likelihood.one_block(denoiser, context, block, draw), block
 
 
-def sum_up(ask: likelihood.Measure, count: int, points: int) -> Tensor:
+def sum_up(measure_at: likelihood.Measure, count: int, points: int) -> Tensor:
     """Return the sums of one measurement: the bound along `rising`, and the loss on the way."""
     nll: list[Tensor] = []
 
-    def listen(progress: Tensor, k: int) -> likelihood.Errors:
-        errors = ask(progress, k)
+    def record_nll(progress: Tensor, k: int) -> likelihood.Errors:
+        errors = measure_at(progress, k)
         nll.append(errors.nll.double().sum())
         return errors
 
-    bound = likelihood.bound(listen, rising, likelihood.gauss_legendre(points)).sum()
+    bound = likelihood.bound(record_nll, rising, likelihood.gauss_legendre(points)).sum()
     return torch.cat(
         (torch.tensor([count]).to(bound), bound.view(1), bound.new_zeros(2), torch.stack(nll))
     )
@@ -88,7 +114,7 @@ def level_progress(points: int) -> list[float]:
 
 
 def report(sums: Tensor, *, bytes_per_token: float) -> dict[str, Any]:
-    """Return the figures of `measure`, in nats a token and bits a byte."""
+    """Return the figures of `measure`, in nats per token and bits per byte."""
     tokens, bound, next_tokens, next_nll, *nll = sums.tolist()
     progress = level_progress(len(nll) - 1)
     to_bits = 1 / (math.log(2) * bytes_per_token)

@@ -1,16 +1,14 @@
-"""Checkpoints of a run, as folders that are whole or not there at all.  train -> [trainstate]
+"""Folders of checkpoints, each whole or absent.  checkpoints -> [checkpoint_folders] -> OUT
 
     OUT/checkpoints/step-N/    what `fill` wrote, and manifest.json with a digest of every file
 
 A folder is filled under a temporary name and then renamed, so that a run killed at any moment
-leaves only whole ones. On the way back in, digests are compared; a damaged folder is passed over.
-Nothing is pickled: tensors are safetensors, the rest is JSON.
+leaves only whole ones. Before one is read its digests are compared; a damaged one is skipped.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import warnings
@@ -18,21 +16,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
-from torch import nn
 
-from ssdlm.shapes import Tensor
-from ssdlm.storage.files import sha256, write_json
-from ssdlm.train import distributed
+from ssdlm.storage.files import read_json, sha256, write_json
 
+EMA = "ema.safetensors"
+"""Where a training checkpoint keeps the weights' moving average."""
 MANIFEST = "manifest.json"
 PARTIAL = ".partial-"
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
-def save(out: Path, step: int, fill: Callable[[Path], None], *, keep: int) -> Path | None:
-    """Write one checkpoint and drop the oldest; None, and a warning, when the disk is full."""
+def write_folder(out: Path, step: int, fill: Callable[[Path], None], *, keep: int) -> Path | None:
+    """Write one checkpoint and remove the oldest; return None, and warn, when the disk is full."""
     folder = out / "checkpoints"
     temporary = folder / f"{PARTIAL}{step}"
     try:
@@ -53,14 +49,14 @@ def save(out: Path, step: int, fill: Callable[[Path], None], *, keep: int) -> Pa
     target = folder / f"step-{step}"
     remove(target)
     os.rename(temporary, target)
-    for old in list(steps(out))[keep:]:
+    for old in list(list_steps(out))[keep:]:
         remove(folder / f"step-{old}")
     return target
 
 
-def newest(out: Path) -> Path | None:
-    """Return the newest whole checkpoint; warn about each damaged one that is passed over."""
-    for step in steps(out):
+def find_newest(out: Path) -> Path | None:
+    """Return the newest whole checkpoint; warn about each damaged one that is skipped."""
+    for step in list_steps(out):
         folder = out / "checkpoints" / f"step-{step}"
         damage = find_damage(folder)
         if not damage:
@@ -72,13 +68,13 @@ def newest(out: Path) -> Path | None:
     return None
 
 
-def steps(out: Path) -> Iterator[int]:
+def list_steps(out: Path) -> Iterator[int]:
     """Yield the steps that have a checkpoint, newest first."""
     names = (path.name.removeprefix("step-") for path in (out / "checkpoints").glob("step-*"))
     yield from sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
 
-def sweep(out: Path) -> None:
+def remove_partial(out: Path) -> None:
     """Remove what a killed run left half written or half removed."""
     for path in (out / "checkpoints").glob(f"{PARTIAL}*"):
         shutil.rmtree(path, ignore_errors=True)
@@ -94,7 +90,7 @@ def remove(folder: Path) -> None:
 
 
 def is_disk_full(error: Exception) -> bool:
-    """Say whether a write failed for want of space; safetensors tells only in its message."""
+    """Return whether a write failed for want of space; safetensors says so in its message alone."""
     if isinstance(error, OSError):
         return error.errno in DISK_FULL
     return any(f"os error {number})" in str(error) for number in DISK_FULL)
@@ -109,7 +105,7 @@ def digests(folder: Path) -> dict[str, Any]:
 def find_damage(folder: Path) -> str:
     """Return what is wrong with a checkpoint in a few words; empty when it is whole."""
     try:
-        expected = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+        expected = read_json(folder / MANIFEST)["files"]
         for name, facts in expected.items():
             if (folder / name).stat().st_size != facts["bytes"]:
                 return f"{name} has the wrong size"
@@ -122,40 +118,8 @@ def find_damage(folder: Path) -> str:
     return ""
 
 
-def unique_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return a module's weights and buffers by name, themselves and not copies; tied ones once."""
-    found: dict[int, tuple[str, Tensor]] = {}
-    for name, value in module.state_dict(keep_vars=True).items():
-        found.setdefault(id(value), (name, value))
-    return dict(found.values())
-
-
-def gather(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors whole and ready to be written; all processes must take part."""
-    return {name: distributed.gathered(value).cpu().contiguous() for name, value in tensors.items()}
-
-
-def optimizer_state(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, Tensor]:
-    """Return an optimiser's running means as `weight/field` -> tensor."""
-    return {
-        f"{name}/{field}": value
-        for name, weight in module.named_parameters()
-        for field, value in optimizer.state.get(weight, {}).items()
-    }
-
-
-def put_optimizer_state(
-    optimizer: torch.optim.Optimizer, module: nn.Module, state: dict[str, Tensor]
-) -> None:
-    """Give an optimiser the running means that `optimizer_state` returned, gathered."""
-    weights = dict(module.named_parameters())
-    for key, value in state.items():
-        name, _, field = key.rpartition("/")
-        optimizer.state[weights[name]][field] = distributed.like(weights[name], value)
-
-
 def link(source: Path, target: Path) -> None:
-    """Let `target` be the same file as `source`, or a copy where that cannot be, in one move."""
+    """Make `target` a hard link to `source`, or a copy where there are no links, in one move."""
     temporary = target.with_name(f".{target.name}.new")
     temporary.unlink(missing_ok=True)
     try:

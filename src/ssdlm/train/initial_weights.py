@@ -1,4 +1,7 @@
-"""The weights a run begins with: random, a checkpoint's, or a masked LM's.  [weights] -> run"""
+"""The weights that a run begins with: random, a checkpoint's, or a masked LM's.
+
+checkpoint, shards -> [initial_weights] -> run, resume
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,15 @@ from ssdlm.denoiser.encoder import EncoderDenoiser
 from ssdlm.shapes import Tensor
 from ssdlm.storage import checkpoint
 from ssdlm.storage.builtin import is_builtin
-from ssdlm.train import state as trainstate
+from ssdlm.train.checkpoint_folders import EMA, find_newest
 
-EMA = "ema.safetensors"
-"""Where a training checkpoint keeps the weights' moving average."""
 UNIGRAM_TOKENS, STRETCHES = 2**24, 64
 """How many training tokens the unigram is counted on, and in how many places."""
 
 
-def first_denoiser(config: Config, stores: list[TokenStore]) -> DenoiserModule:
-    """Return the denoiser a run begins with; refuse one that does not go with the data."""
-    denoiser = initialised(config) if config.train.init else build(config.model)
+def make_denoiser(config: Config, stores: list[TokenStore]) -> DenoiserModule:
+    """Return the denoiser a run begins with; refuse one that does not fit the data."""
+    denoiser = load_init(config) if config.train.init else build(config.model)
     if denoiser.V < stores[0].V:
         raise ValueError(
             f"the model has a vocabulary of {denoiser.V} and the data one of {stores[0].V}; "
@@ -43,38 +44,40 @@ def first_denoiser(config: Config, stores: list[TokenStore]) -> DenoiserModule:
 def build(model: EncoderConfig | BlockConfig) -> DenoiserModule:
     """Return a denoiser with random weights, ready to train."""
     if isinstance(model, EncoderConfig) and not model.backbone:
-        raise ValueError("the encoder is not described; give train.init or model.backbone")
+        raise ValueError("the encoder has no configuration; give train.init or model.backbone")
     return checkpoint.build(model).train()
 
 
-def initialised(config: Config) -> DenoiserModule:
+def load_init(config: Config) -> DenoiserModule:
     """Return the denoiser whose weights `train.init` names."""
     model, init = config.model, config.train.init
-    folder = folder_of(init)
+    folder = find_init(init)
     if checkpoint.is_ours(folder):
-        denoiser, path = build(model), chosen_file(folder, config.train.init_from)
+        denoiser, path = build(model), find_weights(folder, config.train.init_from)
         checkpoint.fill(denoiser, checkpoint.read_tensors(path), source=path)
         return denoiser
     if isinstance(model, BlockConfig):
-        raise ValueError(f"train.init={init} is not the folder of an SSD-LM checkpoint")
+        raise ValueError(f"train.init={init} is not the folder of an SSD-LM checkpoint; give one")
     if checkpoint.is_released(folder):
         return checkpoint.load_denoiser(folder).requires_grad_(True).train()
-    return around_masked_lm(str(folder), model)
+    return wrap_masked_lm(str(folder), model)
 
 
-def around_masked_lm(init: str, model: EncoderConfig) -> EncoderDenoiser:
+def wrap_masked_lm(init: str, model: EncoderConfig) -> EncoderDenoiser:
     """Return an EncoderDenoiser around a pretrained masked LM, from a folder or the Hub."""
     from transformers import AutoModelForMaskedLM
 
     try:
         backbone = AutoModelForMaskedLM.from_pretrained(init, dtype=torch.float32)
     except OSError as error:
-        told = str(error).splitlines()[0]
-        raise ValueError(f"train.init={init} gives no masked LM ({told}); give a folder") from error
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"train.init={init} is not a masked LM ({reason}); give a folder or a Hub name"
+        ) from error
     return EncoderDenoiser.from_masked_lm(backbone, K=model.K, B=model.B, T=model.T).train()
 
 
-def folder_of(init: str) -> Path:
+def find_init(init: str) -> Path:
     """Return the folder of `train.init`: built in, a path, or a download of the Hub's owner/name.
 
     A bare name such as roberta-large comes back as it is; `transformers` knows it.
@@ -83,14 +86,14 @@ def folder_of(init: str) -> Path:
     return checkpoint.find(init) if is_hub_id or is_builtin(init) else Path(init)
 
 
-def is_warm(init: Path) -> bool:
-    """Say whether weights have been trained as a denoiser, so that a short warm-up will do."""
+def is_denoiser(init: Path) -> bool:
+    """Return whether a folder's weights were trained as a denoiser, so a short warm-up will do."""
     return checkpoint.is_ours(init) or checkpoint.is_released(init)
 
 
-def chosen_file(folder: Path, kind: str) -> Path:
+def find_weights(folder: Path, kind: str) -> Path:
     """Return the weight file of a run's or a model's folder: the average's, or the weights' own."""
-    state = trainstate.newest(folder) or folder
+    state = find_newest(folder) or folder
     has_average = kind == "ema" and (state / EMA).exists()
     return state / (EMA if has_average else checkpoint.WEIGHTS)
 

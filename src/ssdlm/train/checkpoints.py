@@ -1,0 +1,131 @@
+"""Checkpoints of a run: all that it needs to go on, and a model's folder in itself.
+
+Nothing is pickled: tensors are safetensors, the rest is JSON. However a run was split over
+processes, its checkpoints have whole tensors, so it may go on in another number of them.
+run -> [checkpoints] -> resume, loop
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from ssdlm.config import DecodeConfig
+from ssdlm.settings import to_json
+from ssdlm.shapes import Tensor
+from ssdlm.storage import checkpoint
+from ssdlm.storage.files import read_json, write_json
+from ssdlm.train import distributed
+from ssdlm.train.checkpoint_folders import EMA, link, write_folder
+from ssdlm.train.learning_rate import Clock
+from ssdlm.train.run import Run
+
+SETTINGS, STATE, PROFILE = "train.json", "state.json", "profile.json"
+OPTIMIZER = "optimizer.safetensors"
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+MODEL_FILES = (checkpoint.CONFIG, checkpoint.DECODING, PROFILE, *TOKENIZER)
+"""Files of a checkpoint that OUT has too, beside the weights."""
+
+
+def save(run: Run) -> Path | None:
+    """Write a checkpoint and let OUT have its weights; return None when the disk is full."""
+    # All processes take part in gathering; one writes.
+    weights = gather(unique_tensors(run.denoiser))
+    moments = gather(
+        {
+            f"{name}/{field}": value
+            for name, weight in run.denoiser.named_parameters()
+            for field, value in run.optimizer.state.get(weight, {}).items()
+        }
+    )
+    average = gather({name: run.ema.mean[name] for name in weights} if run.ema is not None else {})
+    folder = None
+    if run.accelerator.is_main_process:
+
+        def fill(folder: Path) -> None:
+            checkpoint.save_denoiser(run.denoiser, folder, weights)
+            save_file(moments, folder / OPTIMIZER)
+            if average:
+                save_file(average, folder / EMA, {"format": "pt"})
+            write_state(run, folder)
+
+        folder = write_folder(run.out, run.step, fill, keep=run.config.train.keep)
+        if folder is not None:
+            export(folder, run.out)
+    run.accelerator.wait_for_everyone()
+    return folder
+
+
+def write_state(run: Run, folder: Path) -> None:
+    """Write what a checkpoint has beside tensors."""
+    config, scaler = run.config, run.accelerator.scaler
+    write_json(folder / SETTINGS, to_json(config))
+    state = {
+        "step": run.step,
+        "clock": asdict(run.clock),
+        "groups": [{"steps": group.get("steps", 0)} for group in run.optimizer.param_groups],
+        "ema_steps": run.ema.steps if run.ema is not None else 0,
+        "scaler": scaler.state_dict() if scaler is not None else {},
+    }
+    write_json(folder / STATE, state)
+    write_json(folder / PROFILE, run.profile)
+    checkpoint.save_decoding(DecodeConfig(B=(config.model.B,), T=config.train.decode_T), folder)
+    for source in (run.stores[0].dir / name for name in TOKENIZER):
+        if source.exists():
+            shutil.copyfile(source, folder / source.name)
+
+
+def export(folder: Path, out: Path) -> None:
+    """Make OUT a model's folder with a checkpoint's weights: their average, where there is one."""
+    average = folder / EMA
+    weights = average if average.exists() else folder / checkpoint.WEIGHTS
+    link(weights, out / checkpoint.WEIGHTS)
+    for source in (folder / name for name in MODEL_FILES):
+        if source.exists():
+            link(source, out / source.name)
+
+
+def restore(run: Run, folder: Path) -> None:
+    """Take a run to where a checkpoint left it; every process reads the files."""
+    state = read_json(folder / STATE)
+    run.step = state["step"]
+    run.clock = Clock(**state.get("clock", {}))
+    run.profile = json.loads((folder / PROFILE).read_text(encoding="utf-8"))
+    weights, names = load_file(folder / checkpoint.WEIGHTS), unique_tensors(run.denoiser)
+    for name, value in names.items():
+        distributed.copy_tensor(value, weights[name])
+    parameters = dict(run.denoiser.named_parameters())
+    for key, value in load_file(folder / OPTIMIZER).items():
+        name, _, field = key.rpartition("/")
+        weight = parameters[name]
+        run.optimizer.state[weight][field] = distributed.shard_like(weight, value)
+    for group, known in zip(run.optimizer.param_groups, state["groups"], strict=True):
+        group.update(known)
+    if run.ema is not None:
+        average, run.ema.steps = load_file(folder / EMA), state["ema_steps"]
+        # A tied tensor was stored once, under the first of its names.
+        first_name = {id(value): name for name, value in names.items()}
+        for name, value in run.denoiser.state_dict(keep_vars=True).items():
+            distributed.copy_tensor(run.ema.mean[name], average[first_name[id(value)]])
+    if run.accelerator.scaler is not None:
+        run.accelerator.scaler.load_state_dict(state["scaler"])
+
+
+def unique_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's weights and buffers by name, themselves and not copies; tied ones once."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, value in module.state_dict(keep_vars=True).items():
+        found.setdefault(id(value), (name, value))
+    return dict(found.values())
+
+
+def gather(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors whole and ready to be written; all processes must take part."""
+    return {
+        name: distributed.gather_tensor(value).cpu().contiguous() for name, value in tensors.items()
+    }
