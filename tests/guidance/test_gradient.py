@@ -9,7 +9,7 @@ from ssdlm import SSDLM
 from ssdlm.config import BlockConfig, DecodeConfig
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.diffusion.simplex import to_logits
-from ssdlm.guidance.gradient import guided, outstanding, unsaid, weighted
+from ssdlm.guidance.gradient import guided, soft_threshold, weighted, without_repeats
 
 
 def likes(token):
@@ -123,27 +123,27 @@ def test_a_small_step_in_the_simplex_is_bayes_rule():
     worth = torch.linspace(-0.5, 0.0, 9)
     wrapped = guided(tiny.encoder(), lambda _, x: (x.softmax(-1) * worth).sum((-1, -2)), 1.0,
                      gradient="simplex")  # fmt: skip
-    moved = wrapped.nudged(torch.zeros(1, 1, dtype=torch.long), logits, torch.tensor(0.5))
+    moved = wrapped.steer(torch.zeros(1, 1, dtype=torch.long), logits, torch.tensor(0.5))
     exact = (logits.softmax(-1) * worth.exp()).log()
     assert_close(moved.log_softmax(-1), exact.log_softmax(-1), roundings=NETWORK)
 
 
 def test_only_what_stands_out_is_nudged_and_by_no_more_than_lam():
     gain = torch.tensor([[[0.1, -0.1, 0.2, -0.2, 0.0, 3.0, -4.0, 0.1, 0.0, 0.0]]])
-    kept = outstanding(gain, 1.0)
+    kept = soft_threshold(gain, 1.0)
     assert (kept != 0).flatten().tolist() == [False] * 5 + [True, True] + [False] * 3
     spread = (gain - gain.mean()).square().mean().sqrt()
     assert_close(kept[0, 0, 5], (3.0 - gain.mean()) / spread - 1, size=3.0)
     assert kept[0, 0, 6] == -1.0
-    assert torch.allclose(outstanding(1e-4 * gain + 3, 1.0), kept, atol=1e-2)
-    assert not outstanding(torch.zeros(1, 2, 5), 2.0).any()
+    assert torch.allclose(soft_threshold(1e-4 * gain + 3, 1.0), kept, atol=1e-2)
+    assert not soft_threshold(torch.zeros(1, 2, 5), 2.0).any()
 
 
-def test_what_is_said_already_gets_no_more_help():
+def test_a_token_of_the_context_gets_no_more_help():
     nudge = torch.tensor([[[1.0, 2.0, -3.0, 4.0]], [[1.0, 2.0, -3.0, 4.0]]])
     context = torch.tensor([[3, 2], [0, 0]])
-    assert unsaid(nudge, context).tolist() == [[[1, 2, -3, 0]], [[0, 2, -3, 4]]]
-    assert torch.equal(unsaid(nudge, context[:, :0]), nudge)
+    assert without_repeats(nudge, context).tolist() == [[[1, 2, -3, 0]], [[0, 2, -3, 4]]]
+    assert torch.equal(without_repeats(nudge, context[:, :0]), nudge)
 
 
 def test_each_term_has_a_threshold_of_its_own():
@@ -174,7 +174,7 @@ def test_outside_its_band_a_classifier_is_not_asked():
         assert torch.equal(wrapped.denoise(cache, w_t, torch.tensor(level)), bare)
     assert not asked
     mixed = torch.tensor([0.0, 0.1, 0.4, 0.6, 1.0]).expand(3, 5)
-    moved = wrapped.nudged(cache.context, bare, mixed) != bare
+    moved = wrapped.steer(cache.context, bare, mixed) != bare
     assert moved.any(-1)[0].tolist() == [False, False, True, True, False]
 
 
@@ -234,7 +234,7 @@ def test_controlled_rows_in_a_moving_window_do_not_depend_on_their_batch(gradien
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"gradient": "words"} | {"threshold": -1.0}, "threshold=-1.0"),
         ({"band": (0.6, 0.2)}, "band=0.6,0.2"),
@@ -242,6 +242,6 @@ def test_controlled_rows_in_a_moving_window_do_not_depend_on_their_batch(gradien
         ({"gradient": "word"}, "gradient='word'"),
     ],
 )
-def test_settings_of_control_that_cannot_be_meant_are_refused(wrong, told):
-    with pytest.raises(ValueError, match=told):
+def test_settings_of_control_that_cannot_be_meant_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
         DecodeConfig(**wrong)

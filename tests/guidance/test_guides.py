@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from tests import tiny
@@ -152,7 +153,7 @@ def test_a_model_that_is_no_classifier_is_refused(tmp_path):
         (" sentiment = positive : 5 ", "sentiment", "positive", False, 5.0),
     ],
 )
-def test_a_wish_names_classifier_label_and_weight(text, name, label, avoid, lam):
+def test_a_control_names_classifier_label_and_weight(text, name, label, avoid, lam):
     assert parse_control(text) == grammar.ControlSpec(name, label, avoid, lam)
 
 
@@ -160,7 +161,7 @@ def test_a_wish_names_classifier_label_and_weight(text, name, label, avoid, lam)
     "text",
     ["", "sentiment", "=positive", "!=positive", "a=", "a=b:", "a=b:x", "a==b", "a!!=b", "a=b:nan"],
 )
-def test_what_is_no_wish_is_refused(text):
+def test_what_is_no_control_is_refused(text):
     with pytest.raises(ValueError, match="is not CLASSIFIER=LABEL"):
         parse_control(text)
 
@@ -176,6 +177,12 @@ def test_a_weight_that_cannot_be_meant_is_refused(number):
 def test_a_weight_that_is_no_number_is_refused(lam):
     with pytest.raises(ValueError, match="is not a weight from 0 to 1,000,000"):
         check_lam(lam)
+
+
+def test_numbers_of_numpy_are_weights():
+    for lam in (5, 5.0, np.float32(5), np.int64(5)):
+        assert check_lam(lam) == 5.0
+        assert type(check_lam(lam)) is float
 
 
 def test_a_label_cannot_be_sought_and_avoided(folder):
@@ -266,18 +273,18 @@ def test_a_decoder_without_padding_reads_several_rows_as_each_alone(tmp_path):
     assert_close(both, torch.cat(alone), roundings=NETWORK)
 
 
-@pytest.mark.parametrize("told", [-1, 1e9])
-def test_a_suggested_weight_out_of_range_names_the_guide(folder, told):
+@pytest.mark.parametrize("guide_lam", [-1, 1e9])
+def test_a_suggested_weight_out_of_range_names_the_guide(folder, guide_lam):
     guide = classifier_guide(folder, 0)
-    guide.classifier.config.guide_lam = told
+    guide.classifier.config.guide_lam = guide_lam
     with pytest.raises(ValueError, match=r"guide_lam in the config.json of .*classifier"):
         guide.suggested("logits")
 
 
-@pytest.mark.parametrize("told", [[1], "abc", {"logits": "5"}])
-def test_a_suggested_weight_that_is_no_number_is_named(folder, told):
+@pytest.mark.parametrize("guide_lam", [[1], "abc", {"logits": "5"}])
+def test_a_suggested_weight_that_is_no_number_is_named(folder, guide_lam):
     guide = classifier_guide(folder, 0)
-    guide.classifier.config.guide_lam = told
+    guide.classifier.config.guide_lam = guide_lam
     with pytest.raises(ValueError, match=r"guide_lam=.* is no weight; write a number"):
         guide.suggested("logits")
 
@@ -304,8 +311,8 @@ def test_avoiding_a_label_is_seeking_all_others(folder):
 def test_avoiding_keeps_its_gradient_where_the_label_is_certain(folder):
     guide = classifier_guide(folder, "positive", avoid=True)
     scores = torch.tensor([[0.0, 0.0, 200.0]], requires_grad=True)
-    guide.verdict(scores).sum().backward()
-    assert guide.verdict(scores).item() == pytest.approx(-200 + 0.6931, abs=1e-2)
+    guide.label_log_prob(scores).sum().backward()
+    assert guide.label_log_prob(scores).item() == pytest.approx(-200 + 0.6931, abs=1e-2)
     assert scores.grad[0, 2].item() == pytest.approx(-1.0, abs=1e-4)
 
 
@@ -315,7 +322,7 @@ def test_labels_of_their_own_are_read_one_by_one(folder):
     scores = torch.tensor([[5.0, 5.0, 1.0]])
     for guide, expected in ((seek, 0.7311), (avoid, 0.2689)):
         guide.classifier.config.problem_type = "multi_label_classification"
-        assert guide.verdict(scores).exp().item() == pytest.approx(expected, abs=1e-4)
+        assert guide.label_log_prob(scores).exp().item() == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_guide_suggests_its_weight_unless_one_is_given(folder, tmp_path):
@@ -324,8 +331,9 @@ def test_a_guide_suggests_its_weight_unless_one_is_given(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "own")
     settings = json.loads((folder / "config.json").read_text())
     both = {"logits": 70.0, "simplex": 3.0}
-    for said, logits, simplex in ((120.0, 120, 10), (both, 70, 3), (0, 0, 10)):
-        (tmp_path / "own" / "config.json").write_text(json.dumps(settings | {"guide_lam": said}))
+    for suggestion, logits, simplex in ((120.0, 120, 10), (both, 70, 3), (0, 0, 10)):
+        changed_settings = json.dumps(settings | {"guide_lam": suggestion})
+        (tmp_path / "own" / "config.json").write_text(changed_settings)
         guide = load_guide(f"{tmp_path / 'own'}=0")
         assert (guide.suggested("logits"), guide.suggested("simplex")) == (logits, simplex)
         assert load_guide(f"{tmp_path / 'own'}=0:5").suggested("logits") == 5.0

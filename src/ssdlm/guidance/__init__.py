@@ -1,6 +1,9 @@
-"""Off-the-shelf classifiers as control functions: named, loaded, fitted to a vocabulary.
+"""A denoiser that listens: off-the-shelf classifiers, or any function, steer what is written.
 
-"sentiment=positive" -> [guides] -> log_prob(context, logits) -> control
+"sentiment=positive" -> grammar -> classifiers -> fitting (log_prob) -> gradient (a denoiser)
+
+A guide of your own needs none of these but the last: `guided(denoiser, log_prob, lam)` takes any
+function from context ids and logits to one log-probability per row.
 """
 
 from ssdlm.guidance.classifiers import TextClassifier, load_classifier, load_text_classifier

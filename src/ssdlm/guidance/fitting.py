@@ -1,19 +1,22 @@
-"""A classifier fitted to a model's vocabulary.  classifiers -> [fitting] -> control
+"""A classifier as a guide, fitted to a model's vocabulary.  classifiers -> [fitting] -> gradient
 
-A classifier reads a simplex as it reads tokens: the probabilities weigh its word embeddings.
+A classifier reads a simplex as it reads tokens: the probabilities weigh its word embeddings. So it
+needs an embedding for each token of the language model, and `ClassifierGuide.fit` finds them.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from numbers import Real
 
 import torch
 from torch.nn import functional as F
 
 from ssdlm.guidance.classifiers import (
+    SequenceClassifier,
     can_pad,
     frame_ids,
     has_independent_labels,
@@ -22,39 +25,45 @@ from ssdlm.guidance.classifiers import (
     without_bars,
     word_table,
 )
+from ssdlm.guidance.gradient import LogProb
 from ssdlm.shapes import Context, Simplex, Tensor
 
-LAMS = {"logits": 2000.0, "simplex": 10.0, "words": 5.0}
+DEFAULT_LAM = {"logits": 2000.0, "simplex": 10.0, "words": 5.0}
 """The weight of a guide that suggests none, by where its gradient is taken; the first is the
 largest of the paper's."""
 MAX_LAM = 1e6
-"""Beyond, products leave what float32 can hold."""
+"""Beyond it, products leave the range of float32."""
 
 
 @dataclass(frozen=True)
 class ClassifierGuide:
-    """A sequence classifier of `transformers` and the label to seek, or to avoid."""
+    """A sequence classifier of `transformers` and the label to seek, or to avoid.
 
-    classifier: Any
+    This is all that is known of a guide before it meets a model: its labels are those of
+    `classifier.config.id2label`, its vocabulary is `token_strings`, and `suggested` is its weight.
+    """
+
+    classifier: SequenceClassifier
     label: int
+    """The number of the label in the classifier's id2label."""
     sees: str = "context"
     """The context and the block (the paper), or the block alone (the authors' code)."""
     has_special_tokens: bool = True
     """Frame the text as the classifier's own tokenizer would (the authors' code does not)."""
     token_strings: tuple[str, ...] = ()
-    """The classifier's vocabulary in id order; empty when its tokenizer is not at hand."""
+    """The classifier's vocabulary in id order; empty if it came without a tokenizer."""
     end_of_text: int | None = None
     """The classifier's own end-of-text token."""
     avoid: bool = False
     """Raise the log-probability of anything but the label."""
     lam: float | None = None
-    """The weight it is to have; None for what its config.json suggests."""
+    """The weight that the user gave; None for what its config.json suggests."""
     name: str = ""
-    """Where it came from."""
+    """The folder or Hub id that it was loaded from."""
 
     @property
-    def called(self) -> str:
-        """What it is called in errors."""
+    def title(self) -> str:
+        """What error messages call it."""
         return self.name or "the classifier"
 
     @property
@@ -65,21 +74,26 @@ class ClassifierGuide:
         return frame_ids(self.classifier.config, self.token_strings)
 
     def suggested(self, gradient: str) -> float:
-        """Return its weight: as given, else `guide_lam` of its config.json, else the usual one."""
+        """Return its weight: as given, else `guide_lam` of its config.json, else the default.
+
+        `guide_lam` is a number for the paper's gradient, or an object with one for each kind.
+        """
         if self.lam is not None:
             return self.lam
-        told = getattr(self.classifier.config, "guide_lam", None)
-        own = told if isinstance(told, dict) else {} if told is None else {"logits": told}
-        value = own.get(gradient, LAMS[gradient])
+        guide_lam = getattr(self.classifier.config, "guide_lam", None)
+        by_gradient = guide_lam if isinstance(guide_lam, dict) else {"logits": guide_lam}
+        value = by_gradient.get(gradient)
+        if value is None:
+            return DEFAULT_LAM[gradient]
         if type(value) not in (int, float):
             raise ValueError(
-                f"guide_lam={told!r} in the config.json of {self.name} is no weight; write a number"
+                f"guide_lam={guide_lam!r} in the config.json of {self.name} is no weight; write a "
+                "number"
             )
-        check_lam(value, f", guide_lam in the config.json of {self.name},")
-        return float(value)
+        return check_lam(value, f", guide_lam in the config.json of {self.name},")
 
-    def verdict(self, scores: Tensor) -> Tensor:
-        """Return the log-probability that each row has the label, or has it not."""
+    def label_log_prob(self, scores: Tensor) -> Tensor:
+        """Return the log-probability that each row has the label, or has another if `avoid`."""
         label = self.label
         if has_independent_labels(self.classifier):
             return F.logsigmoid(-scores[:, label] if self.avoid else scores[:, label])
@@ -93,28 +107,31 @@ class ClassifierGuide:
     def fit(
         self, *, V: int, token_strings: Sequence[str] = (), end_of_text: int | None = None
     ) -> FittedGuide:
-        """Return the log_prob for a model with this vocabulary."""
+        """Return the log_prob for a language model with this vocabulary.
+
+        Tokens are matched by their strings; without both tokenizers the ids must be the same.
+        """
         before, after = self.frame
-        words = word_table(self.classifier, [*before, *after], self.called)
+        words = word_table(self.classifier, [*before, *after], self.title)
         if token_strings and self.token_strings:
             ends = end_of_text, self.end_of_text
-            rows = rows_by_string(token_strings, self.token_strings, *ends, of=self.called)
+            rows = rows_by_string(token_strings, self.token_strings, *ends, of=self.title)
         elif len(words) == V:
             rows = torch.arange(V)
         else:
             raise ValueError(
-                f"{self.called} has {len(words)} tokens where the model has {V}, and without both "
+                f"{self.title} has {len(words)} tokens where the model has {V}, and without both "
                 "tokenizers they cannot be matched; use a classifier of the same tokenizer"
             )
         if int(rows.max()) >= len(words):
             raise ValueError(
-                f"{self.called} has embeddings of {len(words)} tokens and a "
+                f"{self.title} has embeddings of {len(words)} tokens and a "
                 f"tokenizer of {len(self.token_strings)}; give the tokenizer it was trained with"
             )
         table = words[rows.to(words.device)]
-        # A model's table may be longer than its vocabulary; what no token means says nothing.
+        # A model may have more logits than tokens; those mean nothing to the classifier.
         fitted = FittedGuide(self, F.pad(table, (0, 0, 0, V - len(table))))
-        fitted.try_out(V)
+        fitted.check(V)
         return fitted
 
 
@@ -132,19 +149,19 @@ class FittedGuide:
         text = logits.softmax(-1).to(table.dtype) @ table
         if self.guide.sees == "context":
             text = torch.cat((table[context], text), 1)
-        return self.guide.verdict(self.scores(self.frame(text)))
+        return self.guide.label_log_prob(self.scores(self.frame(text)))
 
     def scores(self, text: Tensor) -> Tensor:
         """Return the classifier's logits for each row of embeddings.
 
-        Rows are of one length; yet a decoder that has no padding token takes one at a time.
+        Rows are of one length; still, a decoder without a padding token takes one at a time.
         """
         classifier = self.guide.classifier
         size = len(text) if can_pad(classifier) else 1
         return torch.cat([classifier(inputs_embeds=rows).logits for rows in text.split(size)])
 
     @torch.no_grad()
-    def try_out(self, V: int) -> None:
+    def check(self, V: int) -> None:
         """Raise if the classifier cannot read two rows, before anything is written."""
         device = self.table.device
         context = torch.zeros(2, 1, dtype=torch.long, device=device)
@@ -153,11 +170,11 @@ class FittedGuide:
                 found = self(context, torch.zeros(2, 1, V, device=device))
         except Exception as error:
             raise ValueError(
-                f"{self.guide.called} cannot read what is still uncertain ({one_line(error)}); use "
+                f"{self.guide.title} cannot read what is still uncertain ({one_line(error)}); use "
                 "a classifier such as BERT's or RoBERTa's"
             ) from error
         if not found.isfinite().all():
-            raise ValueError(f"{self.guide.called} gives no number; use another classifier")
+            raise ValueError(f"{self.guide.title} gives no finite number; use another classifier")
 
     def frame(self, text: Tensor) -> Tensor:
         """Return the latest part that the classifier has room for, between its special tokens."""
@@ -171,58 +188,60 @@ class FittedGuide:
 
 
 def rows_by_string(
-    wanted: Sequence[str],
-    there: Sequence[str],
-    end_wanted: int | None,
-    end_there: int | None,
+    model_tokens: Sequence[str],
+    classifier_tokens: Sequence[str],
+    model_end: int | None,
+    classifier_end: int | None,
     of: str = "the classifier",
 ) -> Tensor:
     """Return for each of a model's tokens the classifier's token of the same string.
 
     The two end-of-text tokens stand for each other whatever they are called: RoBERTa's vocabulary
-    has GPT-2's too, which it never met.
+    has GPT-2's too, but was never trained on it.
     """
-    index = {string: row for row, string in enumerate(there)}
-    if end_wanted is not None and end_there is not None:
-        index[wanted[end_wanted]] = end_there
-    missing = [string for string in wanted if string not in index]
+    index = {string: row for row, string in enumerate(classifier_tokens)}
+    if model_end is not None and classifier_end is not None:
+        index[model_tokens[model_end]] = classifier_end
+    missing = [string for string in model_tokens if string not in index]
     if missing:
         raise ValueError(
-            f"the vocabulary of {of} lacks {len(missing)} of the model's {len(wanted)} tokens "
-            f"(such as {', '.join(map(repr, missing[:3]))}); use a classifier of the same tokenizer"
+            f"the vocabulary of {of} lacks {len(missing)} of the model's {len(model_tokens)} "
+            f"tokens (such as {', '.join(map(repr, missing[:3]))}); use a classifier of the same "
+            "tokenizer"
         )
-    return torch.tensor([index[string] for string in wanted])
+    return torch.tensor([index[string] for string in model_tokens])
 
 
-def check_lam(lam: Any, of: str = "") -> None:
-    """Raise unless a number can be a guide's weight."""
-    is_number = isinstance(lam, int | float) and not isinstance(lam, bool)
-    if not (is_number and 0 <= lam <= MAX_LAM):
+def check_lam(lam: object, of: str = "") -> float:
+    """Return a guide's weight as a float, or raise a ValueError; NumPy's numbers will do."""
+    value = float(lam) if isinstance(lam, Real) and not isinstance(lam, bool) else math.nan
+    if not 0 <= value <= MAX_LAM:
         raise ValueError(
             f"lam={lam!r}{of} is not a weight from 0 to {MAX_LAM:,.0f}, and 2000 is the paper's "
             "most; to steer away from a label, write CLASSIFIER!=LABEL"
         )
+    return value
 
 
-def refuse_contradictions(guides: Sequence[Any]) -> None:
-    """Raise where one label is to be sought and avoided at once."""
-    known = [guide for guide in guides if isinstance(guide, ClassifierGuide) and guide.name]
-    sought = {(place_of(guide), guide.label) for guide in known if not guide.avoid}
-    for guide in known:
-        if guide.avoid and (place_of(guide), guide.label) in sought:
+def refuse_contradictions(guides: Sequence[ClassifierGuide | LogProb]) -> None:
+    """Raise where one label of one classifier is to be sought and avoided at once."""
+
+    def target(guide: ClassifierGuide) -> tuple[str, int]:
+        is_folder = os.path.isdir(guide.name)  # which has many spellings
+        return os.path.realpath(guide.name) if is_folder else guide.name, guide.label
+
+    named = [guide for guide in guides if isinstance(guide, ClassifierGuide) and guide.name]
+    sought = {target(guide) for guide in named if not guide.avoid}
+    for guide in named:
+        if guide.avoid and target(guide) in sought:
             label = guide.classifier.config.id2label[guide.label]
             raise ValueError(
                 f"{guide.name}: label {label!r} is to be sought and avoided; drop one of the two"
             )
 
 
-def place_of(guide: ClassifierGuide) -> str:
-    """Return a guide's folder in one spelling, or its name."""
-    return os.path.realpath(guide.name) if os.path.isdir(guide.name) else guide.name
-
-
-def suggested_lam(control: Any, gradient: str) -> float:
-    """Return the weight of a guide, or of any other control function, unless one is given."""
+def suggested_lam(control: ClassifierGuide | LogProb, gradient: str) -> float:
+    """Return the weight that a guide suggests; for any other control function the default."""
     if isinstance(control, ClassifierGuide):
         return control.suggested(gradient)
-    return LAMS[gradient]
+    return DEFAULT_LAM[gradient]

@@ -1,13 +1,15 @@
-"""A denoiser that listens to a classifier: the only home of gradients in decoding.
+"""A denoiser that listens to a classifier (Eq. 23): the only home of gradients in decoding.
 
-    denoiser -> [control] -> projection
+    denoiser -> [gradient] -> constraints -> projection
 
-Control wraps a denoiser and is one itself, so the sampler cannot know that it exists.
+`guided` wraps a denoiser and is one itself, so that the sampler cannot know about guidance. What it
+climbs is a `LogProb`: any function from context and logits to one log-probability per row, such as
+a classifier that was fitted to the vocabulary (`fitting.FittedGuide`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +19,7 @@ from ssdlm.denoiser import Denoiser, DenoiserWrapper, row_by_row
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 
 LogProb = Callable[[Context, Simplex], Tensor]
-"""f_phi(y | w_logits, context): one log-probability a row, differentiable in the logits."""
+"""f_phi(y | w_logits, context): one log-probability per row, differentiable in the logits."""
 
 SMALLEST = 1e-30
 """A token of less probability than this is never drawn, and its gradient is lost in rounding."""
@@ -25,16 +27,14 @@ SMALLEST = 1e-30
 
 @dataclass
 class guided(DenoiserWrapper):
-    """A denoiser nudged uphill: logits + lam * gradient of log_prob at the logits (Eq. 23).
-
-    "sum" adds log_prob over the rows, so that a row's nudge does not depend on its batch; "mean"
-    averages, as the authors' code does, and so divides lam by the number of rows.
-    """
+    """A denoiser moved uphill: logits + lam * gradient of log_prob at the logits (Eq. 23)."""
 
     denoiser: Denoiser
     log_prob: LogProb
     lam: float
     reduction: Literal["sum", "mean"] = "sum"
+    """Over the rows of a batch. With "sum" a row's nudge does not depend on its batch; "mean" is
+    the authors' code, and divides lam by the number of rows."""
     gradient: str = "logits"
     """Where it is taken. In the "logits" it has the softmax's factor p: most of the push goes to
     what is likely anyway. In the "simplex" it is what each token would add to log_prob: with
@@ -44,11 +44,11 @@ class guided(DenoiserWrapper):
     threshold: float = 2.0
     """For "words": deviations up to which a token's nudge is 0; from one more on it is lam."""
     band: tuple[float, ...] = (0.0, 1.0)
-    """The noise levels t/T at which the classifier is heard, both ends included."""
+    """The noise levels t/T at which the classifier is asked, both ends included."""
     has_windows: bool = False
     """Whether a few positions may be asked for, if the denoiser can be. The classifier then reads
-    the context, what is decided of the block, and those positions; what is still noise says
-    nothing."""
+    the context, what is decided of the block, and those positions, but nothing that is still
+    noise."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,85 +64,84 @@ class guided(DenoiserWrapper):
         self, cache: Any, w_t: Simplex, progress: Tensor, previous: Simplex | None = None
     ) -> Simplex:
         del previous
-        return self.nudged(cache.context, self.denoiser.denoise(cache, w_t, progress), progress)
+        return self.steer(cache.context, self.denoiser.denoise(cache, w_t, progress), progress)
 
     def denoise_window(
         self, cache: Any, w_t: Simplex, progress: Tensor, tokens: Block, at: slice
     ) -> Tensor:
         logits = self.denoiser.denoise_window(cache, w_t, progress, tokens, at)
-        read = torch.cat((cache.context, tokens[:, : at.start]), 1)
-        return self.nudged(read, logits, progress[:, at])
+        context = torch.cat((cache.context, tokens[:, : at.start]), 1)
+        return self.steer(context, logits, progress[:, at])
 
-    def nudged(self, context: Context, logits: Simplex, progress: Tensor) -> Simplex:
-        """Return logits moved uphill, where the noise level is in the band."""
+    def steer(self, context: Context, logits: Simplex, progress: Tensor) -> Simplex:
+        """Return logits + lam * gradient, where the noise level is in the band."""
         logits = logits.detach()
         lam = self.lam / len(logits) if self.reduction == "mean" else self.lam
         if self.band == (0.0, 1.0):
-            return logits + lam * row_by_row(self.slope, context, logits)
+            return logits + lam * row_by_row(self.nudge, context, logits)
         low, high = self.band
-        is_heard = (progress >= low) & (progress <= high)
-        if not bool(is_heard.any()):
+        in_band = (progress >= low) & (progress <= high)
+        if not bool(in_band.any()):  # the classifier need not be asked
             return logits
-        is_heard = is_heard.reshape(*is_heard.shape, *[1] * (3 - is_heard.dim()))
-        return logits + lam * is_heard * row_by_row(self.slope, context, logits)
+        in_band = in_band.reshape(*in_band.shape, *[1] * (3 - in_band.dim()))
+        return logits + lam * in_band * row_by_row(self.nudge, context, logits)
 
-    def slope(self, context: Context, logits: Simplex) -> Simplex:
-        """Return the gradient at each row's own logits, or at their softmax; of all terms."""
-        terms = self.log_prob.terms if isinstance(self.log_prob, Sum) else ((self.log_prob, 1.0),)
+    def nudge(self, context: Context, logits: Simplex) -> Simplex:
+        """Return the gradient of log_prob; of a sum, each term's for itself, times its weight.
+
+        Terms are told apart since "words" is not linear: each has tokens that stand out.
+        """
+        whole = self.log_prob
+        terms = whole.terms if isinstance(whole, WeightedSum) else ((whole, 1.0),)
         probs = logits.softmax(-1).clamp(min=SMALLEST)
         parts = []
-        for term, weight in terms:
-            slope = slope_of(term, context, logits)
+        for log_prob, weight in terms:
+            gradient = logit_gradient(log_prob, context, logits)
             if self.gradient != "logits":
                 # By the chain rule it is p (s - mean s), where s is the gradient in the simplex.
-                slope = slope / probs
+                gradient = gradient / probs
             if self.gradient == "words":
-                slope = unsaid(outstanding(slope, self.threshold), context)
-            parts.append(weight * slope)
-        return sum_of(parts)
+                gradient = without_repeats(soft_threshold(gradient, self.threshold), context)
+            parts.append(weight * gradient)
+        return torch.stack(parts).sum(0)
 
 
-def slope_of(log_prob: LogProb, context: Context, logits: Simplex) -> Simplex:
+def logit_gradient(log_prob: LogProb, context: Context, logits: Simplex) -> Simplex:
     """Return the gradient of a log-probability in each row's own logits."""
     with torch.enable_grad():
         logits = logits.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(log_prob(context, logits).sum(), logits)
-    return slope
+        (gradient,) = torch.autograd.grad(log_prob(context, logits).sum(), logits)
+    return gradient
 
 
-def outstanding(gain: Simplex, threshold: float) -> Simplex:
+def soft_threshold(gain: Simplex, threshold: float) -> Simplex:
     """Return for each token 0 or, as it stands out by more than the threshold, up to 1 or -1.
 
     A classifier has a small opinion of every word, most of it chance. Followed everywhere, it costs
-    fluency and says little; the few words that it is sure of are enough, and none of them much more
-    than the others.
+    fluency and adds little. The few words that it is sure of are enough, and none of them counts
+    much more than the others.
     """
     gain = gain - gain.mean(-1, keepdim=True)
     spread = gain.square().mean(-1, keepdim=True).sqrt().clamp(min=SMALLEST)
     return gain.sign() * (gain.abs() / spread - threshold).clamp(0, 1)
 
 
-def unsaid(nudge: Simplex, context: Context) -> Simplex:
-    """Return nudges without help for what stands in the text already; else it is said for ever."""
-    is_said = torch.zeros_like(nudge[:, 0], dtype=torch.bool).scatter(1, context, True)
-    return nudge.where(~is_said.unsqueeze(1) | (nudge < 0), 0.0)
+def without_repeats(nudge: Simplex, context: Context) -> Simplex:
+    """Return nudges that do not help tokens of the context; else they are written for ever."""
+    is_present = torch.zeros_like(nudge[:, 0], dtype=torch.bool).scatter(1, context, True)
+    return nudge.where(~is_present.unsqueeze(1) | (nudge < 0), 0.0)
 
 
 @dataclass(frozen=True)
-class Sum:
+class WeightedSum:
     """One log-probability made of several, each times its weight."""
 
     terms: tuple[tuple[LogProb, float], ...]
 
     def __call__(self, context: Context, logits: Simplex) -> Tensor:
-        return sum_of(weight * term(context, logits) for term, weight in self.terms)
+        return torch.stack([weight * term(context, logits) for term, weight in self.terms]).sum(0)
 
 
-def weighted(*terms: tuple[LogProb, float]) -> Sum:
+def weighted(*terms: tuple[LogProb, float]) -> WeightedSum:
     """Return one log-probability made of several, each times its weight."""
-    return Sum(terms)
-
-
-def sum_of(parts: Iterable[Tensor]) -> Tensor:
-    """Return the sum of one tensor or more."""
-    return torch.stack(list(parts)).sum(0)
+    return WeightedSum(terms)

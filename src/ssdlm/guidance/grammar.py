@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ssdlm.config import choose
 from ssdlm.guidance.classifiers import label_index, load_classifier, vocabulary_of
@@ -41,19 +40,29 @@ def parse_control(text: str) -> ControlSpec:
         lam = float("nan")
     if not (equals and name and label) or name[-1] in "!=" or lam != lam:
         raise ValueError(
-            f"control {text!r} is not CLASSIFIER=LABEL or CLASSIFIER!=LABEL, with :LAMBDA if "
-            "wanted; write such as sentiment=positive:500, and the number of a label that holds : "
-            "or ="
+            f"control {text!r} is not CLASSIFIER=LABEL or CLASSIFIER!=LABEL, with an optional "
+            ":LAMBDA; write it as sentiment=positive:500, and give a label that contains : or = by "
+            "its number"
         )
     if lam is not None:
-        check_lam(lam, f" in control {text!r}")
+        lam = check_lam(lam, f" in control {text!r}")
     return ControlSpec(name, label, avoid, lam)
 
 
-def load_guide(text: str, **options: Any) -> ClassifierGuide:
-    """Return the guide that `sentiment=positive:500` names; options of classifier_guide."""
+def load_guide(
+    text: str, *, sees: str = "context", has_special_tokens: bool = True, device: str = "cpu"
+) -> ClassifierGuide:
+    """Return the guide that a text such as `sentiment=positive:500` names."""
     spec = parse_control(text)
-    return classifier_guide(spec.name, spec.label, avoid=spec.avoid, lam=spec.lam, **options)
+    return classifier_guide(
+        spec.name,
+        spec.label,
+        avoid=spec.avoid,
+        lam=spec.lam,
+        sees=sees,
+        has_special_tokens=has_special_tokens,
+        device=device,
+    )
 
 
 def classifier_guide(
@@ -72,24 +81,25 @@ def classifier_guide(
     config.json suggests as `guide_lam`.
     """
     choose("sees", sees, SEES)
-    place = find_guide(name_or_path)
-    classifier = load_classifier(place).to(device)
+    lam = None if lam is None else check_lam(lam)
+    folder = find_guide(name_or_path)
+    classifier = load_classifier(folder).to(device)
     if classifier.config.is_encoder_decoder:
         raise ValueError(
             f"{name_or_path} is an encoder with a decoder, which reads ids alone; use a classifier "
             "such as BERT's or RoBERTa's, which can read what is still uncertain"
         )
-    strings, end_of_text = vocabulary_of(place)
+    strings, end_of_text = vocabulary_of(folder)
     return ClassifierGuide(
         classifier,
         label_index(classifier.config.id2label, label, str(name_or_path)),
-        sees,
-        has_special_tokens,
-        strings,
-        end_of_text,
-        avoid,
-        None if lam is None else float(lam),
-        str(name_or_path),
+        sees=sees,
+        has_special_tokens=has_special_tokens,
+        token_strings=strings,
+        end_of_text=end_of_text,
+        avoid=avoid,
+        lam=lam,
+        name=str(name_or_path),
     )
 
 
