@@ -73,7 +73,7 @@ def test_prompts_of_a_file_keep_their_order_and_lose_what_cannot_be_read_back(tm
 
 def test_what_cannot_be_made_is_refused(stores, tmp_path):
     sizes = {"prompt_length": 8, "length": 5}
-    with pytest.raises(ValueError, match=r"prompts and 5000 are wanted; lower --count"):
+    with pytest.raises(ValueError, match=r"prompts and 5000 are needed; lower --count"):
         make_prompts(stores[:1], out=tmp_path / "p", count=5000, **sizes)
     with pytest.raises(ValueError, match="1 or more"):
         make_prompts(stores, out=tmp_path / "p", count=0, **sizes)

@@ -137,3 +137,11 @@ def test_what_is_not_there_is_named(tmp_path):
     assert isinstance(results, Results)
     with pytest.raises(ValueError, match="there are no prompts; give --prompts pplm=FILE"):
         table3.settings(replace(asked, prompts={}))
+
+
+def test_without_any_model_the_page_says_so(arguments, tmp_path):
+    words = [word for word in arguments if not word.startswith("--model")]
+    assert cli.main(["reproduce", "table3", *words, "--out", str(tmp_path)]) == 0
+    text = (tmp_path / "table3.md").read_text()
+    assert "no model was given as `ours`; its rows are missing" in text
+    assert "## Length 4" in text and "lambda-4.png" not in text

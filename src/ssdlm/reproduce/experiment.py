@@ -52,6 +52,7 @@ class Experiment:
 
     def files(self, setting: Setting) -> SettingFiles:
         """Return the files of a setting, in a folder of before where there is one."""
+        # Names on disk do not change with those in the code: folders of before are found.
         former, now = (self.out / "cells" / n for n in (former_name(setting), setting.name))
         return SettingFiles(former if former.exists() else now)
 
@@ -59,7 +60,7 @@ class Experiment:
         """Return the prompts of a name, None where none were given."""
         return self.prompts.get(name, self.prompts.get("all"))
 
-    def wants(self, setting: Setting) -> bool:
+    def includes(self, setting: Setting) -> bool:
         """Tell whether a setting is one of those asked for, by its name now or before."""
         names = (setting.name, former_name(setting))
         return not self.only or any(fnmatch(*pair) for pair in product(names, self.only))

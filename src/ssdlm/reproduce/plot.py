@@ -99,15 +99,15 @@ class Plot:
 def ticks(values: Sequence[float], scale: str) -> list[float]:
     """Return the values, from the largest down, that are not too near to one another."""
 
-    def place(value: float) -> float:
+    def position(value: float) -> float:
         if scale == LOG or (scale == FROM_ZERO and value > EVEN):
             return log10(value)
         return value if scale == LINEAR else value / EVEN
 
     kept: list[float] = []
     for value in reversed(values):
-        least = GAP * (place(values[-1]) - place(values[0]))
-        if not kept or place(kept[-1]) - place(value) >= least:
+        least = GAP * (position(values[-1]) - position(values[0]))
+        if not kept or position(kept[-1]) - position(value) >= least:
             kept.append(value)
     return kept[::-1]
 

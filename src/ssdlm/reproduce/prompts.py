@@ -59,7 +59,7 @@ def make_prompts(
         each.append(list(islice(lines, share)))
         if len(each[-1]) < share:
             raise ValueError(
-                f"{path} has {len(each[-1])} prompts and {share} are wanted; lower --count"
+                f"{path} has {len(each[-1])} prompts and {share} are needed; lower --count"
             )
     mixed = [line for group in zip_longest(*each) for line in group if line is not None]
     chosen = list(distinct(mixed))
@@ -82,8 +82,8 @@ def windows(folder: Path, prompt_length: int, length: int) -> Iterator[Options]:
         # Windows lie side by side; which of a document comes first, and which document, is drawn.
         starts = list(range(0, len(ids) - whole + 1, whole))
         starts.sort(key=lambda start: draw("window", document, start))
-        for turn, start in enumerate(starts):
-            found.append((turn, draw("document", turn, document), document, start))
+        for nth, start in enumerate(starts):
+            found.append((nth, draw("document", nth, document), document, start))
     for _, _, document, start in sorted(found):
         ids = documents[document][start : start + whole].tolist()
         if line := split_window(tokenizer, ids, prompt_length):

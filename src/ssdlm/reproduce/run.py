@@ -74,20 +74,20 @@ def reproduce(
     if stage in ("generate", "both"):
         table.prepare(experiment)
     settings = checked(table.settings(experiment))
-    wanted = [setting for setting in settings if experiment.wants(setting)]
-    if not wanted:
+    chosen = [setting for setting in settings if experiment.includes(setting)]
+    if settings and not chosen:
         asked = " or ".join(only)
         some = ", ".join(one.name for one in settings[:: -(-len(settings) // MANY)])
         raise ValueError(f"no setting of {name} is named {asked}; there are {some}, ...")
     if stage in ("generate", "both"):
-        generate(experiment, wanted)
+        generate(experiment, chosen)
         table.record(experiment)
     if stage == "generate":
         return []
     if stage != "page":
         from ssdlm.reproduce.measurement import measure
 
-        measure(experiment, wanted, only_read=stage == "read")
+        measure(experiment, chosen, only_read=stage == "read")
     if stage == "read":
         return []
     results = read_results(experiment, settings)

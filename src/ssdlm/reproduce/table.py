@@ -95,11 +95,9 @@ def columns(names: Iterable[str], digits: int = 2) -> list[Column]:
     found = []
     for name in names:
         metric, _, part = name.partition(":")
-        unit, places = (
-            (100.0 if is_percent(name) else 1.0),
-            (2 if metric == "ppl_ratio" else digits),
-        )
-        found.append(Column(name, f"{HEADINGS[metric]} {part}".strip(), places, unit))
+        unit = 100.0 if is_percent(name) else 1.0
+        shown_digits = 2 if metric == "ppl_ratio" else digits
+        found.append(Column(name, f"{HEADINGS[metric]} {part}".strip(), shown_digits, unit))
     return found
 
 

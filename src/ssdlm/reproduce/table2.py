@@ -37,14 +37,14 @@ COMMANDS = (
 
 
 def prepare(experiment: Experiment) -> None:
-    """Tokenise the stories, cut prompts, and train our model, unless given or not wanted."""
+    """Tokenise the stories, cut prompts, and train our model, unless it is given or left out."""
     scale, files = experiment.scale, StoryFiles(experiment.out / HOME)
     init = experiment.models.get("init") or scale.story_init
     init = str(minilm_folder()) if init == MINILM else init
     if source := experiment.prompts.get(HOME):
         prepare_stories(source, files, tokenizer=init, scale=scale)
     ours = [one for one in settings(experiment) if one.name.startswith(f"{HOME}/ours/")]
-    if OURS not in experiment.models and any(map(experiment.wants, ours)):
+    if OURS not in experiment.models and any(map(experiment.includes, ours)):
         train_on_stories(files, init=init, scale=scale, device=experiment.device)
 
 

@@ -133,7 +133,7 @@ def pairs(experiment: Experiment, lam: float) -> Iterator[ControlTarget]:
         yield ControlTarget(
             f"{target.name}+{guide.partition('=')[2]}",
             (*target.control, second),
-            (*target.guides, guide),
+            tuple(dict.fromkeys((*target.guides, guide))),  # a pair of one label asks once
             target.judges,
         )
 
