@@ -1,6 +1,7 @@
 """The pages tell the truth: snippets run, commands parse, links lead somewhere, lists are whole."""
 
 import ast
+import dataclasses
 import json
 import re
 import runpy
@@ -13,6 +14,7 @@ import pytest
 import torch
 from tests.closeness import assert_close
 
+from ssdlm import DecodeConfig
 from ssdlm.cli import parser
 from ssdlm.diffusion.grid import Uniform
 from ssdlm.diffusion.steps import Ddpm, Renoise
@@ -211,3 +213,23 @@ def test_readme_lists_every_room():
     files = {f"src/ssdlm/{path.name}" for path in PACKAGE.glob("*.py") if path.name[0] != "_"}
     assert sorted({"src/ssdlm/"} | rooms | files) == sorted(listed)
     assert [path for path, gloss in listed.items() if not gloss] == []
+
+
+def plain(value: object) -> str:
+    """A setting as docs/choosing.md writes it."""
+    if isinstance(value, list | tuple):
+        return ", ".join(plain(item) for item in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def test_defaults_on_the_page_are_those_users_get():
+    """The columns of docs/choosing.md: the built-in model's own file, and the library's values."""
+    text = (ROOT / "docs" / "choosing.md").read_text()
+    table = text.partition("\n## Defaults\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| `([^`]+)` \| `([^`]+)` \|$", table, re.M)
+    library = {field.name: plain(field.default) for field in dataclasses.fields(DecodeConfig)}
+    stored = json.loads((PACKAGE / "builtin/mini/generation_config.json").read_text())
+    builtin = library | {name: plain(value) for name, value in stored.items()}
+    assert set(stored) <= {name for name, _, _ in rows}
+    for name, own, other in rows:
+        assert (name, own, other) == (name, builtin[name], library[name])
