@@ -70,7 +70,7 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest(key, nearest):
         ("ema=1", "train.ema=1.0 is out of range; use 0 or more and less than 1"),
         ("beta1=1.1", "train.beta1=1.1 is out of range; use 0 or more and at most 1"),
         ("eps=0", "train.eps=0.0 is out of range; use more than 0"),
-        ("block_lengths=5,0", "train.block_lengths=5,0 is out of range; each 1 or more"),
+        ("block_lengths=5,0", "train.block_lengths=5,0 is out of range; use numbers from 1"),
         ("data.weights=1,0", "data.weights"),
         ("steps", "'steps' has no value; write key=value"),
     ],

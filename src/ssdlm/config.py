@@ -201,17 +201,22 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         require_ranges(self, "data")
-        require(all(w > 0 for w in self.weights), "data.weights", self.weights, "each above 0")
+        require(
+            all(w > 0 for w in self.weights),
+            "data.weights",
+            show(self.weights),
+            "use numbers above 0",
+        )
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A training run: objective, optimiser, engine and records."""
+    """A training run: objective, noise levels, optimiser, learning rate, processes, log."""
 
     steps: int = ranged(1000, least=1)
     """Optimiser steps."""
     seconds: float = ranged(0.0, least=0)
-    """End sooner, after so many seconds of training, and let the rate fall by then; 0: never."""
+    """End sooner, after so many seconds of training, the learning rate at 0; 0: no limit."""
     batch: int = ranged(256, least=1)
     """Sequences in an optimiser step, over all processes."""
     micro_batch: int = ranged(0, least=0)
@@ -220,7 +225,7 @@ class TrainConfig:
     """Decides windows, noise levels, context lengths, noise and dropout."""
 
     objective: Literal["all_blocks", "one_block"] = "all_blocks"
-    """Supervise every block of a sequence in one pass, or one block after a random context."""
+    """Denoise every block of a sequence in one pass, or one block after a random context."""
     share_c: int = ranged(1, least=1)
     """one_block: how many consecutive sequences share a context length (the authors: 24)."""
     block_lengths: tuple[int, ...] = ()
@@ -234,7 +239,7 @@ class TrainConfig:
     levels: Literal["uniform", "band"] = "band"
     """Where noise levels are drawn: everywhere, or mostly where tokens are decided."""
     stratify: bool = True
-    """Spread the levels of a batch evenly instead of drawing each for itself."""
+    """Spread the levels of a batch evenly instead of drawing each independently."""
     own_share: float = ranged(0.0, least=0, most=1)
     """band: share of blocks in which every position has a level of its own."""
     ramp_share: float = ranged(0.0, least=0, most=1)
@@ -277,9 +282,9 @@ class TrainConfig:
     compile: bool = False
     """Compile the training step with torch.compile."""
     recompute: bool = False
-    """Recompute layers in the backward pass instead of keeping them (gradient checkpointing)."""
+    """Recompute layers in the backward pass instead of storing them (gradient checkpointing)."""
     sharding: Literal["ddp", "fsdp"] = "ddp"
-    """Several processes: each holds the whole model, or each a shard of it."""
+    """Several processes: each has the whole model, or each a shard of it."""
     device: str = "auto"
     """auto: an accelerator when there is one; or cpu."""
 
@@ -307,13 +312,13 @@ class TrainConfig:
     tracker: Literal["none", "wandb", "trackio"] = "none"
     """Also send the log to this service."""
     decode_T: int = ranged(200, least=1)
-    """Diffusion steps a block that the exported model decodes with, unless told otherwise."""
+    """Diffusion steps per block of the exported model, where a request gives no other number."""
 
     def __post_init__(self) -> None:
         require_ranges(self, "train")
         lengths = self.block_lengths
         require(
-            min(lengths, default=1) >= 1, "train.block_lengths", show(lengths), "each 1 or more"
+            min(lengths, default=1) >= 1, "train.block_lengths", show(lengths), "use numbers from 1"
         )
 
 
@@ -333,9 +338,9 @@ class Config:
     """The run."""
 
 
-def require(holds: bool, name: str, value: Any, remedy: str) -> None:
-    """Raise a ValueError that names the setting, its value and the remedy, unless it holds."""
-    if not holds:
+def require(is_valid: bool, name: str, value: Any, remedy: str) -> None:
+    """Raise a ValueError that names the setting, its value and the remedy, unless it is valid."""
+    if not is_valid:
         raise ValueError(f"{name}={value} is out of range; {remedy}")
 
 
