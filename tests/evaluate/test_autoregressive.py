@@ -33,7 +33,7 @@ def folder(denoiser, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def twin(folder) -> AutoregressiveLM:
+def model(folder) -> AutoregressiveLM:
     return AutoregressiveLM.from_pretrained(folder, device="cpu")
 
 
@@ -86,37 +86,37 @@ def test_with_a_cache_each_token_is_read_once(denoiser, monkeypatch):
     assert seen == [4, 1, 1, 1, 1]
 
 
-def test_texts_have_their_length_their_prompt_and_their_sample(twin):
-    texts = twin.generate(PROMPTS, length=7, num_samples=2, seed=3, top_p=0.9, batch_size=2)
+def test_texts_have_their_length_their_prompt_and_their_sample(model):
+    texts = model.generate(PROMPTS, length=7, num_samples=2, seed=3, top_p=0.9, batch_size=2)
     assert [(text.prompt, text.sample) for text in texts] == [
         (p, i) for p in PROMPTS for i in (0, 1)
     ]
     assert {len(text.tokens) for text in texts} == {7}
-    assert all(text.text == twin.tokenizer.decode(text.tokens) for text in texts)
-    assert all(twin.tokenizer.end_of_text not in text.tokens for text in texts)
+    assert all(text.text == model.tokenizer.decode(text.tokens) for text in texts)
+    assert all(model.tokenizer.end_of_text not in text.tokens for text in texts)
 
 
-def test_the_same_seed_gives_the_same_texts_and_leaves_the_global_one_alone(twin):
+def test_the_same_seed_gives_the_same_texts_and_leaves_the_global_one_alone(model):
     torch.manual_seed(5)
     expected = torch.rand(2)
     torch.manual_seed(5)
     options = {"length": 6, "num_samples": 2, "typical_p": 0.95}
-    once, again, other = (twin.generate(PROMPTS, seed=seed, **options) for seed in (1, 1, 2))
+    once, again, other = (model.generate(PROMPTS, seed=seed, **options) for seed in (1, 1, 2))
     assert torch.equal(torch.rand(2), expected)
     assert once == again
     assert [text.tokens for text in once] != [text.tokens for text in other]
 
 
-def test_without_a_sampler_the_likeliest_token_is_taken(twin):
-    one, two = twin.generate("the river", length=4, num_samples=2)
+def test_without_a_sampler_the_likeliest_token_is_taken(model):
+    one, two = model.generate("the river", length=4, num_samples=2)
     assert one.tokens == two.tokens
 
 
 def test_any_causal_model_of_transformers_writes(tmp_path):
-    twin = AutoregressiveLM(
+    model = AutoregressiveLM(
         AutoregressiveLM.from_pretrained(gpt2(tmp_path), device="cpu").model, tiny.tokenizer()
     )
-    (text,) = twin.generate(["ab"], length=5, top_p=0.9)
+    (text,) = model.generate(["ab"], length=5, top_p=0.9)
     assert len(text.tokens) == 5
 
 
@@ -126,12 +126,12 @@ def gpt2(folder) -> str:
     return name
 
 
-def test_bad_options_are_refused(twin):
+def test_bad_options_are_refused(model):
     with pytest.raises(ValueError, match="there is no option 'projection'"):
-        twin.plan(["a"], projection="sampling")
+        model.plan(["a"], projection="sampling")
     for wrong in ({"length": 0}, {"num_samples": 0}, {"seed": -1}):
         with pytest.raises(ValueError, match="from 1 on"):
-            twin.plan(["a"], **wrong)
+            model.plan(["a"], **wrong)
 
 
 def test_what_is_no_causal_model_is_refused(tmp_path):

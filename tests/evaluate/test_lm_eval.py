@@ -170,10 +170,10 @@ def test_a_text_is_cut_at_the_first_of_its_ends():
     assert cut("one", [".", ""]) == "one"
 
 
-def test_temperatures_that_cannot_be_had_are_refused():
+def test_unsupported_temperatures_are_refused():
     assert decoding_of({"do_sample": False, "temperature": 0.7})["projection"] == "greedy"
     assert decoding_of({"temperature": 1.0}) == {"projection": "sampling"}
-    with pytest.raises(ValueError, match=r"temperature=0\.7 is not to be had"):
+    with pytest.raises(ValueError, match=r"temperature=0\.7 is not supported"):
         decoding_of({"temperature": 0.7})
 
 

@@ -1,9 +1,9 @@
 """An autoregressive model beside ours, through `transformers`' own generation.
 
-api, checkpoint -> [twin] -> reproduce
+api, checkpoint -> [autoregressive] -> reproduce
 
-A BlockDenoiser's context stream is a causal language model. Here it gets the face of one, with a
-key/value cache, so that top-p, typical sampling and all else are what `transformers` makes of them.
+A BlockDenoiser's context stream is a causal language model. Here it gets the interface of one, with
+a key/value cache, so that top-p, typical sampling and the rest are those of `transformers`.
 """
 
 from __future__ import annotations
@@ -51,27 +51,27 @@ def context_stream(
 
 
 @cache
-def twin_class() -> Any:
-    """Return the class of twins, made when first asked for: `transformers` is heavy."""
+def causal_lm_class() -> Any:
+    """Return the class of context streams, made when first asked for: `transformers` is heavy."""
     from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
     from transformers.modeling_outputs import CausalLMOutputWithPast
 
-    class TwinConfig(PretrainedConfig):
-        model_type = "ssdlm-twin"
+    class ContextStreamConfig(PretrainedConfig):
+        model_type = "ssdlm-context-stream"
 
         def __init__(self, V: int = 0, num_layers: int = 0, **rest: Any) -> None:
             self.vocab_size, self.num_hidden_layers = V, num_layers
             super().__init__(**rest)
 
-    class Twin(PreTrainedModel, GenerationMixin):
+    class ContextStreamLM(PreTrainedModel, GenerationMixin):
         """The context stream of a BlockDenoiser as a causal language model."""
 
-        config_class = TwinConfig
+        config_class = ContextStreamConfig
         _supports_sdpa = True
 
         def __init__(self, denoiser: BlockDenoiser) -> None:
             own = denoiser.config
-            super().__init__(TwinConfig(own.V, own.num_layers))
+            super().__init__(ContextStreamConfig(own.V, own.num_layers))
             self.denoiser = denoiser
 
         def forward(
@@ -87,12 +87,12 @@ def twin_class() -> Any:
             logits: Any = self.denoiser.to_logits(hidden[:, -logits_to_keep:])
             return CausalLMOutputWithPast(logits=logits, past_key_values=past_key_values)
 
-    return Twin
+    return ContextStreamLM
 
 
 def as_causal_lm(denoiser: BlockDenoiser) -> Any:
     """Return a denoiser's context stream as a `PreTrainedModel` that can `generate`."""
-    return twin_class()(denoiser)
+    return causal_lm_class()(denoiser)
 
 
 class AutoregressiveLM:
@@ -121,9 +121,9 @@ class AutoregressiveLM:
         try:
             model = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=getattr(torch, dtype))
         except (OSError, ValueError) as error:
-            told = str(error).splitlines()[0]
+            reason = str(error).splitlines()[0]
             raise ValueError(
-                f"{name_or_path} cannot be loaded as a causal language model ({told}); "
+                f"{name_or_path} cannot be loaded as a causal language model ({reason}); "
                 "give a folder or a Hub id such as gpt2-medium"
             ) from error
         return cls(model.to(target).eval(), load_tokenizer(name_or_path))

@@ -7,7 +7,14 @@ from typing import Any
 
 from ssdlm.api import SSDLM
 from ssdlm.evaluate.lm_eval.scoring import Pair, Score, Scorer
-from ssdlm.evaluate.lm_eval.writing import Wish, cut, decoding_of, text_of, wish_of, write
+from ssdlm.evaluate.lm_eval.writing import (
+    UntilRequest,
+    cut,
+    decoding_of,
+    text_of,
+    until_request,
+    write,
+)
 from ssdlm.progress import bar
 
 
@@ -60,17 +67,18 @@ class Answers:
 
     def generate_until(self, requests: Any, **_: Any) -> list[str]:
         """Return a continuation for each request, cut where the task says."""
-        asked = [(request.args[0], dict(request.args[1])) for request in requests]
-        wishes = [wish_of(self.scorer, context, options) for context, options in asked]
-        groups: dict[tuple[Any, ...], list[Wish]] = {}
-        for wish, (_, options) in zip(wishes, asked, strict=True):
+        groups: dict[tuple[Any, ...], list[UntilRequest]] = {}
+        texts: list[UntilRequest] = []
+        for request in requests:
+            context, options = request.args[0], dict(request.args[1])
             decoding = decoding_of(options) | self.decoding
-            groups.setdefault(tuple(decoding.items()), []).append(wish)
-        with bar("generate_until", len(wishes)) as show:
+            texts.append(until_request(self.scorer, context, options))
+            groups.setdefault(tuple(decoding.items()), []).append(texts[-1])
+        with bar("generate_until", len(texts)) as show:
             for decoding, group in groups.items():
                 for _done in write(self.scorer, group, **dict(decoding)):
-                    show(sum(wish.is_done for wish in wishes), "texts")
-        return [cut(text_of(self.scorer, wish), wish.until) for wish in wishes]
+                    show(sum(text.is_done for text in texts), "texts")
+        return [cut(text_of(self.scorer, text), text.until) for text in texts]
 
 
 def adapter(base: type) -> type:

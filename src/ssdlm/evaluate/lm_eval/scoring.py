@@ -1,4 +1,4 @@
-"""What a continuation is worth: exactly, by the context stream, or by the bound of its blocks.
+"""The log-likelihood of continuations: exact, by the context stream, or the bound of the blocks.
 
 api, likelihood -> [scoring] -> adapter
 """
@@ -16,7 +16,7 @@ from ssdlm.tokenizer import Tokenizer
 
 LIKELIHOODS = ("auto", "exact", "bound")
 WIDE = 2**27
-"""V-wide numbers that one pass may hold."""
+"""V-wide numbers that one pass may have."""
 
 Pair = tuple[list[int], list[int]]
 """A context, never empty, and what follows it."""
@@ -24,7 +24,7 @@ Pair = tuple[list[int], list[int]]
 
 @dataclass(frozen=True)
 class Score:
-    """What a continuation is worth."""
+    """The log-likelihood of a continuation."""
 
     log_prob: float
     """In nats; a lower bound where it is not exact."""
@@ -55,17 +55,15 @@ class Scorer:
             raise ValueError(
                 f"likelihood={self.likelihood!r} is unknown; use {', '.join(LIKELIHOODS)}"
             )
-        if self.likelihood == "exact" and not self.has_context_stream:
+        if self.likelihood == "exact" and not self.model.denoiser.has_context_stream:
             raise ValueError("this model has no context stream; use likelihood=bound")
         for name in ("points", "samples", "batch_size", "greedy_T"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} is out of range; use 1 or more")
         if self.model.tokenizer is None:
-            raise ValueError("tasks are text, and this checkpoint has no tokenizer")
-
-    @property
-    def has_context_stream(self) -> bool:
-        return self.model.denoiser.has_context_stream
+            raise ValueError(
+                "this checkpoint has no tokenizer, and tasks are text; give one with it"
+            )
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -74,12 +72,12 @@ class Scorer:
 
     @property
     def B(self) -> int:
-        """The block length that the model was trained with."""
+        """Return the block length that the model was trained with."""
         return self.model.denoiser.B
 
     @property
     def room(self) -> int | None:
-        """The most tokens that are read at once; None: any number."""
+        """Return how many tokens are read at once at most; None: any number."""
         limits = [limit for limit in (self.max_length, self.model.denoiser.max_len) if limit]
         return min(limits, default=None)
 
@@ -91,7 +89,7 @@ class Scorer:
         By the bound, whether a continuation is the greedy one costs a decoding of it.
         """
         is_exact = self.likelihood == "exact" or (
-            self.likelihood == "auto" and self.has_context_stream
+            self.likelihood == "auto" and self.model.denoiser.has_context_stream
         )
         cut = [self.fit(context, continuation) for context, continuation in pairs]
         if not is_exact:
@@ -135,14 +133,14 @@ class Scorer:
         found = []
         for row, (context, continuation) in zip(logits, pairs, strict=True):
             part = row[len(context) - 1 : len(context) + len(continuation) - 1]
-            wanted = torch.tensor(continuation, device=part.device)
-            nll = likelihood.errors_of(part.unsqueeze(0), wanted.unsqueeze(0)).nll
-            is_greedy = bool((part.argmax(-1) == wanted).all())
+            targets = torch.tensor(continuation, device=part.device)
+            nll = likelihood.errors_of(part.unsqueeze(0), targets.unsqueeze(0)).nll
+            is_greedy = bool((part.argmax(-1) == targets).all())
             found.append(Score(-float(nll.double().sum()), is_greedy))
         return found
 
     def bound(self, context: list[int], continuation: list[int]) -> float:
-        """Return what log q is at least, block by block, each after all that stands before it."""
+        """Return a lower bound on log q, block by block, each after all that comes before it."""
         total, seen = 0.0, list(context)
         for start in range(0, len(continuation), self.B):
             block = continuation[start : start + self.B]
@@ -166,7 +164,7 @@ class Scorer:
         return float(likelihood.bound(measure, likelihood.parallel(), rule).sum(1).mean())
 
     def writes(self, context: list[int], continuation: list[int]) -> bool:
-        """Say whether greedy decoding continues a context so."""
+        """Tell whether greedy decoding continues a context so."""
         if not continuation:
             return True
         asked = {"length": len(continuation), "B": self.B, "T": self.greedy_T}
