@@ -107,7 +107,7 @@ class StepResult(NamedTuple):
 
 
 def train_step(run: Run) -> StepResult:
-    """Take one optimiser step (Algorithm 1, a batch at a time)."""
+    """Take one optimiser step: Algorithm 1 on a batch, of which each process does its share."""
     train, accelerator = run.config.train, run.accelerator
     share = train.batch // accelerator.num_processes
     indices = np.arange(share) + share * accelerator.process_index
@@ -118,13 +118,13 @@ def train_step(run: Run) -> StepResult:
         part = indices[first : first + size]
         # Dropout alone draws from torch's generator; every other draw has a seed of its own.
         torch.manual_seed(mix(train.seed, DROPOUT, run.step, int(part[0])))
-        examples = read_examples(run, part)  # windows of text
-        # Gradients travel between processes once a step, after the last micro-batch.
-        is_last = first + size >= share
-        with distributed.accumulate(run.module, is_last=is_last):
+        examples = read_examples(run, part)  # windows of text, each with a seed
+        # Gradients travel between processes once per step, after its last micro-batch.
+        with distributed.accumulate(run.module, is_last=first + size >= share):
             with accelerator.autocast():
-                # Draw levels t/T and noise z; noise the blocks, denoise them, -log p(tokens).
-                losses = run.module(run.objective.draw(examples))
+                draws = run.objective.draw(examples)  # blocks, noise levels t/T, noise z
+                losses = run.module(draws)  # noise the blocks, denoise them, -log p(tokens)
+                del draws  # z is V-wide; the backward pass keeps what it needs
             weight = len(part) / share
             accelerator.backward(losses.total * weight)
         sums += torch.stack([loss.detach().float() for loss in losses]) * weight
