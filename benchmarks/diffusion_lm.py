@@ -38,7 +38,7 @@ from ssdlm.data.prepare import prepare
 from ssdlm.data.shards import TokenStore
 from ssdlm.data.windows import Windows
 from ssdlm.diffusion import noise
-from ssdlm.engine.prompt_files import generate_file
+from ssdlm.engine.prompt_files import KeywordWriter, generate_file
 from ssdlm.engine.requests import Generation
 from ssdlm.evaluate.autoregressive import equal_lengths
 from ssdlm.storage.files import write_file, write_json
@@ -357,7 +357,7 @@ class DiffusionLM:
     def device(self) -> torch.device:
         return self.net.bias.device
 
-    def plan(self, prompts: Sequence[str], **options: Any) -> Decoding:
+    def check(self, prompts: Sequence[str], **options: Any) -> Decoding:
         """Return how texts are to be written; all bad input is refused here."""
         decoding = Decoding(
             **{k: v for k, v in options.items() if k not in ("seed", "num_samples")}
@@ -380,7 +380,7 @@ class DiffusionLM:
         **options: Any,
     ) -> list[Generation]:
         """Continue prompts, `num_samples` times each; an empty one begins a text of its own."""
-        decoding = self.plan(prompts, **options)
+        decoding = self.check(prompts, **options)
         rows = [(prompt, sample) for prompt in prompts for sample in range(num_samples)]
         contexts = [self.tokenizer.encode(prompt) for prompt, _ in rows]
         written: dict[int, Generation] = {}
@@ -407,13 +407,10 @@ def generate(args: argparse.Namespace) -> dict[str, Any]:
     trained = json.loads((folder / REPORT).read_text(encoding="utf-8"))
     with prompts_of(args) as source:
         count = generate_file(
-            writer,
+            KeywordWriter(writer, options, args.num_samples, args.batch_size),
             source,
             target,
-            num_samples=args.num_samples,
-            settings=options | {"model": trained},
-            batch_size=args.batch_size,
-            **options,
+            identity=options | {"model": trained, "num_samples": args.num_samples},
         )
     made = {"texts": count, "seconds": round(time.monotonic() - began, 3), "options": options}
     made |= {"training": trained, "settings": asdict(writer.net.settings)}

@@ -250,7 +250,7 @@ def cost(given: argparse.Namespace) -> None:
                 ["The book"], num_samples=given.rows, seed=number, **fixed, **steering, **options
             )
             if number:
-                blocks = -(-given.length // model.decoding.B[-1])
+                blocks = -(-given.length // model.options.B[-1])
                 calls = texts[0].calls * blocks * given.rows
                 times[way].append(1000 * (clock() - began) / calls)
     found = {way: min(some) for way, some in times.items()}

@@ -53,3 +53,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests marked `gpu` where there is no CUDA device."""
     if item.get_closest_marker("gpu") and not HAS_GPU:
         pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """The package as users have it: without the tests' own look at every type."""
+    if find_spec("jaxtyping"):
+        monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -190,7 +189,7 @@ def test_a_temperature_of_one_leaves_texts_as_they_were(block, cut_from, monkeyp
         whole = strategy_for(replace(decoding, top_p=1.0), K=denoiser.K)
         return replace(whole, truncate=Untempered(denoiser.evidence, 0.7))
 
-    monkeypatch.setattr("ssdlm.api.strategy_of", strategy_without)
+    monkeypatch.setattr("ssdlm.engine.plain.strategy_of", strategy_without)
     assert block.generate(["the river"], **options) == plain == told != cool
 
 
@@ -222,6 +221,7 @@ def test_a_warped_grid_writes_a_text_of_its_own(block):
     assert [text.tokens for text in warped] != [text.tokens for text in even]
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -243,23 +243,22 @@ def test_a_warped_grid_writes_a_text_of_its_own(block):
         ({"T": 10**12}, "T=1000000000000 is out of range"),
         ({"length": 10**20}, "is out of range; write 1 to 1000000 tokens"),
         ({"T": 2.5}, "T=2.5 is not a whole number"),
-        ({"B": 2.5}, "B=2.5 is not a whole number"),
-        ({"B": [3, "4"]}, "B='4' is not a whole number"),
+        ({"B": 2.5}, "B=2.5 is not a block length such as 25"),
+        ({"B": [3, "4"]}, "B=[3, '4'] is not a block length"),
         ({"length": "3"}, "length='3' is not a whole number"),
-        ({"seed": -1}, "seed=-1 is not a whole number from 0 to 2**63 - 1"),
-        ({"seed": 2**63}, "is not a whole number from 0 to 2**63 - 1"),
+        ({"seed": -1}, "seed=-1 is out of range; use a whole number from 0 to 2**63 - 1"),
+        ({"seed": 2**63}, "is out of range; use a whole number from 0 to 2**63 - 1"),
         ({"rho": 2.0}, "rho=2.0 is out of range"),
         ({"grid": "log"}, "grid='log' is unknown; choose one of uniform, warped, staggered"),
         ({"width": 0.0}, "width=0.0 is out of range; use more than 0 positions"),
         ({"returns": "x"}, "returns='x' is unknown"),
-        ({"steps": 5}, "there is no option 'steps'"),
-        ({"num_samples": 0}, "num_samples=0 writes nothing"),
-        ({"best_of": 0}, "best_of=0 is out of range; choose among 1 text or more"),
+        ({"num_samples": 0}, "num_samples=0 is out of range; write 1 to 1000000 texts per"),
+        ({"best_of": 0}, "best_of=0 is out of range; choose among 1 to 1000000 texts"),
         ({"best_of": -2}, "best_of=-2 is out of range"),
-        ({"best_of": 2}, "best_of=2 needs a context stream, a BlockDenoiser; use best_of=1"),
-        ({"seed": [1, 2]}, "2 seeds for 1 prompts"),
-        ({"control": str, "lam": float("inf")}, "lam=inf is not a weight from 0 to"),
-        ({"lam": [1.0]}, "1 values of lam for 0 guides"),
+        ({"best_of": 2}, "best_of=2 needs a model with a context stream (a BlockDenoiser)"),
+        ({"seed": [1, 2]}, "seed=[1, 2] is not one for each of 1 prompts; give one each"),
+        ({"control": str, "lam": float("inf")}, "lam=inf is out of range; use 0 (no control)"),
+        ({"lam": [1.0]}, "lam=1.0 weighs nothing; give control, or leave it out"),
     ],
 )
 def test_bad_options_are_refused_by_value_and_remedy(model, options, message):
@@ -267,6 +266,19 @@ def test_bad_options_are_refused_by_value_and_remedy(model, options, message):
         model.generate("the", **{"length": 70, **options})
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_argument_is_answered_with_the_one_to_use(model):
+    with pytest.raises(TypeError, match=r"generate\(\) has no argument 'steps'; use T, the diff"):
+        model.generate("the", steps=5)
+    with pytest.raises(TypeError, match=r"stream\(\) has no argument 'lenght'; the nearest is"):
+        model.stream("the", lenght=5)
+
+
+def test_a_whole_set_of_options_may_be_given_at_once(model):
+    options = model.options.change(length=4, seed=3)
+    assert model.generate("the", options=options) == model.generate("the", length=4, seed=3)
+    assert len(model.generate("the", options=options, length=5).tokens) == 5
 
 
 @pytest.mark.parametrize("width", [0.5, 3.0])
@@ -286,13 +298,6 @@ def test_bad_prompts_are_refused(model):
         model.generate("caf\udce9")
     with pytest.raises(ValueError, match="this checkpoint has no tokenizer"):
         SSDLM(tiny.encoder()).generate("the")
-
-
-@pytest.fixture
-def unchecked(monkeypatch):
-    """The package as users have it: without the tests' own look at every type."""
-    if find_spec("jaxtyping"):
-        monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -336,5 +341,5 @@ def test_the_remedies_for_words_and_the_mean_projection_work(block, cut):
 
 
 def test_a_stream_of_several_candidates_is_refused(block):
-    with pytest.raises(ValueError, match="best_of=2 is out of range; a stream shows one text"):
+    with pytest.raises(ValueError, match="best_of=2: a stream shows one text"):
         next(block.stream("the", best_of=2))

@@ -15,7 +15,7 @@ import pytest
 SRC = Path(__file__).resolve().parents[1] / "src" / "ssdlm"
 
 ROWS = [
-    ["shapes", "config", "settings", "options", "progress"],
+    ["shapes", "values", "options", "config", "settings", "progress"],
     ["diffusion", "denoiser"],
     ["storage"],
     ["tokenizer"],

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ssdlm.api import SSDLM
-    from ssdlm.config import Config, DecodeConfig
+    from ssdlm.config import Config
     from ssdlm.diffusion.projection import greedy, multi_hot, sampling
     from ssdlm.diffusion.sampler import Step, Strategy, denoise_block, generate
     from ssdlm.engine.requests import Draft, Generation
     from ssdlm.guidance import classifier_guide
     from ssdlm.guidance.gradient import guided
+    from ssdlm.options import DecodeConfig, GenerateOptions
     from ssdlm.train import recipes
 
 __version__ = "0.1.0"
@@ -23,7 +24,8 @@ __version__ = "0.1.0"
 HOMES = {
     "SSDLM": "api",
     "Config": "config",
-    "DecodeConfig": "config",
+    "DecodeConfig": "options",
+    "GenerateOptions": "options",
     "Draft": "engine.requests",
     "Generation": "engine.requests",
     "Step": "diffusion.sampler",
@@ -42,6 +44,7 @@ __all__ = [
     "Config",
     "DecodeConfig",
     "Draft",
+    "GenerateOptions",
     "Generation",
     "Step",
     "Strategy",

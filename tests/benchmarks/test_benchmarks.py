@@ -138,9 +138,9 @@ def test_every_plan_of_the_quality_benchmark_can_be_decoded(load, tmp_path):
     model = block_model(tmp_path / "model")
     for settings in load("quality").plans().values():
         for options in settings.values():
-            rows, decoding, _ = model.plan(["a"], length=3, **options)
-            assert len(rows) == options.get("best_of", 1)
-            assert decoding.T == options.get("T", 4)
+            requests = model.requests(["a"], {"length": 3} | options)
+            assert len(requests) == options.get("best_of", 1)
+            assert requests[0].options.T == options.get("T", 4)
 
 
 def test_quality_is_written_judged_and_drawn(load, monkeypatch, capsys, tmp_path):

@@ -156,7 +156,7 @@ def says_no(capsys, *arguments):
         (["--temperature", 0], "temperature=0.0 is out of range"),
         (["--temperature", 0.5], "temperature=0.5 needs a network that reads evidence"),
         (["--best-of", 0], "best_of=0 is out of range"),
-        (["--best-of", 2], "needs a context stream, a BlockDenoiser; use best_of=1"),
+        (["--best-of", 2], "needs a model with a context stream (a BlockDenoiser)"),
     ],
 )
 @pytest.mark.parametrize("is_controlled", [False, True])
@@ -172,8 +172,8 @@ def test_bad_options_end_in_one_line_and_code_two(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--length", "many"], "'many'"),
-        (["--B", "5,x"], "'5,x' is not a block length; write 25, or several as 5,10,25"),
+        (["--length", "many"], "length=many is not a whole number"),
+        (["--B", "5,x"], "B=5,x is not a block length such as 25, or several as 5,10,25"),
         (["--no-such-option"], "--no-such-option"),
     ],
 )
@@ -209,9 +209,9 @@ def test_convert_makes_the_folder_that_is_shipped(capsys, tmp_path):
     before, after = (tmp_path / name / "model.safetensors" for name in ("run", "small"))
     assert after.stat().st_size < 0.4 * before.stat().st_size
     small = SSDLM.from_pretrained(tmp_path / "small", device="cpu")
-    assert (small.decoding.T, small.decoding.grid, small.decoding.width) == (4, "staggered", 1.0)
-    assert (small.decoding.length, small.decoding.B) == (6, (3,))
-    assert small.decoding.temperature == 0.9
+    assert (small.options.T, small.options.grid, small.options.width) == (4, "staggered", 1.0)
+    assert (small.options.length, small.options.B) == (6, (3,))
+    assert small.options.temperature == 0.9
     assert len(small.generate("the river").tokens) == 6
     weight, rounded = source.denoiser.words, small.denoiser.words
     assert (weight - rounded).abs().max() <= weight.abs().amax() / 127

@@ -159,7 +159,7 @@ class CheapNoise:
 @pytest.mark.parametrize("which", [0, 1], ids=["letters", "bytes"])
 @pytest.mark.parametrize("part", range(3))
 def test_demands_hold_in_random_cases(tokenizers, monkeypatch, which, part):
-    monkeypatch.setattr("ssdlm.api.RowNoise", CheapNoise)
+    monkeypatch.setattr("ssdlm.engine.plain.RowNoise", CheapNoise)
     tokenizer, letters = tokenizers[which], LETTERS[which]
     written = 0
     for number in range(50):
@@ -248,11 +248,11 @@ def test_what_is_pinned_is_clean_to_the_network(block):
             seen.append((w_t, progress))
             return inner.denoise(cache, w_t, progress)
 
-    rows, *_ = block.plan(["ab"], length=5, suffix=" yes")
+    (request,) = block.requests(["ab"], {"length": 5, "suffix": " yes"})
     for has_levels in (True, False):
         seen.clear()
         Spy.has_levels = has_levels
-        denoiser = constrained(Spy(), [rows[0].placement])
+        denoiser = constrained(Spy(), [request.placement])
         cache = denoiser.prefill(torch.tensor([block.context("ab")]))
         logits = denoiser.denoise(cache, torch.randn(1, 9, 64), torch.tensor(0.9))
         w_t, progress = seen[0]
@@ -288,7 +288,7 @@ def test_control_and_constraints_go_together(encoder, tmp_path):
 
 def test_a_row_done_early_keeps_the_text_of_its_placement(tokenizers, monkeypatch):
     """Its network changes its mind afterwards, while another row goes on."""
-    monkeypatch.setattr("ssdlm.api.RowNoise", CheapNoise)
+    monkeypatch.setattr("ssdlm.engine.plain.RowNoise", CheapNoise)
     tokenizer = tokenizers[0]
     options = {"length": 16, "B": 8, "T": 12, "early_exit": True, "must": ["ab", "ba"]}
     for seed in range(10):

@@ -6,7 +6,7 @@ import pytest
 from tests import tiny
 
 from ssdlm import SSDLM, DecodeConfig, cli
-from ssdlm.engine import prompt_files as batch
+from ssdlm.engine import prompt_files
 
 PROMPTS = ["the river", "a", "the movie", "", "no", "to be", "so it is", "end"]
 
@@ -24,8 +24,9 @@ def source(tmp_path):
     return path
 
 
-def write(model, source, target, *, settings=None, **options):
-    return batch.generate_file(model, source, target, settings=settings or {}, **options)
+def write(model, source, target, *, identity=None, **options):
+    writer = model.writer(**options)
+    return prompt_files.generate_file(writer, source, target, identity=identity or {})
 
 
 def read(path):
@@ -64,10 +65,10 @@ def test_a_finished_file_is_left_alone_and_another_is_refused(model, source, tmp
     assert write(model, source, target) == 8
     assert target.stat().st_mtime_ns == before
     with pytest.raises(ValueError, match="was not written from these prompts with these settings"):
-        write(model, source, target, settings={"T": 9})
+        write(model, source, target, identity={"T": 9})
     target.rename(tmp_path / "out.jsonl.part")
     with pytest.raises(ValueError, match="is the beginning of another run"):
-        write(model, source, target, settings={"T": 9})
+        write(model, source, target, identity={"T": 9})
 
 
 @pytest.mark.parametrize(
@@ -100,10 +101,10 @@ def test_a_later_prompt_that_cannot_be_continued_is_named_before_anything_is_wri
 ):
     source = tmp_path / "prompts.jsonl"
     source.write_text("".join(json.dumps({"prompt": f"abc {end}"}) + "\n" for end in "fghijx"))
-    with pytest.raises(ValueError, match=r"prompt 6 of .*prompts.jsonl: no text of 2 tokens"):
+    with pytest.raises(ValueError, match=r"prompts.jsonl line 6: no text of 2 tokens"):
         write(model, source, tmp_path / "out.jsonl", length=2, must="y", must_not="x y")
     source.write_text('{"prompt": "a"}\n{"prompt": "\\ud800"}\n')
-    with pytest.raises(ValueError, match=r"prompt 2 of .*prompts.jsonl: .* is not UTF-8"):
+    with pytest.raises(ValueError, match=r"prompts.jsonl line 2: .* is not UTF-8"):
         write(model, source, tmp_path / "out.jsonl")
     source.write_text("[" * 100_000)
     with pytest.raises(ValueError, match=r"line 1 is not JSON \(nested too deep\)"):
@@ -134,3 +135,54 @@ def test_a_setting_that_the_model_cannot_follow_leaves_no_file(model, source, tm
     with pytest.raises(ValueError, match="nucleus=network needs"):
         write(model, source, target, nucleus="network")
     assert list(tmp_path.iterdir()) == [source]
+
+
+def test_a_line_may_set_options_of_its_own(model, tmp_path):
+    lines = [
+        {"prompt": "the river", "id": 7},
+        {"prompt": "a", "length": 3, "seed": 5},
+        {"prompt": "the movie", "num_return_sequences": 2, "must": ["so"]},
+        {"prompt": "no", "top_p": 0.5, "max_new_tokens": 4},
+    ]
+    source, target = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert write(model, source, target, seed=2) == 5
+    rows = read(target)
+    expected = [
+        model.generate("the river", seed=2),
+        model.generate("a", length=3, seed=5),
+        *model.generate("the movie", seed=2, num_samples=2, must="so"),
+        model.generate("no", seed=2, top_p=0.5, length=4),
+    ]
+    assert [row["tokens"] for row in rows] == [text.tokens for text in expected]
+    assert rows[0]["id"] == 7
+    assert [row["seed"] for row in rows] == [2, 5, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"length": 0}, "prompts.jsonl line 2: length=0 is out of range"),
+        ({"num_samples": "2"}, "line 2: num_samples='2' is not a whole number"),
+        ({"length": 3, "max_new_tokens": 4}, "line 2: length=3 and max_new_tokens=4 are two names"),
+        ({"nucleus": "network"}, "line 2: nucleus=network needs a network that reads evidence"),
+    ],
+)
+def test_options_that_a_line_cannot_mean_are_named_with_the_line(model, tmp_path, line, message):
+    source = tmp_path / "prompts.jsonl"
+    source.write_text('{"prompt": "a"}\n' + json.dumps({"prompt": "b"} | line) + "\n")
+    with pytest.raises(ValueError) as caught:
+        write(model, source, tmp_path / "out.jsonl")
+    assert message in str(caught.value)
+    assert list(tmp_path.iterdir()) == [source]
+
+
+@pytest.mark.parametrize("cut", [1, 400, 900])
+def test_lines_with_several_texts_each_are_resumed_too(model, tmp_path, cut):
+    source, whole = tmp_path / "prompts.jsonl", tmp_path / "whole.jsonl"
+    lines = [{"prompt": p, "num_samples": 1 + i % 3} for i, p in enumerate(PROMPTS)]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write(model, source, whole)
+    (tmp_path / "out.jsonl.part").write_bytes(whole.read_bytes()[:cut])
+    write(model, source, tmp_path / "out.jsonl")
+    assert (tmp_path / "out.jsonl").read_bytes() == whole.read_bytes()

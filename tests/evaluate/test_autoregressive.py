@@ -128,10 +128,10 @@ def gpt2(folder) -> str:
 
 def test_bad_options_are_refused(model):
     with pytest.raises(ValueError, match="there is no option 'projection'"):
-        model.plan(["a"], projection="sampling")
+        model.check(["a"], projection="sampling")
     for wrong in ({"length": 0}, {"num_samples": 0}, {"seed": -1}):
         with pytest.raises(ValueError, match="from 1 on"):
-            model.plan(["a"], **wrong)
+            model.check(["a"], **wrong)
 
 
 def test_what_is_no_causal_model_is_refused(tmp_path):

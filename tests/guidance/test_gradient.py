@@ -6,10 +6,11 @@ from tests import tiny
 from tests.closeness import NETWORK, assert_close
 
 from ssdlm import SSDLM
-from ssdlm.config import BlockConfig, DecodeConfig
+from ssdlm.config import BlockConfig
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.diffusion.simplex import to_logits
 from ssdlm.guidance.gradient import guided, soft_threshold, weighted, without_repeats
+from ssdlm.options import DecodeConfig
 
 
 def likes(token):
@@ -238,7 +239,7 @@ def test_controlled_rows_in_a_moving_window_do_not_depend_on_their_batch(gradien
     [
         ({"gradient": "words"} | {"threshold": -1.0}, "threshold=-1.0"),
         ({"band": (0.6, 0.2)}, "band=0.6,0.2"),
-        ({"band": (0.5,)}, "band=0.5"),
+        ({"band": (0.5,)}, r"band=\(0.5,\) is not two numbers"),
         ({"gradient": "word"}, "gradient='word'"),
     ],
 )

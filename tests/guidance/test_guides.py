@@ -191,11 +191,11 @@ def test_a_label_cannot_be_sought_and_avoided(folder):
     (folder.parent / "x").mkdir()
     for other in (f"{folder}!=positive", f"{folder}!=2:3", f"{respelt}!=positive"):
         with pytest.raises(ValueError, match="'positive' is to be sought and avoided"):
-            model.plan("a", control=[f"{folder}=positive", other])
-    model.plan("a", control=[f"{folder}=positive", f"{folder}!=neutral"])
-    assert model.plan("a", control=None)[2] is model.denoiser
+            model.requests("a", {"control": [f"{folder}=positive", other]})
+    model.requests("a", {"control": [f"{folder}=positive", f"{folder}!=neutral"]})
+    assert model.engine.controls.apply(model.options) is model.denoiser
     with pytest.raises(ValueError, match="reduction='max'"):
-        model.controlled(f"{folder}=positive", None, "max", model.decoding)
+        model.requests("a", {"control": f"{folder}=positive", "reduction": "max"})
 
 
 def test_a_classifier_that_could_not_steer_is_refused_in_one_line(folder, tmp_path):

@@ -57,7 +57,7 @@ def run_python(*arguments: object) -> subprocess.CompletedProcess[str]:
 def test_the_built_in_model_opens_by_name(standing):
     named = SSDLM.from_pretrained("builtin:mini", device="cpu")
     folder = SSDLM.from_pretrained(standing / "mini", device="cpu")
-    assert named.decoding == SETTINGS
+    assert named.options == SETTINGS
     assert named.generate("the river") == folder.generate("the river")
 
 
@@ -122,8 +122,8 @@ def test_the_shipped_model_is_small_and_writes_in_64_calls_a_block():
     assert mini.V == 8192
     assert mini.summary
     model = SSDLM.from_pretrained("builtin:mini", device="cpu")
-    assert model.decoding.T + model.denoiser.num_context_passes <= 64
-    assert model.decoding.B == (25,)
+    assert model.options.T + model.denoiser.num_context_passes <= 64
+    assert model.options.B == (25,)
     done = run_python("-c", WRITE, 2)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("the river")

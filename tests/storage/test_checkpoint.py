@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 from tests import tiny
 
 from ssdlm.api import SSDLM
-from ssdlm.config import BlockConfig, DecodeConfig
+from ssdlm.config import BlockConfig
+from ssdlm.options import DecodeConfig
 from ssdlm.storage import checkpoint
 
 RELEASED = Path(__file__).parents[1] / "parity" / "sampling"
@@ -35,7 +36,7 @@ def test_a_saved_model_comes_back_whole(saved):
     assert {"config.json", "model.safetensors", "tokenizer.json", "generation_config.json"} <= names
     again = SSDLM.from_pretrained(folder, device="cpu")
     assert same(again.denoiser, model.denoiser)
-    assert again.decoding == model.decoding
+    assert again.options == model.options
     assert again.denoiser.config == model.denoiser.config
     assert again.generate("abc").tokens == model.generate("abc").tokens
 

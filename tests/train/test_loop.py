@@ -81,7 +81,7 @@ def test_the_last_step_is_validated_and_its_profile_kept(trained):
 
 def test_the_run_folder_opens_as_a_model(trained):
     model = SSDLM.from_pretrained(trained, device="cpu")
-    assert model.decoding.B == (8,)
+    assert model.options.B == (8,)
     text = model.generate("the river", length=8, T=2, seed=0).text
     assert len(text) > 0
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from typing import NoReturn
 
 from ssdlm import __version__
 from ssdlm.cli import generate, measure, train
+from ssdlm.options import FOREIGN_NAMES
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; bad input ends in a line on stderr and exit code 2."""
-    arguments = parser().parse_args(argv)
+    arguments = parse(sys.argv[1:] if argv is None else argv)
     try:
         arguments.run(arguments)
     except (ValueError, OSError) as error:
@@ -23,6 +25,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     return 0
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the arguments of a command line; an unknown option is answered with the nearest."""
+    arguments, unknown = parser().parse_known_args(argv)
+    if unknown:
+        command: Parser = arguments.command
+        word = next((word for word in unknown if word.startswith("-")), unknown[0])
+        flags = [flag for action in command._actions for flag in action.option_strings]
+        name = word.partition("=")[0].lstrip("-").replace("-", "_")
+        near = get_close_matches(word.partition("=")[0], flags, 1)
+        remedy = FOREIGN_NAMES.get(name) if arguments.run is generate.run_generate else None
+        if remedy is None and near:
+            remedy = f"the nearest is {near[0]}"
+        command.error(f"unrecognized argument {word}" + (f"; {remedy}" if remedy else ""))
+    return arguments
 
 
 class Parser(argparse.ArgumentParser):
@@ -54,4 +72,16 @@ def parser() -> Parser:
         measure.add_reproduce,
     ):
         add(commands)
+    for command in subcommands(top):
+        command.set_defaults(command=command)
     return top
+
+
+def subcommands(top: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield every command that takes arguments of its own, `tokenizer nested` too."""
+    kinds = [action for action in top._actions if isinstance(action, argparse._SubParsersAction)]
+    if not kinds:
+        yield top
+    for kind in kinds:
+        for command in kind.choices.values():
+            yield from subcommands(command)

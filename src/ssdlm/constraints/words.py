@@ -6,10 +6,9 @@ and an automaton over tokens. Whatever cannot be done is refused here, before an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, TypeVar
 
 from ssdlm.constraints.automaton import (
     SENTENCE_END,
@@ -21,8 +20,6 @@ from ssdlm.constraints.automaton import (
 )
 from ssdlm.constraints.placement import Placement, RequiredWord, TokenConstraint, find_placement
 from ssdlm.tokenizer import Tokenizer, is_utf8
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -41,86 +38,13 @@ class TextConstraint:
     """Whether it is cut at the last end of a sentence; there will be one."""
 
     def __post_init__(self) -> None:
-        for name in ("must", "must_not"):
-            for word in getattr(self, name):
-                if not isinstance(word, str) or not word:
-                    raise ValueError(f"{name}={word!r} is not a word; write one")
         if any("\ufffd" in word for word in self.must_not):
             raise ValueError(
                 "must_not='\\ufffd' is how broken bytes are shown, not a character; leave it out"
             )
-        if not isinstance(self.suffix, str):
-            raise ValueError(f"suffix={self.suffix!r} is not a text; give the text after the gap")
         for text in (*self.must, *self.must_not, self.suffix, *(text for _, text in self.pin)):
             if not is_utf8(text):
                 raise ValueError(f"{text!r} is not UTF-8; save or type it as UTF-8")
-
-
-def text_constraints(
-    count: int,
-    *,
-    must: str | Sequence[Any] = (),
-    must_not: str | Sequence[Any] = (),
-    suffix: str | Sequence[Any] = "",
-    pin: Mapping[Any, Any] | Sequence[Any] = (),
-    end_at_sentence: bool | Sequence[Any] = False,
-) -> list[TextConstraint]:
-    """Return a constraint for each prompt; an option is for all prompts, or a list of one each."""
-    options = (
-        per_prompt("must", must, count, is_words, as_words),
-        per_prompt("must_not", must_not, count, is_words, as_words),
-        per_prompt("suffix", suffix, count, lambda value: isinstance(value, str), lambda v: v),
-        per_prompt("pin", pin or {}, count, lambda value: isinstance(value, Mapping), as_pins),
-        per_prompt("end_at_sentence", end_at_sentence, count, is_bool, as_bool),
-    )
-    return [TextConstraint(*values) for values in zip(*options, strict=True)]
-
-
-def per_prompt(
-    name: str, value: Any, count: int, is_one: Callable[[Any], bool], read: Callable[[Any], T]
-) -> list[T]:
-    """Return a value for each prompt, given one value for all of them or a list of one each."""
-    if is_one(value):
-        return [read(value)] * count
-    if not isinstance(value, Sequence) or len(value) != count:
-        raise ValueError(f"{name}={value!r} is not one for each of {count} prompts; give one each")
-    return [read(item) for item in value]
-
-
-def is_words(value: Any) -> bool:
-    """Tell whether a value is a word or a list of words, rather than a list for each prompt."""
-    return isinstance(value, str) or (
-        isinstance(value, Sequence) and all(isinstance(word, str) for word in value)
-    )
-
-
-def is_bool(value: Any) -> bool:
-    """Tell whether a value is True or False, rather than a list of them."""
-    return isinstance(value, bool)
-
-
-def as_bool(value: Any) -> bool:
-    """Return a value that is True or False."""
-    if not isinstance(value, bool):
-        raise ValueError(f"end_at_sentence={value!r} is neither True nor False; give one of them")
-    return value
-
-
-def as_words(value: Any) -> tuple[str, ...]:
-    """Return the words of a word or a list of them."""
-    if not isinstance(value, Sequence):
-        raise ValueError(f"{value!r} is not a word or a list of words; write one")
-    return (value,) if isinstance(value, str) else tuple(value)
-
-
-def as_pins(value: Any) -> tuple[tuple[int, str], ...]:
-    """Return positions and texts, in order."""
-    if not isinstance(value, Mapping):
-        raise ValueError(f"pin={value!r} is not a dictionary; write {{position: text}}")
-    for position, text in value.items():
-        if type(position) is not int or not isinstance(text, str):
-            raise ValueError(f"pin={value!r} does not lead from a whole number to a text")
-    return tuple(sorted(value.items()))
 
 
 class ConstraintCompiler:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ssdlm.config import CHOICES, choose
 from ssdlm.diffusion import simplex
 from ssdlm.shapes import Block, Levels, Mask, Simplex, Tensor
 
@@ -130,16 +129,6 @@ def suppress(logits: Tensor, tokens: Sequence[int]) -> Tensor:
     if not tokens:
         return logits
     return logits.index_fill(-1, torch.tensor(tokens, device=logits.device), LEAST)
-
-
-def named(name: str, *, K: float, top_p: float) -> Projection:
-    """Return the projection called `name`."""
-    choose("projection", name, CHOICES["projection"])
-    if not 0 <= top_p <= 1:
-        raise ValueError(f"top_p={top_p} is not a probability; use 0 (greedy) to 1 (everything)")
-    if name == "greedy":
-        return greedy(K)
-    return {"sampling": sampling, "multi_hot": multi_hot, "mean": mean}[name](K, top_p)
 
 
 def nucleus(logits: Simplex, top_p: float) -> Mask:

@@ -1,4 +1,4 @@
-"""A file of prompts to a file of texts, line by line, resumable.  api -> [batch] -> cli
+"""A file of prompts to a file of texts, line by line, resumable.  plain -> [here] -> command line
 
 While it works, finished lines gather in `OUTPUT.part`, in order; the last step is its renaming.
 """
@@ -8,16 +8,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, Protocol, runtime_checkable
 
 import torch
 
-from ssdlm.engine.requests import Generation
+from ssdlm.engine.plain import Engine
+from ssdlm.engine.requests import Generation, Request
+from ssdlm.options import GenerateOptions, all_names
 from ssdlm.progress import Show, bar, ignore
 from ssdlm.storage.jsonl import append_jsonl, parse_jsonl
 
@@ -26,65 +28,164 @@ PROMPTS_AT_A_TIME = {"cpu": 4}
 MANY = 256
 
 
+@dataclass(frozen=True)
+class PromptLine:
+    """One line of a file of prompts."""
+
+    prompt: str
+    changes: dict[str, Any]
+    """The generation options that the line sets for itself, by name."""
+    values: dict[str, Any]
+    """All of its fields, which go with its texts."""
+    where: str
+    """The file and the line's number from 1, for errors about it."""
+
+
 @runtime_checkable
 class Writer(Protocol):
-    """What continues prompts: an SSDLM, or an autoregressive model beside it."""
+    """A model together with how it is to write: it continues the lines of a file of prompts."""
 
     @property
     def device(self) -> torch.device: ...
 
-    def plan(self, prompts: Any, **options: Any) -> Any:
-        """Refuse bad options."""
+    def num_texts(self, line: PromptLine) -> int:
+        """Return how many texts a line gets."""
+        ...
 
-    def generate(self, prompts: Any, **options: Any) -> Any:
-        """Return a `Generation` for each sample of each prompt, prompt by prompt."""
+    def check(self, lines: Sequence[PromptLine]) -> None:
+        """Raise a ValueError on lines that cannot be continued."""
+
+    def write(self, lines: Sequence[PromptLine]) -> list[Generation]:
+        """Return the texts of the lines, line by line."""
+        ...
+
+
+@dataclass(frozen=True)
+class OptionsWriter:
+    """An engine and the options of all lines that set no others."""
+
+    engine: Engine
+    options: GenerateOptions
+
+    @property
+    def device(self) -> torch.device:
+        return self.engine.device
+
+    def num_texts(self, line: PromptLine) -> int:
+        return self.options.change(**line.changes).num_samples
+
+    def check(self, lines: Sequence[PromptLine]) -> None:
+        self.requests(lines)
+
+    def write(self, lines: Sequence[PromptLine]) -> list[Generation]:
+        texts = dict(self.engine.write(self.requests(lines)))
+        return [texts[number] for number in sorted(texts)]
+
+    def requests(self, lines: Sequence[PromptLine]) -> list[Request]:
+        """Return a request for each text of each line."""
+        options = [self.options.change(**line.changes) for line in lines]
+        # Lines without changes share one value, so that it is checked once.
+        same = [self.options if one == self.options else one for one in options]
+        return self.engine.prepare([line.prompt for line in lines], same)
+
+
+@runtime_checkable
+class KeywordModel(Protocol):
+    """A model of another kind, which continues prompts under keywords of its own."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def check(self, prompts: Sequence[str], **options: Any) -> object:
+        """Raise a ValueError on options or prompts that it cannot follow."""
+        ...
+
+    def generate(
+        self, prompts: Sequence[str], *, num_samples: int, batch_size: int, **options: Any
+    ) -> list[Generation]:
+        """Return `num_samples` texts of each prompt, prompt by prompt."""
+        ...
+
+
+@dataclass(frozen=True)
+class KeywordWriter:
+    """A model of another kind and the keywords that it writes with."""
+
+    model: KeywordModel
+    options: Mapping[str, Any]
+    num_samples: int = 1
+    batch_size: int = 32
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def num_texts(self, line: PromptLine) -> int:
+        del line
+        return self.num_samples
+
+    def check(self, lines: Sequence[PromptLine]) -> None:
+        for line in lines:
+            if line.changes:
+                name = next(iter(line.changes))
+                raise ValueError(f"{name}={line.changes[name]!r} cannot be set by a line here")
+        prompts = [line.prompt for line in lines]
+        self.model.check(prompts, num_samples=self.num_samples, **self.options)
+
+    def write(self, lines: Sequence[PromptLine]) -> list[Generation]:
+        return self.model.generate(
+            [line.prompt for line in lines],
+            num_samples=self.num_samples,
+            batch_size=self.batch_size,
+            **self.options,
+        )
 
 
 def generate_file(
-    model: Writer,
+    writer: Writer,
     source: Path,
     target: Path,
     *,
-    num_samples: int = 1,
-    settings: dict[str, Any],
-    batch_size: int = 32,
+    identity: Mapping[str, Any],
     is_shown: bool = False,
     observe: Show = ignore,
-    **options: Any,
 ) -> int:
-    """Continue every prompt of `source` into `target` and return how many texts it holds.
+    """Continue every prompt of `source` into `target` and return how many texts it contains.
 
-    `settings` is what, with the prompts, decides the texts: a file written under others is not
-    continued. Fields of an input line other than its prompt are carried over. `observe` is told how
-    many prompts are done.
+    `identity` is what, with the prompts, decides the texts: a file written under another is not
+    continued. Fields of an input line are carried over. `observe` is called with how many prompts
+    are done.
     """
-    lines = read_prompts(source)
-    run = digest(lines, settings | {"num_samples": num_samples})
+    lines = prompt_lines(source)
+    run = digest(lines, identity)
+    counts = [num_texts(writer, line) for line in lines]
     if target.exists():
-        return finished(target, run, len(lines) * num_samples)
-    refuse_bad(model, source, lines, num_samples=num_samples, **options)
+        return finished(target, run, sum(counts))
+    refuse_bad(writer, lines)
     part = target.with_name(target.name + ".part")
-    size = PROMPTS_AT_A_TIME.get(model.device.type, MANY)
+    size = PROMPTS_AT_A_TIME.get(writer.device.type, MANY)
     with alone(part) as file:
-        done = resume(part, run, num_samples)
+        done = resume(part, run, counts)
         with bar("generate", len(lines), done=done, is_shown=is_shown) as show:
             for start in range(done, len(lines), size):
                 chunk = lines[start : start + size]
-                prompts = [line["prompt"] for line in chunk]
-                written: list[Generation] = model.generate(
-                    prompts, num_samples=num_samples, batch_size=batch_size, **options
+                owners = [
+                    line for line, n in zip(chunk, counts[start:], strict=False) for _ in range(n)
+                ]
+                texts = writer.write(chunk)
+                append_jsonl(
+                    file,
+                    (
+                        line.values | asdict(text) | {"run": run}
+                        for line, text in zip(owners, texts, strict=True)
+                    ),
                 )
-                rows = (
-                    chunk[index // num_samples] | asdict(text) | {"run": run}
-                    for index, text in enumerate(written)
-                )
-                append_jsonl(file, rows)
                 file.flush()
                 os.fsync(file.fileno())
                 show(start + len(chunk), "prompts")
                 observe(start + len(chunk), "prompts")
         os.replace(part, target)
-    return len(lines) * num_samples
+    return sum(counts)
 
 
 @contextmanager
@@ -115,36 +216,51 @@ def is_at(path: Path, file: IO[str]) -> bool:
     return path.exists() and os.path.samestat(os.stat(path), os.fstat(file.fileno()))
 
 
-def refuse_bad(model: Writer, source: Path, lines: list[dict[str, Any]], **options: Any) -> None:
-    """Raise on options, or on a prompt, that cannot be written to, before any file is begun."""
-    model.plan([lines[0]["prompt"]], **options)
+def num_texts(writer: Writer, line: PromptLine) -> int:
+    """Return how many texts a line gets; options that it may not set are named with the line."""
     try:
-        model.plan([line["prompt"] for line in lines], **options)
+        return writer.num_texts(line)
+    except ValueError as error:
+        raise ValueError(f"{line.where}: {error}") from error
+
+
+def refuse_bad(writer: Writer, lines: Sequence[PromptLine]) -> None:
+    """Raise on options, or on a line, that cannot be written to, before any file is begun."""
+    if not lines[0].changes:
+        writer.check(lines[:1])  # what is wrong with all lines is said of none of them
+    try:
+        writer.check(lines)
     except ValueError:
-        for number, line in enumerate(lines, start=1):
+        for line in lines:
             try:
-                model.plan([line["prompt"]], **options)
+                writer.check([line])
             except ValueError as error:
-                raise ValueError(f"prompt {number} of {source}: {error}") from error
+                raise ValueError(f"{line.where}: {error}") from error
         raise
 
 
 def read_prompts(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file of prompts."""
+    return [line.values for line in prompt_lines(path)]
+
+
+def prompt_lines(path: Path) -> list[PromptLine]:
     """Return the lines of a JSON-lines file, each an object with a text under `prompt`."""
-    lines = []
-    for where, line in parse_jsonl(path.read_bytes().splitlines(), source=str(path)):
-        if not isinstance(line.get("prompt"), str):
+    names, lines = set(all_names()), []
+    for where, values in parse_jsonl(path.read_bytes().splitlines(), source=str(path)):
+        if not isinstance(values.get("prompt"), str):
             raise ValueError(f'{where} has no text "prompt"; correct or remove it')
-        lines.append(line)
+        changes = {name: value for name, value in values.items() if name in names}
+        lines.append(PromptLine(values["prompt"], changes, values, where))
     if not lines:
         raise ValueError(f'{path} has no prompts; write {{"prompt": "..."}} on each line')
     return lines
 
 
-def digest(lines: list[dict[str, Any]], settings: dict[str, Any]) -> str:
+def digest(lines: Sequence[PromptLine], identity: Mapping[str, Any]) -> str:
     """Return a short name for a run: these prompts under these settings."""
-    told = json.dumps([lines, settings], sort_keys=True, default=str)
-    return hashlib.sha256(told.encode()).hexdigest()[:12]
+    text = json.dumps([[line.values for line in lines], identity], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def finished(target: Path, run: str, count: int) -> int:
@@ -158,7 +274,7 @@ def finished(target: Path, run: str, count: int) -> int:
     )
 
 
-def resume(part: Path, run: str, num_samples: int) -> int:
+def resume(part: Path, run: str, counts: Sequence[int]) -> int:
     """Cut an unfinished file after its last whole prompt and return how many prompts it keeps."""
     lines = part.read_bytes().splitlines(keepends=True)
     kept = [line for line in lines if line.endswith(b"\n")]
@@ -166,9 +282,13 @@ def resume(part: Path, run: str, num_samples: int) -> int:
         raise ValueError(
             f"{part} is the beginning of another run; remove it or choose another output"
         )
-    done = len(kept) // num_samples
+    done = texts = 0
+    for count in counts:
+        if texts + count > len(kept):
+            break
+        done, texts = done + 1, texts + count
     with part.open("r+b") as file:
-        file.truncate(sum(map(len, kept[: done * num_samples])))
+        file.truncate(sum(map(len, kept[:texts])))
     return done
 
 

@@ -1,39 +1,66 @@
-"""Texts to write, on their way, and written.  config, plan, sampler -> [rows] -> api, batch, live
+"""Texts to write, on their way, and written.  options -> [requests] -> plain
 
-A row is one text: a prompt's ids, and a seed of its own from which all of its noise comes.
+A request is one text: a prompt's ids, its options, and a seed of its own for all of its noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from ssdlm.config import DecodeConfig
 from ssdlm.constraints.placement import Placement
 from ssdlm.diffusion.noise import mix
 from ssdlm.diffusion.sampler import Step
+from ssdlm.options import GenerateOptions
+
+ROW_OPTIONS = {"seed": 0, "must": (), "must_not": (), "suffix": "", "pin": ()}
+ROW_OPTIONS |= {"end_at_sentence": False, "stop": (), "num_samples": 1, "best_of": 1}
+"""Options in which requests of one batch may differ, with the defaults."""
 
 
 @dataclass(frozen=True)
-class Row:
+class Request:
     """One text to write."""
 
     prompt: str
     context: tuple[int, ...]
-    seed: int
-    sample: int
+    """The prompt's token ids."""
+    options: GenerateOptions
+    number: int = 0
+    """Which of the texts that were asked for, from 0; with best_of, several compete for one."""
+    sample: int = 0
+    """Which of the prompt's samples, from 0; with best_of, which of its candidates."""
     placement: Placement | None = None
-    """Where required words stand and which texts are allowed, if anything was asked for."""
+    """Where the words stand that the text must contain, if anything was asked of it."""
 
-    def blocks(self, decoding: DecodeConfig) -> list[int]:
-        """Return the lengths of its blocks; a gap and what stands after it are one block."""
-        total = self.placement.constraint.length if self.placement else 0
-        return [total] if total > decoding.length else decoding.blocks()
+    def blocks(self) -> list[int]:
+        """Return the lengths of its blocks; a gap and what follows it are one block."""
+        if self.placement and self.placement.constraint.length > self.options.length:
+            return [self.placement.constraint.length]
+        return self.options.blocks()
 
     @property
     def noise_seed(self) -> int:
-        """The row's own seed: what was asked for, which sample, and the prompt itself."""
-        return mix(self.seed, self.sample, *self.context)
+        """The text's own seed: what was asked for, which sample, and the prompt itself."""
+        return mix(self.options.seed, self.sample, *self.context)
+
+    def batch_key(self) -> Hashable:
+        """Return what requests that go through the network together have in common."""
+        options = replace(self.options, **ROW_OPTIONS, control=(), streamer=None)
+        # Guides need not be hashable, so they are told apart by identity.
+        controls = tuple(one if isinstance(one, str) else id(one) for one in self.options.control)
+        is_constrained = self.placement is not None
+        return len(self.context), tuple(self.blocks()), options, controls, is_constrained
+
+
+def batches(requests: Sequence[Request], size: int) -> Iterator[list[Request]]:
+    """Yield requests that can go together, at most `size` at a time."""
+    groups: dict[Hashable, list[Request]] = {}
+    for request in requests:
+        groups.setdefault(request.batch_key(), []).append(request)
+    for group in groups.values():
+        for start in range(0, len(group), size):
+            yield group[start : start + size]
 
 
 @dataclass(frozen=True)
@@ -44,14 +71,14 @@ class Generation:
     text: str
     """The continuation alone."""
     tokens: list[int]
-    """The ids of `text`."""
+    """The ids of `text`; where a stop string begins inside a token, those before that token."""
     seed: int
     """The seed that was asked for."""
     sample: int
     """Which of the prompt's samples, from 0."""
     calls: int
-    """Passes of the network for a block, reading its context included; the most of any block.
-    With best_of, those of all candidates and of rating them."""
+    """Network passes per block, reading its context included; the most of any block. With best_of,
+    those of all candidates and of rating them."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +93,3 @@ class Draft:
     t: int
     """The noise level reached, 0 at the end of a block."""
     step: Step
-
-
-def batches(rows: Sequence[Row], size: int, decoding: DecodeConfig) -> Iterator[list[int]]:
-    """Yield the numbers of rows that can go together: equal lengths, at most `size`."""
-    by_length: dict[tuple[int, int], list[int]] = {}
-    for index, row in enumerate(rows):
-        lengths = len(row.context), sum(row.blocks(decoding))
-        by_length.setdefault(lengths, []).append(index)
-    for indices in by_length.values():
-        for start in range(0, len(indices), size):
-            yield indices[start : start + size]

@@ -1,70 +1,59 @@
-"""From settings to how a block is denoised.  config, sampler -> [decoding] -> api"""
+"""From options to how a block is denoised.  options, diffusion -> [strategy] -> plain"""
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
-from ssdlm.config import DecodeConfig
 from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion import stopping
 from ssdlm.diffusion.grid import Staggered, Uniform, Warped
-from ssdlm.diffusion.projection import Truncation, named
+from ssdlm.diffusion.projection import Projection, Truncation, greedy, mean, multi_hot, sampling
 from ssdlm.diffusion.sampler import Strategy
 from ssdlm.diffusion.steps import Ddpm, Renoise, StepRule
+from ssdlm.options import GenerateOptions
 
 
-def decode_config(base: DecodeConfig, **overrides: Any) -> DecodeConfig:
-    """Return decoding settings with some replaced; B may be a number."""
-    names = [item.name for item in fields(DecodeConfig)]
-    for name in overrides:
-        if name not in names:
-            raise ValueError(f"there is no option {name!r}; there are {', '.join(names)}")
-    for name in {"length", "T", "B"} & overrides.keys():
-        value = overrides[name]
-        for number in value if isinstance(value, list | tuple) else [value]:
-            if type(number) is not int:
-                raise ValueError(f"{name}={number!r} is not a whole number; write one such as 25")
-    if "B" in overrides and not isinstance(overrides["B"], list | tuple):
-        overrides["B"] = [overrides["B"]]
-    return replace(base, **overrides | ({"B": tuple(overrides["B"])} if "B" in overrides else {}))
-
-
-def strategy_of(decoding: DecodeConfig, denoiser: Denoiser) -> Strategy:
-    """Return the sampler's strategy that the settings name, for this model."""
-    is_cut, temperature = decoding.nucleus == "network", decoding.temperature
+def strategy_of(options: GenerateOptions, denoiser: Denoiser) -> Strategy:
+    """Return the sampler's strategy that the options name, for this model."""
+    is_cut, temperature = options.nucleus == "network", options.temperature
     if not is_cut and temperature == 1:
-        return strategy_for(decoding, K=denoiser.K)
+        return strategy_for(options, K=denoiser.K)
     if not denoiser.has_evidence:
-        told = "nucleus=network" if is_cut else f"temperature={temperature}"
+        given = "nucleus=network" if is_cut else f"temperature={temperature}"
         raise ValueError(
-            f"{told} needs a network that reads evidence, a BlockDenoiser; "
+            f"{given} needs a network that reads evidence, a BlockDenoiser; "
             "use nucleus=logits and temperature=1"
         )
-    strategy = strategy_for(decoding, K=denoiser.K)
+    strategy = strategy_for(options, K=denoiser.K)
     if is_cut:
-        strategy = strategy_for(replace(decoding, top_p=1.0), K=denoiser.K)
-    top_p = decoding.top_p if is_cut else 1.0
+        strategy = strategy_for(replace(options, top_p=1.0), K=denoiser.K)
+    top_p = options.top_p if is_cut else 1.0
     return replace(strategy, truncate=Truncation(denoiser.evidence, top_p, temperature))
 
 
-def strategy_for(decoding: DecodeConfig, *, K: float) -> Strategy:
-    """Return the sampler's strategy that the settings name."""
+def strategy_for(options: GenerateOptions, *, K: float) -> Strategy:
+    """Return the sampler's strategy that the options name, for any model."""
     rules: dict[str, StepRule] = {
-        "renoise": Renoise(decoding.rho),
+        "renoise": Renoise(options.rho),
         "adaptive": Renoise("adaptive"),
         "ddpm": Ddpm(),
         "ddpm_simplified": Ddpm(simplified=True),
     }
     grids = {
-        "uniform": Uniform(decoding.T),
-        "warped": Warped(decoding.T),
-        "staggered": Staggered(decoding.T, decoding.width),
+        "uniform": Uniform(options.T),
+        "warped": Warped(options.T),
+        "staggered": Staggered(options.T, options.width),
+    }
+    projections: dict[str, Projection] = {
+        "greedy": greedy(K),
+        "sampling": sampling(K, options.top_p),
+        "multi_hot": multi_hot(K, options.top_p),
+        "mean": mean(K, options.top_p),
     }
     return Strategy(
-        grid=grids[decoding.grid],
-        project=named(decoding.projection, K=K, top_p=decoding.top_p),
-        rule=rules[decoding.rule],
-        stop=stopping.stable() if decoding.early_exit else stopping.never(),
-        returns=decoding.returns,
+        grid=grids[options.grid],
+        project=projections[options.projection],
+        rule=rules[options.rule],
+        stop=stopping.stable() if options.early_exit else stopping.never(),
+        returns=options.returns,
     )

@@ -18,6 +18,7 @@ import torch
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.layer import norm
 from ssdlm.diffusion.noise import mix
+from ssdlm.engine.prompt_files import KeywordWriter
 from ssdlm.engine.requests import Generation
 from ssdlm.shapes import Tensor, Tokens
 from ssdlm.storage import checkpoint
@@ -132,7 +133,7 @@ class AutoregressiveLM:
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
-    def plan(
+    def check(
         self,
         prompts: str | Sequence[str],
         *,
@@ -166,7 +167,7 @@ class AutoregressiveLM:
     ) -> list[Generation]:
         """Continue prompts; `num_samples` continuations of each, prompt by prompt."""
         prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-        asked = self.plan(prompts, length=length, seed=seed, num_samples=num_samples, **options)
+        asked = self.check(prompts, length=length, seed=seed, num_samples=num_samples, **options)
         rows = [
             (prompt, tuple(self.encode(prompt)), sample)
             for prompt in prompts
@@ -180,6 +181,12 @@ class AutoregressiveLM:
                 text = self.tokenizer.decode_after(ids, new)
                 written[index] = Generation(prompt, text, new, seed, sample, calls=length)
         return [written[index] for index in range(len(rows))]
+
+    def writer(
+        self, *, num_samples: int = 1, batch_size: int = 32, **options: Any
+    ) -> KeywordWriter:
+        """Return what continues the lines of a file of prompts."""
+        return KeywordWriter(self, options, num_samples, batch_size)
 
     def encode(self, prompt: str) -> list[int]:
         """Return a prompt's ids; an empty text begins after an end-of-text token."""

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ssdlm.engine.prompt_files import Writer, generate_file, read_prompts
+from ssdlm.engine.prompt_files import generate_file, read_prompts
 from ssdlm.progress import bar
 from ssdlm.reproduce.experiment import Experiment, read_if_there
 from ssdlm.reproduce.setting import Autoregressive, Diffusion, Given, Gold, Options, Setting
@@ -21,6 +22,10 @@ from ssdlm.storage.builtin import builtin_folder, is_builtin
 from ssdlm.storage.checkpoint import CONFIG, DECODING, WEIGHTS
 from ssdlm.storage.files import sha256, write_file, write_json
 from ssdlm.storage.jsonl import read_jsonl, write_jsonl
+
+if TYPE_CHECKING:
+    from ssdlm.api import SSDLM
+    from ssdlm.evaluate.autoregressive import AutoregressiveLM
 
 FINGERPRINT = (CONFIG, WEIGHTS, DECODING, "pytorch_model.bin", "tokenizer.json")
 """Files that make a model's folder what it is."""
@@ -34,10 +39,10 @@ class ModelCache:
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
         self.source: Diffusion | Autoregressive | None = None
-        self.writer: Writer | None = None
+        self.writer: SSDLM | AutoregressiveLM | None = None
         self.fingerprint = cache(fingerprint)
 
-    def open(self, source: Diffusion | Autoregressive) -> Writer:
+    def open(self, source: Diffusion | Autoregressive) -> SSDLM | AutoregressiveLM:
         """Return a model ready to write."""
         if self.writer is not None and source == self.source:
             return self.writer
@@ -114,14 +119,15 @@ def generate_by_model(
     began = time.monotonic()
     with first_prompts(setting, files.folder) as prompts:
         count = generate_file(
-            writer,
+            writer.writer(
+                num_samples=setting.num_samples,
+                batch_size=experiment.batch_size,
+                **setting.options,
+            ),
             prompts,
             files.generations,
-            num_samples=setting.num_samples,
-            settings=identity,
-            batch_size=experiment.batch_size,
+            identity=identity | {"num_samples": setting.num_samples},
             observe=observe,
-            **setting.options,
         )
     costs = {
         "texts": count,
@@ -164,7 +170,7 @@ def gold_texts(setting: Setting) -> list[Options]:
     ]
 
 
-def device_name(writer: Writer) -> str:
+def device_name(writer: SSDLM | AutoregressiveLM) -> str:
     """Return the machine that a model runs on, in words."""
     import torch
 

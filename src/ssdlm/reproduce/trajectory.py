@@ -44,7 +44,7 @@ def states(experiment: Experiment, model: str, prompt: str, options: Options) ->
     from ssdlm.api import SSDLM
 
     writer = SSDLM.from_pretrained(model, device=experiment.device, dtype=experiment.dtype)
-    T = writer.plan([prompt], **options)[1].T
+    T = writer.options.change(**options).T
     shown = {max(1, round(level * T)) for level in SHOWN}
     rows: list[Options] = []
     for draft in writer.stream(prompt, **options):

@@ -14,6 +14,8 @@ from typing import Any
 from ssdlm.storage.files import read_json
 
 PREFIX = "builtin:"
+DEFAULT_MODEL = "builtin:mini"
+"""What writes where no model is named."""
 MODELS = Path(__file__).resolve().parents[1] / "builtin"
 GUIDES = MODELS / "guides"
 WEIGHTS = "model.safetensors"
@@ -58,6 +60,12 @@ def builtin_folder(name: str) -> Path:
         f"{PREFIX}{name} is not in this installation, which has {listed}; "
         "install from a whole checkout, or give --model a folder or a Hub id"
     )
+
+
+def generation_config(name: str) -> dict[str, Any]:
+    """Return a built-in model's own generation settings; none where it is not installed."""
+    path = MODELS / name.removeprefix(PREFIX) / "generation_config.json"
+    return read_json(path) if path.exists() else {}
 
 
 def builtin_guides() -> list[str]:

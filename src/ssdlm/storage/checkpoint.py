@@ -13,9 +13,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ssdlm.config import BlockConfig, DecodeConfig, EncoderConfig, choose
+from ssdlm.config import BlockConfig, EncoderConfig, choose
 from ssdlm.denoiser import DenoiserModule
 from ssdlm.denoiser.encoder import EncoderDenoiser, masked_lm
+from ssdlm.options import GenerateOptions
 from ssdlm.settings import DENOISERS, from_json, to_json
 from ssdlm.storage.builtin import builtin_folder, is_builtin
 from ssdlm.storage.files import read_json, write_file, write_json
@@ -174,12 +175,17 @@ def save_as_int8(denoiser: DenoiserModule, folder: Path) -> None:
     save_denoiser(denoiser, folder, quantise(unique_tensors(denoiser)))
 
 
-def load_decoding(folder: Path) -> DecodeConfig | None:
-    """Return the folder's own decoding settings, None if it has none."""
+def load_options(folder: Path) -> GenerateOptions | None:
+    """Return the folder's own generation options, None if it has none."""
     path = folder / DECODING
-    return from_json(DecodeConfig, read_json(path)) if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        return GenerateOptions().change(**read_json(path))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
-def save_decoding(decoding: DecodeConfig, folder: Path) -> None:
+def save_options(options: GenerateOptions, folder: Path) -> None:
     """Write generation_config.json."""
-    write_json(folder / DECODING, to_json(decoding))
+    write_json(folder / DECODING, options.to_json(is_stored=True))

@@ -15,7 +15,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from ssdlm.config import DecodeConfig
+from ssdlm.options import GenerateOptions
 from ssdlm.settings import to_json
 from ssdlm.shapes import Tensor
 from ssdlm.storage import checkpoint
@@ -74,7 +74,8 @@ def write_state(run: Run, folder: Path) -> None:
     }
     write_json(folder / STATE, state)
     write_json(folder / PROFILE, run.profile)
-    checkpoint.save_decoding(DecodeConfig(B=(config.model.B,), T=config.train.decode_T), folder)
+    options = GenerateOptions(B=(config.model.B,), T=config.train.decode_T)
+    checkpoint.save_options(options, folder)
     for source in (run.stores[0].dir / name for name in TOKENIZER):
         if source.exists():
             shutil.copyfile(source, folder / source.name)

@@ -55,8 +55,10 @@ def write(
         length = min(scorer.B, waiting[0].left)
         now = [request for request in waiting if min(scorer.B, request.left) == length]
         prompts = [request.context + request.tokens for request in now]
-        asked = {"length": length, "B": length, "seed": scorer.seed} | options
-        texts = scorer.model.generate(prompts, batch_size=scorer.batch_size, **asked)
+        chosen = scorer.model.options.change(
+            length=length, B=length, seed=scorer.seed, batch_size=scorer.batch_size, **options
+        )
+        texts = scorer.model.generate(prompts, options=chosen)
         for request, text in zip(now, texts, strict=True):
             request.tokens += text.tokens
             request.left -= length

@@ -1,0 +1,269 @@
+"""Write what is generated from the code: python docs/generate.py (or `make generate`)
+
+    src/ssdlm/engine/signature.py    arguments of SSDLM.generate and .stream, from options.py
+    docs/reference/options.md        the same as a page
+    docs/reference/cli.md            the command line, from its parser
+
+Tests compare these files with what this makes, so a changed option needs a run of this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from ssdlm.cli import parser
+from ssdlm.cli.flags import default_of
+from ssdlm.options import DO_SAMPLE, GROUPS, OTHER_NAMES, GenerateOptions, known_options
+from ssdlm.values import OBJECT, About
+
+ROOT = Path(__file__).resolve().parents[1]
+CLI_PAGE = ROOT / "docs" / "reference" / "cli.md"
+OPTIONS_PAGE = ROOT / "docs" / "reference" / "options.md"
+SIGNATURE = ROOT / "src" / "ssdlm" / "engine" / "signature.py"
+
+CLI_HEAD = """# Command line
+
+Made by `make generate`; do not edit. Bad input ends in one line on stderr and exit code 2.
+`python -m ssdlm` is the same as `ssdlm`.
+"""
+
+OPTIONS_HEAD = """# Generation options
+
+Made by `make generate`; do not edit. Each option is an argument of `SSDLM.generate` and
+`SSDLM.stream`, a flag of `ssdlm generate` (`top_p` is `--top-p`), and a field that a line of a file
+of prompts may set. A default marked with a star is the built-in model's own, from its
+generation_config.json; without one, a model's default is the second value.
+"""
+
+SIGNATURE_HEAD = '''"""Arguments of `SSDLM.generate` and `.stream`: generated from options.py.
+
+`make generate` writes this page anew. An argument that is left at None keeps the model's own
+setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, overload
+
+from ssdlm.engine.controls import Control
+from ssdlm.engine.plain import Prompt
+from ssdlm.engine.requests import Draft, Generation
+from ssdlm.options import GenerateOptions, explained, given
+
+
+class Signature:
+    """What `SSDLM` offers, argument by argument."""
+
+    def run(
+        self,
+        prompts: str | Sequence[Prompt],
+        changes: Mapping[str, Any],
+        options: GenerateOptions | None,
+    ) -> Generation | list[Generation]:
+        """Continue prompts with some options changed."""
+        raise NotImplementedError
+
+    def run_stream(
+        self, prompt: Prompt, changes: Mapping[str, Any], options: GenerateOptions | None
+    ) -> Iterator[Draft]:
+        """Continue one prompt, step by step, with some options changed."""
+        raise NotImplementedError
+'''
+
+
+def arguments() -> Iterator[tuple[str, str, About, str]]:
+    """Yield the name, type, facts and help of every argument, other names after their options."""
+    others = {home: name for name, home in OTHER_NAMES.items()}
+    for name, option in known_options().items():
+        yield name, hint(option), option, option.help
+        if name in others:
+            yield others[name], hint(option), option, f"another name of {name}"
+        if name == "projection":
+            yield "do_sample", "bool", DO_SAMPLE, DO_SAMPLE.help
+
+
+def hint(option: About) -> str:
+    """Return the type of an argument."""
+    if option.choices:
+        return f"Literal[{', '.join(repr(choice) for choice in option.choices)}]"
+    if option.is_per_prompt:
+        return f"{option.kind.hint} | Sequence[{option.kind.hint}]"
+    return option.kind.hint
+
+
+def signature() -> str:
+    """Return the source of engine/signature.py, formatted."""
+    listed = "".join(f"        {name}: {kind} | None = None,\n" for name, kind, *_ in arguments())
+    listed = listed.replace("Any | None", "Any")
+    tail = "        options: GenerateOptions | None = None,\n"
+
+    def method(name: str, prompts: str, result: str, body: str, decorator: str) -> str:
+        head = f"    @{decorator}\n    def {name}(\n        self,\n        {prompts},\n        *,\n"
+        return f"{head}{listed}{tail}    ) -> {result}:{body}\n"
+
+    generate = docstring(
+        "Continue one prompt, or several; `num_samples` texts of each, prompt by prompt.",
+        "One prompt and one sample give a Generation, else a list. A text depends on its own "
+        "prompt, seed, sample number and options alone, not on the texts beside it.",
+    )
+    stream = docstring(
+        "Yield every step of one text as a Draft, so that one can watch it settle.",
+        "The last draft's text is what `generate` returns for the same prompt and options.",
+    )
+    both, changes = "str | Sequence[Prompt]", "given(locals())"
+    parts = [
+        SIGNATURE_HEAD,
+        method("generate", "prompts: str", "Generation", " ...", "overload").replace(
+            "def generate(", "def generate(  # pyright: ignore[reportOverlappingOverload]"
+        ),
+        method("generate", "prompts: Sequence[Prompt]", "list[Generation]", " ...", "overload"),
+        method(
+            "generate",
+            f"prompts: {both}",
+            "Generation | list[Generation]",
+            f"\n{generate}        return self.run(prompts, {changes}, options)",
+            "explained",
+        ),
+        method(
+            "stream",
+            "prompt: Prompt",
+            "Iterator[Draft]",
+            f"\n{stream}        return self.run_stream(prompt, {changes}, options)",
+            "explained",
+        ),
+    ]
+    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(SIGNATURE), "-"]
+    source = "\n".join(parts)
+    return subprocess.run(
+        command, input=source, capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout
+
+
+def docstring(first: str, second: str) -> str:
+    """Return the docstring of a method, with a line for every option, by group."""
+    lines = [f'        """{first}', "", *wrap(second, "        ")]
+    for group in GROUPS:
+        lines += ["", f"        {group[:1].upper()}{group[1:]}:"]
+        for name, _, option, text in arguments():
+            if option.group == group:
+                lines += wrap(f"{name}: {text}{described(name, option)}", "            ", "    ")
+    lines += [
+        "",
+        *wrap(
+            "options: a whole set of options in place of the model's own; arguments beside it win",
+            "        ",
+        ),
+    ]
+    return "\n".join([*lines, '        """']) + "\n"
+
+
+def wrap(text: str, indent: str, more: str = "") -> list[str]:
+    """Return a text as lines of at most 100 characters."""
+    return textwrap.wrap(
+        text, 100, initial_indent=indent, subsequent_indent=indent + more, break_on_hyphens=False
+    )
+
+
+def described(name: str, option: About) -> str:
+    """Return an option's choices and default, for its line of help."""
+    if name not in known_options() or option.kind is OBJECT:
+        return ""
+    choices = f"; one of {', '.join(option.choices)}" if option.choices else ""
+    default = getattr(GenerateOptions(), name)
+    shown = "" if default in ((), "") else f" [{plain(default)}]"
+    return f"{choices}{shown}"
+
+
+def plain(value: object) -> str:
+    """Return a default as one would write it."""
+    if isinstance(value, tuple):
+        return ",".join(plain(item) for item in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def options_page() -> str:
+    """Return docs/reference/options.md."""
+    parts = [OPTIONS_HEAD]
+    for group in GROUPS:
+        parts.append(f"## {group[:1].upper()}{group[1:]}\n")
+        parts.append("| option | type | default | what it does |\n|---|---|---|---|")
+        for name, _, option, text in arguments():
+            if option.group == group:
+                several = ", or one per prompt" if option.is_per_prompt else ""
+                kind = ", ".join(option.choices) or option.kind.noun + several
+                default = page_default(name, option)
+                parts.append(f"| `{name}` | {kind} | {default} | {text} |".replace("||", "|"))
+        parts.append("")
+    return "\n".join(parts)
+
+
+def page_default(name: str, option: About) -> str:
+    """Return an option's default: the built-in model's own, and what other models begin with."""
+    if name not in known_options() or option.kind is OBJECT:
+        return ""
+    own, usual = default_of(name), getattr(GenerateOptions(), name)
+    if own == usual:
+        return plain(usual)
+    return f"{plain(own)}*, {plain(usual)}"
+
+
+def cli_page() -> str:
+    """Return the reference of all commands, as Markdown."""
+    return "\n".join([CLI_HEAD, *(section(*command) for command in commands(parser()))])
+
+
+def commands(
+    top: argparse.ArgumentParser, about: str = ""
+) -> Iterator[tuple[argparse.ArgumentParser, str]]:
+    """Yield every parser that takes arguments of its own, with its line of help."""
+    kinds = [action for action in top._actions if isinstance(action, argparse._SubParsersAction)]
+    if not kinds:
+        yield top, about
+    for kind in kinds:
+        lines = {choice.dest: choice.help or "" for choice in kind._choices_actions}
+        for name, command in kind.choices.items():
+            yield from commands(command, lines.get(name, ""))
+
+
+def section(command: argparse.ArgumentParser, about: str) -> str:
+    """Return one command: its name, what it does, its arguments by group."""
+    lines = [f"## {command.prog}", "", f"{about[:1].upper()}{about[1:]}.", ""]
+    for group in command._action_groups:
+        actions = [action for action in group._group_actions if action.dest != "help"]
+        if not actions:
+            continue
+        if group.title in GROUPS:
+            lines += [f"**{group.title}**", ""]
+        lines += ["| argument | needed | what it is |", "|---|---|---|"]
+        lines += [*(row(action) for action in actions), ""]
+    return "\n".join(lines)
+
+
+def row(action: argparse.Action) -> str:
+    """Return one argument as a row of the table."""
+    names = action.option_strings or [str(action.metavar or action.dest)]
+    takes_value = bool(action.option_strings) and action.nargs != 0
+    value = f" {action.metavar or action.dest.upper()}" if takes_value else ""
+    several = " ..." if action.nargs in ("*", "+") else ""
+    shown = ", ".join(f"{name}{value}{several}" for name in names)
+    is_needed = action.required and action.nargs != "*"
+    help_text = (action.help or "").replace("|", "\\|").replace("%%", "%")
+    return f"| `{shown}` | {'yes' if is_needed else ''} | {help_text} |"
+
+
+def generated() -> dict[Path, str]:
+    """Return the text of every generated file, by path."""
+    return {SIGNATURE: signature(), OPTIONS_PAGE: options_page(), CLI_PAGE: cli_page()}
+
+
+if __name__ == "__main__":
+    for path, text in generated().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {path.relative_to(ROOT)}")

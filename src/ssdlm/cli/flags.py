@@ -1,0 +1,87 @@
+"""Generation options as flags of a command line: built from options.py, so that none is missing."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from ssdlm.options import DO_SAMPLE, GROUPS, OTHER_NAMES, GenerateOptions, known_options
+from ssdlm.storage.builtin import DEFAULT_MODEL, generation_config
+from ssdlm.values import OBJECT, SWITCH, About, Kind, show
+
+
+@cache
+def own_settings() -> GenerateOptions:
+    """Return the options of the model that writes where none is named."""
+    return GenerateOptions().change(**generation_config(DEFAULT_MODEL))
+
+
+def default_of(name: str) -> Any:
+    """Return what users get who leave an option out, and name no model."""
+    return getattr(own_settings(), name)
+
+
+def add_options(command: argparse.ArgumentParser, *, is_stored: bool = False) -> None:
+    """Add a flag for every option, by group; only for those that a model keeps, if asked."""
+    others = {home: name for name, home in OTHER_NAMES.items()}
+    for group in GROUPS:
+        listed = command.add_argument_group(group)
+        for name, option in known_options().items():
+            is_hidden = option.kind is OBJECT or (is_stored and not option.is_stored)
+            if option.group != group or is_hidden:
+                continue
+            add_flag(listed, name, option, option.help + shown_default(name, is_stored))
+            if name in others:
+                add_flag(listed, others[name], option, f"another name of {flag_of(name)}")
+            if name == "projection":
+                add_flag(listed, "do_sample", DO_SAMPLE, DO_SAMPLE.help)
+
+
+def add_flag(group: Any, name: str, option: About, text: str) -> None:
+    """Add one flag to a group of a parser."""
+    text = text.replace("%", "%%")
+    if option.kind is SWITCH:
+        action = argparse.BooleanOptionalAction
+        group.add_argument(flag_of(name), action=action, default=None, help=text)
+        return
+    group.add_argument(
+        flag_of(name),
+        type=reader(name, option.kind),
+        action="append" if option.kind.is_repeatable else "store",
+        metavar=option.metavar or "|".join(option.choices) or None,
+        help=text + ("; may be repeated" if option.kind.is_repeatable else ""),
+    )
+
+
+def flag_of(name: str) -> str:
+    """Return an option's flag: `top_p` is `--top-p`."""
+    return "--" + name.replace("_", "-")
+
+
+def shown_default(name: str, is_stored: bool) -> str:
+    """Return the default in brackets; none where options are stored, since others are kept."""
+    default = default_of(name)
+    if is_stored or default in ((), "") or isinstance(default, bool):
+        return "" if is_stored or default is not True else " (default on)"
+    return f" (default {show(default)})"
+
+
+def reader(name: str, kind: Kind) -> Callable[[str], Any]:
+    """Return what turns one word of the command line into a value."""
+
+    def read(text: str) -> Any:
+        try:
+            return kind.parse(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{name}={text} is not {kind.noun}") from None
+
+    return read
+
+
+def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that were given, by the names that were used."""
+    names = [*known_options(), *OTHER_NAMES, "do_sample"]
+    values = {name: getattr(arguments, name, None) for name in names}
+    return {name: value for name, value in values.items() if value is not None}

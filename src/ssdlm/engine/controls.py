@@ -1,0 +1,103 @@
+"""From `control` and `lam` to a steered denoiser.  options, guidance -> [controls] -> plain"""
+
+from __future__ import annotations
+
+from ssdlm.denoiser import Denoiser
+from ssdlm.guidance import ClassifierGuide, load_guide
+from ssdlm.guidance.fitting import check_lam, refuse_contradictions, suggested_lam
+from ssdlm.guidance.gradient import LogProb, guided, weighted
+from ssdlm.options import GenerateOptions
+from ssdlm.tokenizer import Tokenizer
+
+Control = str | ClassifierGuide | LogProb
+"""`sentiment=positive:500`, or a guide, or any function from context ids and logits."""
+
+
+class Controls:
+    """Guides for one model: those named by text are loaded once, and fitted to its vocabulary."""
+
+    def __init__(self, denoiser: Denoiser, tokenizer: Tokenizer | None) -> None:
+        self.denoiser = denoiser
+        self.tokenizer = tokenizer
+        self.loaded: dict[tuple[str, str, bool], ClassifierGuide] = {}
+        self.latest: tuple[GenerateOptions, Denoiser] | None = None
+
+    def apply(self, options: GenerateOptions) -> Denoiser:
+        """Return the denoiser, nudged by the guides if there are any, each with its own weight."""
+        if not options.control:
+            if options.lam:
+                raise ValueError(
+                    f"lam={options.lam[0]} weighs nothing; give control, or leave it out"
+                )
+            return self.denoiser
+        # Fitting a guide to the vocabulary takes longer than a step; rows ask one by one.
+        if self.latest is None or not same_control(self.latest[0], options):
+            self.latest = options, self.steer(options)
+        return self.latest[1]
+
+    def steer(self, options: GenerateOptions) -> Denoiser:
+        """Return the denoiser under the guides that the options name."""
+        guides = [self.guide(control, options) for control in options.control]
+        refuse_contradictions(guides)
+        weights = self.weights(guides, options)
+        terms = [(self.fit(guide), weight) for guide, weight in zip(guides, weights, strict=True)]
+        sees_all = all(getattr(guide, "sees", "context") == "context" for guide in guides)
+        return guided(
+            self.denoiser,
+            weighted(*terms),
+            lam=1.0,
+            reduction=options.reduction,
+            gradient=options.gradient,
+            threshold=options.threshold,
+            band=options.band,
+            has_windows=sees_all,
+        )
+
+    def weights(
+        self, guides: list[ClassifierGuide | LogProb], options: GenerateOptions
+    ) -> list[float]:
+        """Return the weight of each guide: as given, else its own."""
+        own = [suggested_lam(guide, options.gradient) for guide in guides]
+        given = options.lam * len(guides) if len(options.lam) == 1 else options.lam
+        if given and len(given) != len(guides):
+            raise ValueError(f"{len(given)} values of lam for {len(guides)} guides; give one each")
+        weights = list(given) or own
+        for weight in weights:
+            check_lam(weight)
+        return weights
+
+    def guide(self, control: Control, options: GenerateOptions) -> ClassifierGuide | LogProb:
+        """Return the guide that a text names, where the model is; others as they are."""
+        if not isinstance(control, str):
+            return control
+        key = control, options.sees, options.special_tokens
+        if key not in self.loaded:
+            self.loaded[key] = load_guide(
+                control,
+                sees=options.sees,
+                has_special_tokens=options.special_tokens,
+                device=str(self.denoiser.device),
+            )
+        return self.loaded[key]
+
+    def fit(self, guide: ClassifierGuide | LogProb) -> LogProb:
+        """Return a guide's log_prob for this model's vocabulary."""
+        if not isinstance(guide, ClassifierGuide):
+            return guide
+        V, tokenizer = self.denoiser.V, self.tokenizer
+        if tokenizer is None:
+            return guide.fit(V=V)
+        return guide.fit(
+            V=V, token_strings=tokenizer.token_strings(), end_of_text=tokenizer.end_of_text
+        )
+
+
+def same_control(one: GenerateOptions, other: GenerateOptions) -> bool:
+    """Tell whether two requests are steered alike, by the same guides."""
+    if len(one.control) != len(other.control):
+        return False
+    pairs = zip(one.control, other.control, strict=True)
+    names = ("lam", "reduction", "gradient", "threshold", "band", "sees", "special_tokens")
+    return all(a is b or (isinstance(a, str) and a == b) for a, b in pairs) and all(
+        getattr(one, name) == getattr(other, name) for name in names
+    )

@@ -1,0 +1,74 @@
+"""Where a text ends: at its end-of-text token, before a stop string, after a whole sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ssdlm.engine.requests import Request
+from ssdlm.tokenizer import Tokenizer
+
+
+class Ended(NamedTuple):
+    """A text as its reader gets it."""
+
+    tokens: list[int]
+    text: str
+    is_over: bool
+    """Whether nothing that is written later can change it."""
+
+
+def text_of(tokenizer: Tokenizer | None, tokens: Sequence[int], context: Sequence[int] = ()) -> str:
+    """Return what token ids add to a context; without a tokenizer, the ids themselves."""
+    if tokenizer is None:
+        return " ".join(map(str, tokens))
+    return tokenizer.decode_after(context, tokens)
+
+
+def end(tokenizer: Tokenizer | None, request: Request, tokens: list[int]) -> Ended:
+    """Return a text, whole or so far, cut where its request says."""
+    options = request.options
+    is_over = len(tokens) == sum(request.blocks())
+    if options.stop_at_end and tokenizer and tokenizer.end_of_text in tokens:
+        tokens, is_over = tokens[: tokens.index(tokenizer.end_of_text)], True
+    text = text_of(tokenizer, tokens, request.context)
+    found = [text.find(string) for string in options.stop if string in text]
+    if found and tokenizer:
+        text, is_over = text[: min(found)], True
+        tokens = tokens[: count_within(tokenizer, request, tokens, len(text))]
+    sentences = request.placement.constraint.automaton.sentences if request.placement else None
+    if sentences and is_over:
+        tokens = tokens[: sentences.cut(tokens)]
+        text = text_of(tokenizer, tokens, request.context)
+    return Ended(tokens, text, is_over)
+
+
+def count_within(tokenizer: Tokenizer, request: Request, tokens: list[int], length: int) -> int:
+    """Return how many tokens are within a text's first `length` characters."""
+    low, high = 0, len(tokens)
+    while low < high:  # more tokens never make a shorter text
+        middle = (low + high + 1) // 2
+        if len(tokenizer.decode_after(request.context, tokens[:middle])) <= length:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def num_certain(tokenizer: Tokenizer | None, request: Request, tokens: list[int]) -> int:
+    """Return how many decided tokens are sure to be in the text, whatever comes after them."""
+    ended = end(tokenizer, request, tokens)
+    if ended.is_over:
+        return len(ended.tokens)
+    if request.options.end_at_sentence:
+        return 0  # the last end of a sentence is known when the text is whole
+    if not request.options.stop or tokenizer is None:
+        return len(tokens)
+    held = max(overlap(ended.text, string) for string in request.options.stop)
+    return count_within(tokenizer, request, tokens, len(ended.text) - held)
+
+
+def overlap(text: str, string: str) -> int:
+    """Return how much of a string's beginning a text ends with."""
+    longest = min(len(text), len(string) - 1)
+    return next((size for size in range(longest, 0, -1) if text.endswith(string[:size])), 0)

@@ -1,0 +1,261 @@
+"""Requests in, texts out: the plain loop, one batch after another.  requests -> [plain] -> api
+
+All bad input is refused in `prepare`, before anything is written.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ssdlm.constraints.constrained import constrained
+from ssdlm.constraints.words import ConstraintCompiler, TextConstraint
+from ssdlm.denoiser import Denoiser
+from ssdlm.diffusion.likelihood import text_nll
+from ssdlm.diffusion.noise import RowNoise
+from ssdlm.diffusion.projection import untruncated
+from ssdlm.diffusion.sampler import Step, generate
+from ssdlm.engine.controls import Controls
+from ssdlm.engine.ending import end, num_certain, text_of
+from ssdlm.engine.requests import Draft, Generation, Request, batches
+from ssdlm.engine.strategy import strategy_of
+from ssdlm.options import GenerateOptions
+from ssdlm.tokenizer import Tokenizer, is_utf8
+
+Prompt = str | Sequence[int]
+CONSTRAINTS = ("must", "must_not", "suffix", "pin", "end_at_sentence")
+
+
+class Engine:
+    """Writes texts with one model. A text depends on its own request alone, not on the others."""
+
+    def __init__(self, denoiser: Denoiser, tokenizer: Tokenizer | None) -> None:
+        self.denoiser = denoiser
+        self.tokenizer = tokenizer
+        self.controls = Controls(denoiser, tokenizer)
+
+    @property
+    def device(self) -> torch.device:
+        return self.denoiser.device
+
+    def prepare(
+        self, prompts: Sequence[Prompt], options: Sequence[GenerateOptions]
+    ) -> list[Request]:
+        """Return a request for each sample of each prompt, or raise on what cannot be written."""
+        if not prompts:
+            raise ValueError("there are no prompts; give at least one, which may be empty")
+        for one in {id(one): one for one in options}.values():
+            self.check(one)
+        requests: list[Request] = []
+        compilers: dict[tuple[int, bool], ConstraintCompiler] = {}
+        number = 0
+        for prompt, own in zip(prompts, options, strict=True):
+            context = self.context(prompt)
+            shown = prompt if isinstance(prompt, str) else text_of(self.tokenizer, context)
+            request = self.constrain(Request(shown, context, own), compilers)
+            for sample in range(own.num_samples * own.best_of):
+                home = number + sample // own.best_of
+                requests.append(replace(request, number=home, sample=sample))
+            number += own.num_samples
+        if requests[0].options.streamer is not None and len(requests) > 1:
+            raise ValueError(f"streamer takes one text, and {len(requests)} are asked for")
+        return requests
+
+    def check(self, options: GenerateOptions) -> None:
+        """Raise on options that this model cannot follow."""
+        if options.best_of > 1 and not self.denoiser.has_context_stream:
+            raise ValueError(
+                f"best_of={options.best_of} needs a model with a context stream (a BlockDenoiser), "
+                "which rates the candidates; use best_of=1"
+            )
+        if options.stop and self.tokenizer is None:
+            raise ValueError(
+                f"stop={options.stop[0]!r} needs a tokenizer, and this model has none; put "
+                "tokenizer.json beside its weights"
+            )
+        strategy_of(options, self.denoiser)
+        self.controls.apply(options)
+
+    def context(self, prompt: Prompt) -> tuple[int, ...]:
+        """Return a prompt's ids; an empty text begins after an end-of-text token."""
+        if not isinstance(prompt, str):
+            ids = token_ids(prompt)
+            if any(not 0 <= token < self.denoiser.V for token in ids):
+                raise ValueError(f"prompt ids {prompt} reach outside 0..{self.denoiser.V - 1}")
+            return ids
+        if self.tokenizer is None:
+            raise ValueError(
+                "this checkpoint has no tokenizer; give prompts as lists of ids, or put "
+                "tokenizer.json beside its weights"
+            )
+        if not is_utf8(prompt):
+            raise ValueError(f"prompt {prompt!r} is not UTF-8; save or type it as UTF-8")
+        return tuple(self.tokenizer.encode(prompt) if prompt else [self.tokenizer.end_of_text])
+
+    def constrain(
+        self, request: Request, compilers: dict[tuple[int, bool], ConstraintCompiler]
+    ) -> Request:
+        """Return the request with a legal placement of what its text must contain, if asked.
+
+        `compilers` keep the automata that several requests need.
+        """
+        options = request.options
+        asked = {name: getattr(options, name) for name in CONSTRAINTS if getattr(options, name)}
+        if not asked:
+            return request
+        if self.tokenizer is None:
+            raise ValueError(f"{', '.join(asked)}: words need a tokenizer, and this model has none")
+        if (
+            options.returns == "logits"
+            and strategy_of(options, self.denoiser).truncate is not untruncated
+        ):
+            drawn = "returns=w_0, or " if options.projection != "mean" else ""
+            raise ValueError(
+                f"{', '.join(asked)}: with nucleus=network or a temperature, words are certain "
+                f"only as they are drawn; use {drawn}nucleus=logits and temperature=1"
+            )
+        key = options.length, options.stop_at_end
+        if key not in compilers:
+            compilers[key] = ConstraintCompiler(
+                self.tokenizer,
+                V=self.denoiser.V,
+                max_len=self.denoiser.max_len,
+                length=options.length,
+                stop_at_end=options.stop_at_end,
+            )
+        placement = compilers[key].compile(TextConstraint(**asked), request.context)
+        return replace(request, placement=placement)
+
+    def write(self, requests: Sequence[Request]) -> Iterator[tuple[int, Generation]]:
+        """Yield (number, text) as texts get done; with best_of, the likeliest of its candidates."""
+        rated: dict[int, list[tuple[float, Generation]]] = {}
+        for request, text in self.candidates(requests):
+            if request.options.best_of == 1:
+                yield request.number, text
+                continue
+            group = rated.setdefault(request.number, [])
+            group.append((text_nll(self.denoiser, request.context, text.tokens), text))
+            if len(group) == request.options.best_of:
+                del rated[request.number]
+                best = min(group, key=lambda pair: pair[0])[1]
+                calls = sum(text.calls + 1 for _, text in group)
+                sample = request.sample // request.options.best_of
+                yield request.number, replace(best, sample=sample, calls=calls)
+
+    def candidates(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Generation]]:
+        """Yield every text that is written, as it gets done."""
+        options = requests[0].options
+        # A CPU takes rows one by one anyway; texts that get done one by one can be saved so.
+        is_alone = self.device.type == "cpu" and options.reduction == "sum"
+        for batch in batches(requests, 1 if is_alone else options.batch_size):
+            tokens, calls = self.drain(batch)
+            for request, ids in zip(batch, tokens, strict=True):
+                ended = end(self.tokenizer, request, ids)
+                yield (
+                    request,
+                    Generation(
+                        request.prompt,
+                        ended.text,
+                        ended.tokens,
+                        request.options.seed,
+                        request.sample,
+                        calls,
+                    ),
+                )
+
+    def drain(self, batch: Sequence[Request]) -> tuple[list[list[int]], int]:
+        """Return the tokens of each text of a batch, and the network passes per block."""
+        tokens: list[list[int]] = [[] for _ in batch]
+        feeds = [Feed(self.tokenizer, request) for request in batch]
+        most = calls = 0
+        for step in self.steps(batch):
+            calls += 1
+            for feed, done, new in zip(feeds, tokens, step.tokens.tolist(), strict=True):
+                feed.take(step, done, new)
+            if not step.is_last:
+                continue
+            most, calls = max(most, calls), 0
+            tokens = [done + new for done, new in zip(tokens, step.tokens.tolist(), strict=True)]
+            texts = zip(batch, tokens, strict=True)
+            if all(end(self.tokenizer, request, done).is_over for request, done in texts):
+                break
+        for feed in feeds:
+            feed.end()
+        return tokens, most + self.denoiser.num_context_passes
+
+    def stream(self, request: Request) -> Iterator[Draft]:
+        """Yield every step of one text, so that one can watch it settle."""
+        settled: list[int] = []
+        feed = Feed(self.tokenizer, request)
+        for step in self.steps([request]):
+            new = step.tokens[0].tolist()
+            feed.take(step, settled, new)
+            ended = end(self.tokenizer, request, settled + new)
+            before = text_of(self.tokenizer, settled, request.context)
+            yield Draft(ended.text, before, step.block, step.t, step)
+            if step.is_last:
+                settled = settled + new
+                if ended.is_over:
+                    break
+        feed.end()
+
+    def steps(self, batch: Sequence[Request]) -> Iterator[Step]:
+        """Yield the sampler's steps for requests that go together."""
+        options, device = batch[0].options, self.device
+        denoiser = self.controls.apply(options)
+        context = torch.tensor([one.context for one in batch], dtype=torch.long, device=device)
+        seeds = torch.tensor([one.noise_seed for one in batch], device=device)
+        strategy = strategy_of(options, self.denoiser)
+        if options.never_end and not options.stop_at_end and self.tokenizer:
+            strategy = replace(strategy, suppress=(self.tokenizer.end_of_text,))
+        if placements := [one.placement for one in batch if one.placement is not None]:
+            denoiser = constrained(denoiser, placements, strategy.suppress)
+            strategy = replace(strategy, suppress=())  # else a legal token could be lost to one
+            if options.returns == "w_0":
+                strategy = replace(strategy, project=denoiser.legal_projection(strategy.project))
+        yield from generate(
+            denoiser,
+            context.reshape(len(batch), -1),
+            strategy,
+            blocks=batch[0].blocks(),
+            noise=RowNoise(seeds),
+        )
+
+
+class Feed:
+    """Hands a request's streamer the tokens that are decided and sure to stay, each once."""
+
+    def __init__(self, tokenizer: Tokenizer | None, request: Request) -> None:
+        self.tokenizer, self.request = tokenizer, request
+        self.streamer = request.options.streamer
+        self.count = 0
+
+    def take(self, step: Step, settled: list[int], block: list[int]) -> None:
+        """Look at a step of the block that follows the settled tokens."""
+        if self.streamer is None:
+            return
+        # Left of the window all is decided; at the end of a block, all of it.
+        decided = settled + (block if step.is_last else block[: step.window.start])
+        count = num_certain(self.tokenizer, self.request, decided)
+        if count > self.count:
+            self.streamer.put(torch.tensor(decided[self.count : count]))
+            self.count = count
+
+    def end(self) -> None:
+        """Tell the streamer that there is no more."""
+        if self.streamer is not None:
+            self.streamer.end()
+
+
+def token_ids(prompt: Any) -> tuple[int, ...]:
+    """Return a prompt that is not a string as whole numbers."""
+    try:
+        return tuple(map(operator.index, prompt))
+    except TypeError:
+        raise ValueError(
+            f"prompt {prompt!r} is of the wrong type; a prompt is a string or a list of token ids"
+        ) from None

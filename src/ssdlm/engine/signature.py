@@ -1,0 +1,363 @@
+"""Arguments of `SSDLM.generate` and `.stream`: generated from options.py.
+
+`make generate` writes this page anew. An argument that is left at None keeps the model's own
+setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, overload
+
+from ssdlm.engine.controls import Control
+from ssdlm.engine.plain import Prompt
+from ssdlm.engine.requests import Draft, Generation
+from ssdlm.options import GenerateOptions, explained, given
+
+
+class Signature:
+    """What `SSDLM` offers, argument by argument."""
+
+    def run(
+        self,
+        prompts: str | Sequence[Prompt],
+        changes: Mapping[str, Any],
+        options: GenerateOptions | None,
+    ) -> Generation | list[Generation]:
+        """Continue prompts with some options changed."""
+        raise NotImplementedError
+
+    def run_stream(
+        self, prompt: Prompt, changes: Mapping[str, Any], options: GenerateOptions | None
+    ) -> Iterator[Draft]:
+        """Continue one prompt, step by step, with some options changed."""
+        raise NotImplementedError
+
+    @overload
+    def generate(  # pyright: ignore[reportOverlappingOverload]
+        self,
+        prompts: str,
+        *,
+        length: int | None = None,
+        max_new_tokens: int | None = None,
+        B: int | Sequence[int] | None = None,
+        stop: str | Sequence[str] | None = None,
+        stop_at_end: bool | None = None,
+        never_end: bool | None = None,
+        T: int | None = None,
+        grid: Literal["uniform", "warped", "staggered"] | None = None,
+        width: float | None = None,
+        rule: Literal["renoise", "adaptive", "ddpm", "ddpm_simplified"] | None = None,
+        rho: float | None = None,
+        returns: Literal["logits", "w_0"] | None = None,
+        early_exit: bool | None = None,
+        seed: int | Sequence[int] | None = None,
+        num_samples: int | None = None,
+        num_return_sequences: int | None = None,
+        best_of: int | None = None,
+        projection: Literal["greedy", "sampling", "multi_hot", "mean"] | None = None,
+        do_sample: bool | None = None,
+        top_p: float | None = None,
+        nucleus: Literal["logits", "network"] | None = None,
+        temperature: float | None = None,
+        control: Control | Sequence[Control] | None = None,
+        lam: float | Sequence[float] | None = None,
+        gradient: Literal["logits", "simplex", "words"] | None = None,
+        threshold: float | None = None,
+        band: Sequence[float] | None = None,
+        reduction: Literal["sum", "mean"] | None = None,
+        sees: Literal["context", "block"] | None = None,
+        special_tokens: bool | None = None,
+        must: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
+        must_not: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
+        suffix: str | Sequence[str] | None = None,
+        pin: Mapping[int, str] | Sequence[Mapping[int, str]] | None = None,
+        end_at_sentence: bool | Sequence[bool] | None = None,
+        batch_size: int | None = None,
+        streamer: Any = None,
+        options: GenerateOptions | None = None,
+    ) -> Generation: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        length: int | None = None,
+        max_new_tokens: int | None = None,
+        B: int | Sequence[int] | None = None,
+        stop: str | Sequence[str] | None = None,
+        stop_at_end: bool | None = None,
+        never_end: bool | None = None,
+        T: int | None = None,
+        grid: Literal["uniform", "warped", "staggered"] | None = None,
+        width: float | None = None,
+        rule: Literal["renoise", "adaptive", "ddpm", "ddpm_simplified"] | None = None,
+        rho: float | None = None,
+        returns: Literal["logits", "w_0"] | None = None,
+        early_exit: bool | None = None,
+        seed: int | Sequence[int] | None = None,
+        num_samples: int | None = None,
+        num_return_sequences: int | None = None,
+        best_of: int | None = None,
+        projection: Literal["greedy", "sampling", "multi_hot", "mean"] | None = None,
+        do_sample: bool | None = None,
+        top_p: float | None = None,
+        nucleus: Literal["logits", "network"] | None = None,
+        temperature: float | None = None,
+        control: Control | Sequence[Control] | None = None,
+        lam: float | Sequence[float] | None = None,
+        gradient: Literal["logits", "simplex", "words"] | None = None,
+        threshold: float | None = None,
+        band: Sequence[float] | None = None,
+        reduction: Literal["sum", "mean"] | None = None,
+        sees: Literal["context", "block"] | None = None,
+        special_tokens: bool | None = None,
+        must: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
+        must_not: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
+        suffix: str | Sequence[str] | None = None,
+        pin: Mapping[int, str] | Sequence[Mapping[int, str]] | None = None,
+        end_at_sentence: bool | Sequence[bool] | None = None,
+        batch_size: int | None = None,
+        streamer: Any = None,
+        options: GenerateOptions | None = None,
+    ) -> list[Generation]: ...
+
+    @explained
+    def generate(
+        self,
+        prompts: str | Sequence[Prompt],
+        *,
+        length: int | None = None,
+        max_new_tokens: int | None = None,
+        B: int | Sequence[int] | None = None,
+        stop: str | Sequence[str] | None = None,
+        stop_at_end: bool | None = None,
+        never_end: bool | None = None,
+        T: int | None = None,
+        grid: Literal["uniform", "warped", "staggered"] | None = None,
+        width: float | None = None,
+        rule: Literal["renoise", "adaptive", "ddpm", "ddpm_simplified"] | None = None,
+        rho: float | None = None,
+        returns: Literal["logits", "w_0"] | None = None,
+        early_exit: bool | None = None,
+        seed: int | Sequence[int] | None = None,
+        num_samples: int | None = None,
+        num_return_sequences: int | None = None,
+        best_of: int | None = None,
+        projection: Literal["greedy", "sampling", "multi_hot", "mean"] | None = None,
+        do_sample: bool | None = None,
+        top_p: float | None = None,
+        nucleus: Literal["logits", "network"] | None = None,
+        temperature: float | None = None,
+        control: Control | Sequence[Control] | None = None,
+        lam: float | Sequence[float] | None = None,
+        gradient: Literal["logits", "simplex", "words"] | None = None,
+        threshold: float | None = None,
+        band: Sequence[float] | None = None,
+        reduction: Literal["sum", "mean"] | None = None,
+        sees: Literal["context", "block"] | None = None,
+        special_tokens: bool | None = None,
+        must: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
+        must_not: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
+        suffix: str | Sequence[str] | None = None,
+        pin: Mapping[int, str] | Sequence[Mapping[int, str]] | None = None,
+        end_at_sentence: bool | Sequence[bool] | None = None,
+        batch_size: int | None = None,
+        streamer: Any = None,
+        options: GenerateOptions | None = None,
+    ) -> Generation | list[Generation]:
+        """Continue one prompt, or several; `num_samples` texts of each, prompt by prompt.
+
+        One prompt and one sample give a Generation, else a list. A text depends on its own prompt,
+        seed, sample number and options alone, not on the texts beside it.
+
+        Length and blocks:
+            length: tokens to write [50]
+            max_new_tokens: another name of length
+            B: tokens per block; several, as 5,10,25, are used in turn and the last is repeated [25]
+            stop: end the text before the first occurrence of this string
+            stop_at_end: end the text at its end-of-text token [False]
+            never_end: write no end-of-text token, so that the text is as long as asked for;
+                stop_at_end overrules it [False]
+
+        Diffusion path:
+            T: diffusion steps per block [1000]
+            grid: where the steps lie: evenly for all positions (uniform, the paper), mostly where
+                tokens are decided (warped), or in a window that moves from left to right
+                (staggered); one of uniform, warped, staggered [uniform]
+            width: staggered: positions in the window [4]
+            rule: from one noise level to the next; the paper's is renoise with rho 0; one of
+                renoise, adaptive, ddpm, ddpm_simplified [renoise]
+            rho: renoise: the share of the evidence that a step keeps [0]
+            returns: what a block ends as: the argmax of the last logits (the authors' code) or of
+                w_0 (the paper); one of logits, w_0 [logits]
+            early_exit: leave a block whose tokens have not changed for four steps, each of them
+                nearly certain [False]
+
+        Sampling:
+            seed: same seed, same text [0]
+            num_samples: texts per prompt [1]
+            num_return_sequences: another name of num_samples
+            best_of: write this many candidates per text and keep the likeliest [1]
+            projection: from logits to the next estimate of the tokens; one of greedy, sampling,
+                multi_hot, mean [sampling]
+            do_sample: another name: true is projection=sampling, false is projection=greedy without
+                top_p and temperature
+            top_p: probability mass of the nucleus [0.95]
+            nucleus: what top_p cuts: the logits (the paper), or what the network adds to the
+                evidence; one of logits, network [logits]
+            temperature: divides what the network adds to the evidence; below 1 texts are safer and
+                more alike [1]
+
+        Control:
+            control: steer towards a label of a classifier (built in, folder or Hub id), or away
+                from it with !=
+            lam: weight of control, one for all or one per control; without it, each guide's own
+            gradient: where a classifier's gradient is taken: in the logits (the paper), in the
+                simplex, or of the latter the few words that stand out; one of logits, simplex,
+                words [logits]
+            threshold: words: standard deviations over the vocabulary from which a word stands out
+                [2]
+            band: the noise levels t/T between which a classifier is asked [0,1]
+            reduction: add control over the rows of a batch, or average it (the authors' code); one
+                of sum, mean [sum]
+            sees: what a classifier named in control reads: context and block (the paper), or the
+                block alone (the authors' code); one of context, block [context]
+            special_tokens: frame what a classifier named in control reads by its special tokens
+                (the authors' code does not) [True]
+
+        Constraints:
+            must: a word that the text contains
+            must_not: a word that the text does not contain, in any case
+            suffix: infilling: what follows a gap of `length` tokens
+            pin: a text at a position, counted in tokens from 0
+            end_at_sentence: cut the text at its last end of a sentence; there will be one [False]
+
+        Output:
+            batch_size: texts at a time on a GPU; on a CPU they go one by one [32]
+            streamer: gets the tokens of one text as they are decided, by put(), then end(), as the
+                streamers of transformers do
+
+        options: a whole set of options in place of the model's own; arguments beside it win
+        """
+        return self.run(prompts, given(locals()), options)
+
+    @explained
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        length: int | None = None,
+        max_new_tokens: int | None = None,
+        B: int | Sequence[int] | None = None,
+        stop: str | Sequence[str] | None = None,
+        stop_at_end: bool | None = None,
+        never_end: bool | None = None,
+        T: int | None = None,
+        grid: Literal["uniform", "warped", "staggered"] | None = None,
+        width: float | None = None,
+        rule: Literal["renoise", "adaptive", "ddpm", "ddpm_simplified"] | None = None,
+        rho: float | None = None,
+        returns: Literal["logits", "w_0"] | None = None,
+        early_exit: bool | None = None,
+        seed: int | Sequence[int] | None = None,
+        num_samples: int | None = None,
+        num_return_sequences: int | None = None,
+        best_of: int | None = None,
+        projection: Literal["greedy", "sampling", "multi_hot", "mean"] | None = None,
+        do_sample: bool | None = None,
+        top_p: float | None = None,
+        nucleus: Literal["logits", "network"] | None = None,
+        temperature: float | None = None,
+        control: Control | Sequence[Control] | None = None,
+        lam: float | Sequence[float] | None = None,
+        gradient: Literal["logits", "simplex", "words"] | None = None,
+        threshold: float | None = None,
+        band: Sequence[float] | None = None,
+        reduction: Literal["sum", "mean"] | None = None,
+        sees: Literal["context", "block"] | None = None,
+        special_tokens: bool | None = None,
+        must: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
+        must_not: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
+        suffix: str | Sequence[str] | None = None,
+        pin: Mapping[int, str] | Sequence[Mapping[int, str]] | None = None,
+        end_at_sentence: bool | Sequence[bool] | None = None,
+        batch_size: int | None = None,
+        streamer: Any = None,
+        options: GenerateOptions | None = None,
+    ) -> Iterator[Draft]:
+        """Yield every step of one text as a Draft, so that one can watch it settle.
+
+        The last draft's text is what `generate` returns for the same prompt and options.
+
+        Length and blocks:
+            length: tokens to write [50]
+            max_new_tokens: another name of length
+            B: tokens per block; several, as 5,10,25, are used in turn and the last is repeated [25]
+            stop: end the text before the first occurrence of this string
+            stop_at_end: end the text at its end-of-text token [False]
+            never_end: write no end-of-text token, so that the text is as long as asked for;
+                stop_at_end overrules it [False]
+
+        Diffusion path:
+            T: diffusion steps per block [1000]
+            grid: where the steps lie: evenly for all positions (uniform, the paper), mostly where
+                tokens are decided (warped), or in a window that moves from left to right
+                (staggered); one of uniform, warped, staggered [uniform]
+            width: staggered: positions in the window [4]
+            rule: from one noise level to the next; the paper's is renoise with rho 0; one of
+                renoise, adaptive, ddpm, ddpm_simplified [renoise]
+            rho: renoise: the share of the evidence that a step keeps [0]
+            returns: what a block ends as: the argmax of the last logits (the authors' code) or of
+                w_0 (the paper); one of logits, w_0 [logits]
+            early_exit: leave a block whose tokens have not changed for four steps, each of them
+                nearly certain [False]
+
+        Sampling:
+            seed: same seed, same text [0]
+            num_samples: texts per prompt [1]
+            num_return_sequences: another name of num_samples
+            best_of: write this many candidates per text and keep the likeliest [1]
+            projection: from logits to the next estimate of the tokens; one of greedy, sampling,
+                multi_hot, mean [sampling]
+            do_sample: another name: true is projection=sampling, false is projection=greedy without
+                top_p and temperature
+            top_p: probability mass of the nucleus [0.95]
+            nucleus: what top_p cuts: the logits (the paper), or what the network adds to the
+                evidence; one of logits, network [logits]
+            temperature: divides what the network adds to the evidence; below 1 texts are safer and
+                more alike [1]
+
+        Control:
+            control: steer towards a label of a classifier (built in, folder or Hub id), or away
+                from it with !=
+            lam: weight of control, one for all or one per control; without it, each guide's own
+            gradient: where a classifier's gradient is taken: in the logits (the paper), in the
+                simplex, or of the latter the few words that stand out; one of logits, simplex,
+                words [logits]
+            threshold: words: standard deviations over the vocabulary from which a word stands out
+                [2]
+            band: the noise levels t/T between which a classifier is asked [0,1]
+            reduction: add control over the rows of a batch, or average it (the authors' code); one
+                of sum, mean [sum]
+            sees: what a classifier named in control reads: context and block (the paper), or the
+                block alone (the authors' code); one of context, block [context]
+            special_tokens: frame what a classifier named in control reads by its special tokens
+                (the authors' code does not) [True]
+
+        Constraints:
+            must: a word that the text contains
+            must_not: a word that the text does not contain, in any case
+            suffix: infilling: what follows a gap of `length` tokens
+            pin: a text at a position, counted in tokens from 0
+            end_at_sentence: cut the text at its last end of a sentence; there will be one [False]
+
+        Output:
+            batch_size: texts at a time on a GPU; on a CPU they go one by one [32]
+            streamer: gets the tokens of one text as they are decided, by put(), then end(), as the
+                streamers of transformers do
+
+        options: a whole set of options in place of the model's own; arguments beside it win
+        """
+        return self.run_stream(prompt, given(locals()), options)

@@ -1,0 +1,415 @@
+"""Every setting of a generation, once: type, range, default, other names and a line of help.
+
+From this page come the arguments of `SSDLM.generate` and `.stream` (engine/signature.py), the flags
+of `ssdlm generate`, what a line of a file of prompts may set, the JSON schema, and
+docs/reference/options.md. `make generate` writes the generated files anew; a test says when to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from functools import cache, wraps
+from typing import Any, Literal, ParamSpec, TypeVar, get_args
+
+from ssdlm.values import (
+    CONTROLS,
+    LENGTHS,
+    LEVELS,
+    OBJECT,
+    PINS,
+    REAL,
+    SWITCH,
+    TEXT,
+    WEIGHTS,
+    WHOLE,
+    WORDS,
+    About,
+    Kind,
+    check,
+    quote,
+    show,
+)
+
+MOST = 10**6
+"""Tokens in a text and steps in a block: more is a slip of the hand, and would fill the memory."""
+MOST_SEED = 2**63 - 1
+
+GridName = Literal["uniform", "warped", "staggered"]
+RuleName = Literal["renoise", "adaptive", "ddpm", "ddpm_simplified"]
+ReturnName = Literal["logits", "w_0"]
+ProjectionName = Literal["greedy", "sampling", "multi_hot", "mean"]
+NucleusName = Literal["logits", "network"]
+GradientName = Literal["logits", "simplex", "words"]
+ReductionName = Literal["sum", "mean"]
+SeesName = Literal["context", "block"]
+
+BLOCKS = "length and blocks"
+PATH = "diffusion path"
+SAMPLING = "sampling"
+CONTROL = "control"
+CONSTRAINTS = "constraints"
+OUTPUT = "output"
+GROUPS = (BLOCKS, PATH, SAMPLING, CONTROL, CONSTRAINTS, OUTPUT)
+
+
+def option(default: Any, kind: Kind, group: str, help: str, **facts: Any) -> Any:
+    """Return a field of `GenerateOptions`; the facts are those of `About`."""
+    return field(default=default, metadata={"about": About(kind, help, group, **facts)})
+
+
+def stored(default: Any, kind: Kind, group: str, help: str, **facts: Any) -> Any:
+    """Return the field of an option for which a model may bring a default of its own."""
+    return option(default, kind, group, help, is_stored=True, **facts)
+
+
+def per_prompt(default: Any, kind: Kind, group: str, help: str, **facts: Any) -> Any:
+    """Return the field of an option that may be a list, with one value per prompt."""
+    return option(default, kind, group, help, is_per_prompt=True, **facts)
+
+
+@dataclass(frozen=True)
+class GenerateOptions:
+    """How texts are generated. Values are checked, and brought into their normal form, here.
+
+    A model has one of these as its own defaults; a request is the model's with some changed.
+    """
+
+    # fmt: off
+    length: int = stored(
+        50, WHOLE, BLOCKS, "tokens to write",
+        low=1, high=MOST, remedy=f"write 1 to {MOST} tokens", metavar="N")
+    B: tuple[int, ...] = stored(
+        (25,), LENGTHS, BLOCKS, "tokens per block; several, as 5,10,25, are used in turn and the "
+        "last is repeated",
+        low=1, remedy="a block has 1 token or more", metavar="N")
+    stop: tuple[str, ...] = option(
+        (), WORDS, BLOCKS, "end the text before the first occurrence of this string",
+        metavar="TEXT")
+    stop_at_end: bool = stored(False, SWITCH, BLOCKS, "end the text at its end-of-text token")
+    never_end: bool = stored(
+        False, SWITCH, BLOCKS, "write no end-of-text token, so that the text is as long as asked "
+        "for; stop_at_end overrules it")
+
+    T: int = stored(
+        1000, WHOLE, PATH, "diffusion steps per block",
+        low=1, high=MOST, remedy=f"use 1 to {MOST} steps", metavar="N")
+    grid: GridName = stored(
+        "uniform", TEXT, PATH, "where the steps lie: evenly for all positions (uniform, the "
+        "paper), mostly where tokens are decided (warped), or in a window that moves from left to "
+        "right (staggered)",
+        choices=get_args(GridName))
+    width: float = stored(
+        4.0, REAL, PATH, "staggered: positions in the window",
+        low=0, is_open=True, high=MOST, remedy="use more than 0 positions", metavar="X")
+    rule: RuleName = stored(
+        "renoise", TEXT, PATH, "from one noise level to the next; the paper's is renoise with rho "
+        "0",
+        choices=get_args(RuleName))
+    rho: float = stored(
+        0.0, REAL, PATH, "renoise: the share of the evidence that a step keeps",
+        low=0, high=1, remedy="use 0 (fresh noise) to 1 (kept state)", metavar="X")
+    returns: ReturnName = stored(
+        "logits", TEXT, PATH, "what a block ends as: the argmax of the last logits (the authors' "
+        "code) or of w_0 (the paper)",
+        choices=get_args(ReturnName))
+    early_exit: bool = stored(
+        False, SWITCH, PATH, "leave a block whose tokens have not changed for four steps, each of "
+        "them nearly certain")
+
+    seed: int = per_prompt(
+        0, WHOLE, SAMPLING, "same seed, same text",
+        low=0, high=MOST_SEED, remedy="use a whole number from 0 to 2**63 - 1", metavar="N")
+    num_samples: int = option(
+        1, WHOLE, SAMPLING, "texts per prompt",
+        low=1, high=MOST, remedy=f"write 1 to {MOST} texts per prompt", metavar="N")
+    best_of: int = option(
+        1, WHOLE, SAMPLING, "write this many candidates per text and keep the likeliest",
+        low=1, high=MOST, remedy=f"choose among 1 to {MOST} texts", metavar="N")
+    projection: ProjectionName = stored(
+        "sampling", TEXT, SAMPLING, "from logits to the next estimate of the tokens",
+        choices=get_args(ProjectionName))
+    top_p: float = stored(
+        0.95, REAL, SAMPLING, "probability mass of the nucleus",
+        low=0, high=1, remedy="use 0 (greedy) to 1 (the whole vocabulary)", metavar="P")
+    nucleus: NucleusName = stored(
+        "logits", TEXT, SAMPLING, "what top_p cuts: the logits (the paper), or what the network "
+        "adds to the evidence",
+        choices=get_args(NucleusName))
+    temperature: float = stored(
+        1.0, REAL, SAMPLING, "divides what the network adds to the evidence; below 1 texts are "
+        "safer and more alike",
+        low=0.01, high=100, remedy="use 0.01 to 100, such as 0.9", metavar="X")
+
+    control: tuple[Any, ...] = option(
+        (), CONTROLS, CONTROL, "steer towards a label of a classifier (built in, folder or Hub "
+        "id), or away from it with !=",
+        metavar="CLASSIFIER=LABEL[:LAMBDA]")
+    lam: tuple[float, ...] = option(
+        (), WEIGHTS, CONTROL, "weight of control, one for all or one per control; without it, "
+        "each guide's own",
+        low=0, high=MOST, remedy=f"use 0 (no control) to {MOST}", metavar="X")
+    gradient: GradientName = stored(
+        "logits", TEXT, CONTROL, "where a classifier's gradient is taken: in the logits (the "
+        "paper), in the simplex, or of the latter the few words that stand out",
+        choices=get_args(GradientName))
+    threshold: float = stored(
+        2.0, REAL, CONTROL, "words: standard deviations over the vocabulary from which a word "
+        "stands out",
+        low=0, high=MOST, remedy="use 0 (all) to about 3", metavar="X")
+    band: tuple[float, ...] = stored(
+        (0.0, 1.0), LEVELS, CONTROL, "the noise levels t/T between which a classifier is asked",
+        low=0, high=1, remedy="give two levels between 0 and 1, the lower one first",
+        metavar="LOW,HIGH")
+    reduction: ReductionName = option(
+        "sum", TEXT, CONTROL, "add control over the rows of a batch, or average it (the authors' "
+        "code)",
+        choices=get_args(ReductionName))
+    sees: SeesName = option(
+        "context", TEXT, CONTROL, "what a classifier named in control reads: context and block "
+        "(the paper), or the block alone (the authors' code)",
+        choices=get_args(SeesName))
+    special_tokens: bool = option(
+        True, SWITCH, CONTROL, "frame what a classifier named in control reads by its special "
+        "tokens (the authors' code does not)")
+
+    must: tuple[str, ...] = per_prompt(
+        (), WORDS, CONSTRAINTS, "a word that the text contains",
+        metavar="WORD")
+    must_not: tuple[str, ...] = per_prompt(
+        (), WORDS, CONSTRAINTS, "a word that the text does not contain, in any case",
+        metavar="WORD")
+    suffix: str = per_prompt(
+        "", TEXT, CONSTRAINTS, "infilling: what follows a gap of `length` tokens",
+        metavar="TEXT")
+    pin: tuple[tuple[int, str], ...] = per_prompt(
+        (), PINS, CONSTRAINTS, "a text at a position, counted in tokens from 0",
+        metavar="POSITION=TEXT")
+    end_at_sentence: bool = per_prompt(
+        False, SWITCH, CONSTRAINTS, "cut the text at its last end of a sentence; there will be "
+        "one")
+
+    batch_size: int = option(
+        32, WHOLE, OUTPUT, "texts at a time on a GPU; on a CPU they go one by one",
+        low=1, high=MOST, remedy="a batch has 1 text or more", metavar="N")
+    streamer: Any = option(
+        None, OBJECT, OUTPUT, "gets the tokens of one text as they are decided, by put(), then "
+        "end(), as the streamers of transformers do")
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        for name, option in known_options().items():
+            object.__setattr__(self, name, check(name, getattr(self, name), option))
+        if not self.B:
+            raise ValueError("B is empty; give a block length such as 25")
+        if self.band[0] >= self.band[1]:
+            remedy = known_options()["band"].remedy
+            raise ValueError(f"band={show(self.band)} is out of range; {remedy}")
+        if self.nucleus == "network" and self.projection == "multi_hot":
+            raise ValueError(
+                "nucleus=network does not go with projection=multi_hot, which marks the nucleus of "
+                "the logits; use nucleus=logits"
+            )
+        if self.returns == "w_0" and self.projection == "mean":
+            raise ValueError(
+                "returns=w_0 does not go with projection=mean, which decides no tokens; use "
+                "returns=logits, and to demand or forbid words nucleus=logits and temperature=1"
+            )
+
+    def blocks(self) -> list[int]:
+        """Return the lengths of the blocks that add up to `length`."""
+        lengths: list[int] = []
+        left = self.length
+        while left > 0:
+            lengths.append(min(left, self.B[min(len(lengths), len(self.B) - 1)]))
+            left -= lengths[-1]
+        return lengths
+
+    def change(self, **given: Any) -> GenerateOptions:
+        """Return the options with some replaced, by any of their names; None leaves one alone."""
+        return replace(self, **checked(resolve(given)))
+
+    def per_prompt(self, count: int, **given: Any) -> list[GenerateOptions]:
+        """Return options for each of several prompts; some may be lists with one per prompt."""
+        given, lists = resolve(given), {}
+        for name, value in list(given.items()):
+            if known_options()[name].is_per_prompt and not is_one(name, value):
+                lists[name] = one_each(name, given.pop(name), count)
+        base = replace(self, **checked(given))
+        if not lists:
+            return [base] * count
+        return [
+            replace(base, **{name: values[index] for name, values in lists.items()})
+            for index in range(count)
+        ]
+
+    def to_json(self, *, is_stored: bool = False) -> dict[str, Any]:
+        """Return the options as JSON has them; only those that a model keeps, if asked."""
+        return {
+            name: option.kind.to_json(getattr(self, name))
+            for name, option in known_options().items()
+            if option.kind is not OBJECT and (option.is_stored or not is_stored)
+        }
+
+
+DecodeConfig = GenerateOptions
+"""The name that these settings had before; kept for those who use it."""
+
+OTHER_NAMES = {"max_new_tokens": "length", "num_return_sequences": "num_samples"}
+"""What users of transformers write, where it means the same."""
+
+DO_SAMPLE = About(
+    SWITCH,
+    "another name: true is projection=sampling, false is projection=greedy without top_p and "
+    "temperature",
+    SAMPLING,
+)
+
+FOREIGN_NAMES = {
+    "max_length": "in other libraries it counts the prompt; use length, the tokens to write",
+    "max_tokens": "use length",
+    "min_length": "a text has `length` tokens; use length",
+    "n": "use num_samples",
+    "num_beams": "there is no beam search; best_of keeps the likeliest of several texts",
+    "top_k": "use top_p",
+    "typical_p": "use top_p",
+    "repetition_penalty": "use must_not, or a lower temperature",
+    "no_repeat_ngram_size": "use must_not",
+    "bad_words_ids": "use must_not, with words",
+    "force_words_ids": "use must, with words",
+    "eos_token_id": "use stop_at_end, or stop with a string",
+    "stop_strings": "use stop",
+    "stopping_criteria": "use stop",
+    "generator": "use seed",
+    "steps": "use T, the diffusion steps per block",
+    "num_steps": "use T, the diffusion steps per block",
+    "num_inference_steps": "use T, the diffusion steps per block",
+    "block_length": "use B, the tokens per block",
+    "block_size": "use B, the tokens per block",
+    "gen_length": "use length",
+    "batch": "use batch_size; B is the block length",
+    "guidance_scale": "use lam, the weight of control",
+    "cfg_scale": "use lam, the weight of control",
+    "lambda": "use lam",
+    "guide": "use control",
+    "prompt": "prompts come first, without a name",
+}
+"""Words of other libraries that mean something else here, or nothing, and what to use."""
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def explained(method: Callable[P, R]) -> Callable[P, R]:
+    """Return a method that answers an unknown argument with the name to use instead."""
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in (*all_names(), "prompts", "prompt", "options"):
+                raise TypeError(f"{method.__name__}() has no argument {name!r}; {advice(name)}")
+        return method(*args, **kwargs)
+
+    return call
+
+
+def given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a call's arguments that are options and were given."""
+    return {n: v for n, v in arguments.items() if n in all_names() and v is not None}
+
+
+@cache
+def known_options() -> dict[str, About]:
+    """Return what is known of each option, by name, in order."""
+    return {item.name: item.metadata["about"] for item in fields(GenerateOptions)}
+
+
+@cache
+def all_names() -> tuple[str, ...]:
+    """Return every name that a call may use."""
+    return (*known_options(), *OTHER_NAMES, "do_sample")
+
+
+def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by their own names; two names with different values are refused."""
+    chosen: dict[str, Any] = {}
+    by: dict[str, str] = {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name not in all_names():
+            raise ValueError(f"there is no option {name!r}; {advice(name)}")
+        home = OTHER_NAMES.get(name, name)
+        if name == "do_sample":
+            home = "projection"
+            value = "sampling" if check(name, value, DO_SAMPLE) else "greedy"
+        if home in chosen and chosen[home] != value:
+            raise ValueError(
+                f"{by[home]}={given[by[home]]} and {name}={given[name]} are two names for one "
+                "setting with different values; give one of them"
+            )
+        chosen[home], by[home] = value, name
+    if by.get("projection") == "do_sample" and chosen["projection"] == "greedy":
+        for name in ("top_p", "temperature"):
+            if name in chosen:
+                raise ValueError(
+                    f"do_sample={given['do_sample']} draws nothing, so {name}={chosen[name]} has "
+                    "no effect; leave out one of them"
+                )
+    return chosen
+
+
+def checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings in their normal form."""
+    return {name: check(name, value, known_options()[name]) for name, value in given.items()}
+
+
+def advice(name: str) -> str:
+    """Return what to write instead of a name that is not an option's."""
+    if name in FOREIGN_NAMES:
+        return FOREIGN_NAMES[name]
+    near = get_close_matches(name.lower(), [*all_names(), *FOREIGN_NAMES], 1)
+    if near and near[0] in FOREIGN_NAMES:
+        return FOREIGN_NAMES[near[0]]
+    return f"the nearest is {near[0]}" if near else f"there are {', '.join(all_names())}"
+
+
+def is_one(name: str, value: Any) -> bool:
+    """Tell whether a value is one for all prompts, and not a list with one per prompt."""
+    try:
+        known_options()[name].kind.check(value)
+    except (TypeError, ValueError):
+        return not isinstance(value, Sequence) or isinstance(value, str)
+    return True
+
+
+def one_each(name: str, values: Sequence[Any], count: int) -> list[Any]:
+    """Return a list with one value per prompt."""
+    if len(values) != count:
+        raise ValueError(
+            f"{name}={quote(values)} is not one for each of {count} prompts; give one each"
+        )
+    return [check(name, value, known_options()[name]) for value in values]
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of what a request may set; Python objects are left out."""
+    properties: dict[str, Any] = {}
+    for name, option in known_options().items():
+        if option.kind is OBJECT:
+            continue
+        schema = {"description": option.help, **option.kind.schema}
+        if option.choices:
+            schema["enum"] = list(option.choices)
+        if option.kind in (WHOLE, REAL):
+            lowest = "exclusiveMinimum" if option.is_open else "minimum"
+            schema |= {lowest: option.low} if option.low > -math.inf else {}
+            schema |= {"maximum": option.high} if option.high < math.inf else {}
+        properties[name] = schema
+    for name, home in OTHER_NAMES.items():
+        properties[name] = properties[home] | {"description": f"another name of {home}"}
+    properties["do_sample"] = {"description": DO_SAMPLE.help, **SWITCH.schema}
+    return {"type": "object", "properties": properties, "additionalProperties": False}

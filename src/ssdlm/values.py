@@ -1,0 +1,244 @@
+"""Values as users give them: checked, brought into one form, read from a command line, described.
+
+A `Kind` is a type of value, an `About` all that is known of one setting. No value is repaired: what
+does not fit is refused with its name, the value and the remedy.  [values] -> options, command line
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A type of value: how one is checked, how it is written on a command line and in JSON."""
+
+    noun: str
+    """What a value is, for error messages: "a whole number"."""
+    check: Callable[[Any], Any]
+    """Returns the value in its normal form; raises TypeError or ValueError for any other."""
+    hint: str
+    """The type of an argument, as the generated signature writes it."""
+    schema: Mapping[str, Any]
+    """The type in JSON schema."""
+    parse: Callable[[str], Any] = str
+    """From one word of a command line to a value; raises ValueError."""
+    is_repeatable: bool = False
+    """Whether a flag may be given several times, once per item."""
+    to_json: Callable[[Any], Any] = lambda value: value
+    """From the normal form to what JSON holds."""
+
+
+def check_whole(value: Any) -> int:
+    """Return a whole number, NumPy's too; True is none."""
+    if isinstance(value, bool):
+        raise TypeError
+    return operator.index(value)
+
+
+def check_real(value: Any) -> float:
+    """Return a number, NumPy's too; neither True nor "0.9" is one."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError
+    return float(value)
+
+
+def check_switch(value: Any) -> bool:
+    """Return a truth value, NumPy's too; "false" is none."""
+    if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
+        return bool(value)
+    raise TypeError
+
+
+def check_text(value: Any) -> str:
+    """Return a string."""
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def check_words(value: Any) -> tuple[str, ...]:
+    """Return the strings of one string or a list of them; empty ones are refused."""
+    words = (value,) if isinstance(value, str) else tuple(check_sequence(value))
+    if not all(isinstance(word, str) and word for word in words):
+        raise TypeError
+    return words
+
+
+def check_sequence(value: Any) -> Sequence[Any]:
+    """Return a list or tuple; a set has no order, and the keys of a dictionary are not meant."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        raise TypeError
+    return value
+
+
+def check_lengths(value: Any) -> tuple[int, ...]:
+    """Return block lengths, given one or a list of them."""
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    return tuple(check_whole(item) for item in (value if is_list else [value]))
+
+
+def check_levels(value: Any) -> tuple[float, ...]:
+    """Return two noise levels."""
+    low, high = (check_real(item) for item in check_sequence(value))
+    return low, high
+
+
+def check_weights(value: Any) -> tuple[float, ...]:
+    """Return weights, given one or a list of them."""
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    return tuple(check_real(item) for item in (value if is_list else [value]))
+
+
+def check_pins(value: Any) -> tuple[tuple[int, str], ...]:
+    """Return positions and texts in order, from {position: text}; JSON has positions as text."""
+    pairs = value.items() if isinstance(value, Mapping) else check_sequence(value)
+    pins = {}
+    for place, text in pairs:
+        is_digits = isinstance(place, str) and place.isdecimal()
+        pins[int(place) if is_digits else check_whole(place)] = check_text(text)
+    return tuple(sorted(pins.items()))
+
+
+def check_controls(value: Any) -> tuple[Any, ...]:
+    """Return controls, given one or a list: texts, guides or functions."""
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    controls = tuple(value) if is_list else (value,)
+    if not all(isinstance(one, str) or callable(one) or hasattr(one, "fit") for one in controls):
+        raise TypeError
+    return controls
+
+
+def parse_pin(text: str) -> tuple[str, str]:
+    """Return position and text from `3=word`."""
+    place, equals, word = text.partition("=")
+    if not equals or not place.isdecimal():
+        raise ValueError
+    return place, word
+
+
+def parse_list(convert: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    """Return a reader of items with commas between them."""
+    return lambda text: [convert(part) for part in text.split(",")]
+
+
+STRINGS = {"type": "array", "items": {"type": "string"}}
+NUMBERS = {"type": "array", "items": {"type": "number"}}
+STRING_OR_STRINGS = {"anyOf": [{"type": "string"}, STRINGS]}
+
+WHOLE = Kind("a whole number", check_whole, "int", {"type": "integer"}, int)
+REAL = Kind("a number", check_real, "float", {"type": "number"}, float)
+SWITCH = Kind("true or false", check_switch, "bool", {"type": "boolean"})
+TEXT = Kind("a text", check_text, "str", {"type": "string"})
+WORDS = Kind(
+    "a word or a list of words",
+    check_words,
+    "str | Sequence[str]",
+    STRING_OR_STRINGS,
+    is_repeatable=True,
+    to_json=list,
+)
+LENGTHS = Kind(
+    "a block length such as 25, or several as 5,10,25",
+    check_lengths,
+    "int | Sequence[int]",
+    {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}]},
+    parse_list(int),
+    to_json=list,
+)
+LEVELS = Kind(
+    "two numbers such as 0.15,1",
+    check_levels,
+    "Sequence[float]",
+    NUMBERS | {"minItems": 2, "maxItems": 2},
+    parse_list(float),
+    to_json=list,
+)
+WEIGHTS = Kind(
+    "a number, or one per control",
+    check_weights,
+    "float | Sequence[float]",
+    {"anyOf": [{"type": "number"}, NUMBERS]},
+    parse_list(float),
+    to_json=list,
+)
+PINS = Kind(
+    "a dictionary {position: text}",
+    check_pins,
+    "Mapping[int, str]",
+    {"type": "object", "additionalProperties": {"type": "string"}},
+    parse_pin,
+    is_repeatable=True,
+    to_json=lambda pins: {str(place): text for place, text in pins},
+)
+CONTROLS = Kind(
+    "a control such as sentiment=positive, a guide or a function",
+    check_controls,
+    "Control | Sequence[Control]",
+    STRING_OR_STRINGS,
+    is_repeatable=True,
+    to_json=lambda controls: [str(one) for one in controls],
+)
+OBJECT = Kind("an object", lambda value: value, "Any", {})
+"""What only Python can give: it has no flag and no place in JSON."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What is known of an option besides its name and default."""
+
+    kind: Kind
+    help: str
+    group: str
+    choices: tuple[str, ...] = ()
+    low: float | int = -math.inf
+    high: float | int = math.inf
+    is_open: bool = False
+    """Whether `low` itself is out of range."""
+    remedy: str = ""
+    """What to write instead of a value out of range."""
+    is_stored: bool = False
+    """Whether a model brings a default of its own, in generation_config.json."""
+    is_per_prompt: bool = False
+    """Whether a list may give each prompt its own."""
+    metavar: str = ""
+    """What stands for a value in the help of a command line."""
+
+    def allows(self, value: Any) -> bool:
+        """Tell whether a number is in range; each of several must be."""
+        values = value if isinstance(value, tuple) else (value,)
+        return all(
+            (self.low < item if self.is_open else self.low <= item) and item <= self.high
+            for item in values
+        )
+
+
+def check(name: str, value: Any, option: About) -> Any:
+    """Return an option's value in its normal form, or raise a ValueError that names it."""
+    try:
+        value = option.kind.check(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name}={quote(value)} is not {option.kind.noun}") from None
+    if option.choices and value not in option.choices:
+        choices = ", ".join(option.choices)
+        raise ValueError(f"{name}={quote(value)} is unknown; choose one of {choices}")
+    has_range = option.low > -math.inf or option.high < math.inf
+    if has_range and not option.allows(value):
+        raise ValueError(f"{name}={show(value)} is out of range; {option.remedy}")
+    return value
+
+
+def quote(value: Any) -> str:
+    """Return a value as an error message shows it: at most 200 characters."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def show(value: Any) -> str:
+    """Return a value as it is written on a command line."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
