@@ -53,18 +53,14 @@ class BlockConfig:
     """Read softmax(log unigram + ell) and add ell to the output; else the paper's softmax(w_t)."""
     is_shifted: bool = True
     """A noisy position also reads its left neighbour, as next-token prediction does."""
-    has_time: bool = True
-    """Tell each noisy position its own noise level."""
     has_tied_simplex: bool = True
     """W_diff is the word embedding and a D x D map; else a V x D matrix of its own."""
-    has_tied_head: bool = False
-    """The output head is the word embedding; else a V x D matrix of its own."""
     has_self_conditioning: bool = False
     """A second input channel for the previous step's belief."""
     next_token_weight: float = 1.0
     """Weight of the context stream's next-token loss beside the blocks' loss."""
     block_weight: float = 1.0
-    """Weight of the blocks' loss; at 0 blocks are not even noised: an autoregressive twin."""
+    """Weight of the blocks' loss; at 0 blocks are not even noised: an autoregressive model."""
 
     def __post_init__(self) -> None:
         require_simplex(self)
@@ -218,7 +214,10 @@ class TrainConfig:
         )
 
 
-RETIRED: dict[str, dict[str, Any]] = {"TrainConfig": {"lr_end": 0.0}}
+RETIRED: dict[str, dict[str, Any]] = {
+    "BlockConfig": {"has_time": True, "has_tied_head": False},
+    "TrainConfig": {"lr_end": 0.0},
+}
 """Fields that configs of earlier versions have, and the one value that is still possible."""
 
 

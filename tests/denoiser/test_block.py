@@ -25,8 +25,6 @@ VARIANTS = {
     "paper input": replace(CONFIG, has_evidence=False),
     "unshifted": replace(CONFIG, is_shifted=False),
     "untied": replace(CONFIG, has_tied_simplex=False),
-    "tied head": replace(CONFIG, has_tied_head=True),
-    "timeless": replace(CONFIG, has_time=False),
 }
 
 
@@ -90,7 +88,6 @@ def test_the_loss_is_the_cross_entropy_of_all_logits(denoiser):
     logits = denoiser.all_logits(tokens, progress, z=z, blocks=blocks)
     expected = F.cross_entropy(logits.transpose(1, 2), tokens, reduction="none")
     largest = logits.abs().max()
-    assert_close(nll.per_token, expected, roundings=NETWORK, size=largest)
     assert_close(nll.block, expected.mean(), roundings=NETWORK, size=largest)
 
 
@@ -124,7 +121,7 @@ def test_matrices_stored_by_columns_have_the_same_values_and_results(denoiser):
     before = {name: value.clone() for name, value in before.items()}
     expected = denoiser.denoise(denoiser.prefill(tokens[:, :4]), w_t, progress[:, 4:])
     denoiser.store_for_cpu()
-    assert not any(layer.up.is_contiguous() for layer in denoiser.stack)
+    assert not any(layer.up.is_contiguous() for layer in denoiser.transformer_layers())
     assert all(torch.equal(value, before[name]) for name, value in denoiser.state_dict().items())
     logits = denoiser.denoise(denoiser.prefill(tokens[:, :4]), w_t, progress[:, 4:])
     assert_close(logits, expected, roundings=NETWORK)
@@ -191,8 +188,8 @@ def test_noised_tokens_in_factors_equal_the_forward_process(denoiser):
 def test_evidence_decides_alone_where_it_is_strong(plain):
     tokens, _, z = example()
     progress = torch.full((2, 13), 0.02)
-    nll = plain(tokens, progress, z=z, blocks=block_index(13, B=5))
-    assert nll.per_token.max() < 1e-3
+    logits = plain.all_logits(tokens, progress, z=z, blocks=block_index(13, B=5))
+    assert F.cross_entropy(logits.transpose(1, 2), tokens, reduction="none").max() < 1e-3
 
 
 def test_a_fresh_network_predicts_the_unigram_posterior():
@@ -210,8 +207,8 @@ def test_next_to_a_clean_left_side_the_block_starts_as_the_context_stream_does(p
     context, noise_level = torch.randint(40, (2, 6)), torch.ones(2, 1)
     w_t = noised(plain, tokens, noise_level, z)
     simplex_in = (plain.prior + plain.gain(noise_level).unsqueeze(-1) * w_t).softmax(-1)
-    entering = plain.enter(
-        simplex_in @ plain.tables(), plain.last_word(context), noise_level, plain.blank()
+    entering = plain.embed_noisy(
+        simplex_in @ plain.tables(), plain.word_before(context), noise_level, plain.blank()
     )
     assert_close(entering, plain.embed(context[:, -1:]), roundings=NETWORK)
 
@@ -261,7 +258,7 @@ def test_every_weight_learns(denoiser):
     denoiser.requires_grad_(True)
     tokens, progress, z = example()
     nll = denoiser(tokens, progress, z=z, blocks=block_index(13, B=5))
-    (nll.block + nll.next_token).backward()
+    nll.total.backward()
     still = {name for name, weight in denoiser.named_parameters() if weight.grad is None}
     assert still == set()
     assert all(weight.grad.abs().max() > 0 for weight in denoiser.parameters())
@@ -294,16 +291,16 @@ def self_conditioned():
 def test_a_belief_enters_alike_in_training_and_in_decoding():
     denoiser, tokens, progress, z, earlier = self_conditioned()
     blocks = block_index(13, B=13)
-    nll = denoiser(tokens, progress, z=z, blocks=blocks, earlier=earlier).per_token
+    nll = denoiser(tokens, progress, z=z, blocks=blocks, earlier=earlier).block
     cache = denoiser.prefill(tokens[:, :0])
     w_before = noised(denoiser, tokens, earlier.progress, earlier.z)
     said = denoiser.denoise(cache, w_before, earlier.progress)
     w_t = noised(denoiser, tokens, progress, z)
     logits = denoiser.denoise(cache, w_t, progress, previous=said)
-    expected = F.cross_entropy(logits.transpose(1, 2), tokens, reduction="none")
+    expected = F.cross_entropy(logits.transpose(1, 2), tokens)
     assert_close(nll, expected, roundings=NETWORK, size=logits.abs().max())
-    without = denoiser(tokens, progress, z=z, blocks=blocks).per_token
-    assert (without - nll).abs().max() > 1e-3
+    without = denoiser(tokens, progress, z=z, blocks=blocks).block
+    assert (without - nll).abs() > 1e-3
 
 
 def test_the_sampler_tells_a_denoiser_with_memory_what_it_said():
@@ -327,7 +324,7 @@ def test_a_belief_is_silent_until_it_is_trained():
     blocks = block_index(13, B=5)
     nll = denoiser(tokens, progress, z=z, blocks=blocks, earlier=earlier)
     without = denoiser(tokens, progress, z=z, blocks=blocks)
-    assert_close(nll.per_token, without.per_token, roundings=NETWORK)
+    assert_close(nll.block, without.block, roundings=NETWORK)
     denoiser.requires_grad_(True)
-    denoiser(tokens, progress, z=z, blocks=blocks, earlier=earlier).block.backward()
+    denoiser(tokens, progress, z=z, blocks=blocks, earlier=earlier).total.backward()
     assert denoiser.self_embed.grad.abs().max() > 0

@@ -95,7 +95,7 @@ DENOISERS = {
     "bert": lambda: tiny.encoder("bert"),
     "block": blank_block,
     "block-paper": lambda: blank_block(
-        has_evidence=False, is_shifted=False, has_time=True, has_tied_simplex=False
+        has_evidence=False, is_shifted=False, has_tied_simplex=False
     ),
 }
 

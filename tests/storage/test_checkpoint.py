@@ -193,6 +193,20 @@ def test_a_block_denoiser_of_impossible_sizes_is_refused(change):
         checkpoint.build(BlockConfig(**{"V": 50, "D": 32, "num_heads": 2} | change))
 
 
+def test_a_checkpoint_with_all_keys_of_older_versions_opens(tmp_path):
+    model = SSDLM(tiny.block(), tiny.tokenizer())
+    model.save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    assert not settings.keys() & {"has_time", "has_tied_head"}
+    older = settings | {"has_time": True, "has_tied_head": False}
+    (tmp_path / "config.json").write_text(json.dumps(older))
+    assert same(SSDLM.from_pretrained(tmp_path, device="cpu").denoiser, model.denoiser)
+    for name, value in (("has_time", False), ("has_tied_head", True)):
+        (tmp_path / "config.json").write_text(json.dumps(older | {name: value}))
+        with pytest.raises(ValueError, match=f"{name}={value} is a setting of an earlier version"):
+            SSDLM.from_pretrained(tmp_path, device="cpu")
+
+
 def test_weights_that_are_not_numbers_are_refused(saved):
     _, folder = saved
     tensors = checkpoint.read_tensors(folder / "model.safetensors")

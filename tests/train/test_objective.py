@@ -116,7 +116,7 @@ def test_an_autoregressive_model_learns_the_next_token_and_noises_nothing(monkey
     whole = objective(objective.draw(examples()))
     alone = BlockDenoiser(BlockConfig(**sizes, block_weight=0.0))
     alone.load_state_dict(both.state_dict())
-    for name in ("noised", "streams", "soft_words"):
+    for name in ("noised", "streams"):
         monkeypatch.delattr(BlockDenoiser, name)
     objective = AllBlocks(alone, SETTINGS["band"])
     losses = objective(objective.draw(examples()))

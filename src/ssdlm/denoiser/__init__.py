@@ -6,7 +6,7 @@ What one of them can do beyond that, it tells itself: by attributes that are Fal
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -79,11 +79,11 @@ class Denoiser:
         raise NotImplementedError
 
     def denoise_window(
-        self, cache: Any, w_t: Simplex, progress: Tensor, tokens: Block, at: slice
+        self, cache: Any, w_t: Simplex, progress: Tensor, tokens: Block, window: slice
     ) -> Tensor:
-        """Return `denoise(...)[:, at]`, (N, b, V), for levels (N, B), one per position.
+        """Return `denoise(...)[:, window]`, (N, b, V), for levels (N, B), one per position.
 
-        Every position outside `at` is clean, and then `tokens` has its token, or noise alone.
+        Every position outside the window is clean, and then `tokens` has its token, or noise alone.
         """
         raise NotImplementedError
 
@@ -120,7 +120,7 @@ class DenoiserModule(nn.Module, Denoiser):
     def set_unigram(self, counts: Tensor) -> None:
         """Take in how often each token occurs in the training text, where the network reads it."""
 
-    def transformer_layers(self) -> list[nn.Module]:
+    def transformer_layers(self) -> Sequence[nn.Module]:
         """Return the layers in order, for training to shard, compile or recompute one by one."""
         raise NotImplementedError
 

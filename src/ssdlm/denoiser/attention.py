@@ -70,8 +70,8 @@ def rotation(positions: Tensor, width: int) -> Tensor:
     return torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1))).unsqueeze(2)
 
 
-def rotate(x: Tensor, turn: Tensor) -> Tensor:
+def rotate(x: Tensor, rotary: Tensor) -> Tensor:
     """Rotate (N, S, heads, d) by each position's angles, so that products see distances alone."""
-    cos, sin = turn[0], turn[1]  # iterating over a tensor takes longer than the rest
+    cos, sin = rotary[0], rotary[1]  # iterating over a tensor takes longer than the rest
     half = x.shape[-1] // 2
     return (x * cos + x.roll(half, -1) * sin).to(x.dtype)

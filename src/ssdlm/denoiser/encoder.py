@@ -121,18 +121,16 @@ class EncoderDenoiser(DenoiserModule):
 
         Nothing V-wide is kept for the backward pass; z may be wider than V, as a GPU likes it.
         """
-        embeddings = torch.cat((self.words(context), self.noised(block, progress, z)), 1)
+        embeddings = torch.cat((self.words(context), self.embed_noised(block, progress, z)), 1)
         hidden = self.backbone.base_model(inputs_embeds=embeddings).last_hidden_state
         hidden = before_decoder(self.backbone, hidden[:, context.shape[1] :]).flatten(0, 1)
         decoder, width, dtype = self.backbone.get_output_embeddings(), z.shape[-1], self.dtype
         head = pad_table(decoder.weight.to(dtype), width)
         bias = pad_prior(decoder.bias.float(), width)
-        even = torch.full((len(hidden),), 1 / len(hidden), device=self.device)
-        return clean_cross_entropy(hidden.to(dtype), head, bias, even, block.flatten(), loss=loss)[
-            0
-        ]
+        mean = torch.full((len(hidden),), 1 / len(hidden), device=self.device)
+        return clean_cross_entropy(hidden.to(dtype), head, bias, mean, block.flatten(), loss=loss)
 
-    def noised(self, block: Block, progress: Tensor, z: Simplex) -> Tensor:
+    def embed_noised(self, block: Block, progress: Tensor, z: Simplex) -> Tensor:
         """Return softmax(w_t) @ W_diff + W_time(t/T) (N, B, D) of noised tokens.
 
         w_t is never built: up to a constant it is noise, and a bonus at the token's own entry.

@@ -27,14 +27,14 @@ class Layer(nn.Module):
         self.up = nn.Parameter(torch.randn(hidden, width) * width**-0.5)
         self.down = nn.Parameter(torch.zeros(width, hidden))
 
-    def forward(self, both: Tensor, turn: Tensor, bias: Tensor | None, num_noisy: int) -> Tensor:
+    def forward(self, both: Tensor, rotary: Tensor, bias: Tensor | None, num_noisy: int) -> Tensor:
         """Return [clean | noisy] after this layer; `bias` says what noisy positions see."""
         weights = (self.qkv, self.out, self.up, self.down)
         run = compiled_pass() if self.is_compiled else layer_pass
-        return run(both, turn, bias, *weights, self.num_heads, num_noisy)
+        return run(both, rotary, bias, *weights, self.num_heads, num_noisy)
 
-    def project(self, x: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return project(x, turn, self.qkv, self.num_heads)
+    def project(self, x: Tensor, rotary: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return project(x, rotary, self.qkv, self.num_heads)
 
     def update(
         self, x: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
@@ -44,7 +44,7 @@ class Layer(nn.Module):
 
 def layer_pass(
     both: Tensor,
-    turn: Tensor,
+    rotary: Tensor,
     bias: Tensor | None,
     qkv: Tensor,
     out: Tensor,
@@ -54,7 +54,7 @@ def layer_pass(
     num_noisy: int,
 ) -> Tensor:
     """Return both streams after a layer; a function of tensors, so that layers compile as one."""
-    query, key, value = project(both, turn, qkv, num_heads)
+    query, key, value = project(both, rotary, qkv, num_heads)
     return update(both, attend_both(query, key, value, bias, num_noisy), out, up, down)
 
 
@@ -63,17 +63,19 @@ def compiled_pass() -> Callable[..., Tensor]:
     return torch.compile(layer_pass, dynamic=False)
 
 
-def project(x: Tensor, turn: Tensor, qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+def project(
+    x: Tensor, rotary: Tensor, qkv: Tensor, num_heads: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries, keys and values, each (N, heads, S, d)."""
     together = F.linear(norm(x), qkv.flatten(0, 1))
     query, key, value = together.unflatten(-1, (3, num_heads, -1)).unbind(2)
-    query, key = rotate(norm(query), turn), rotate(norm(key), turn)
+    query, key = rotate(norm(query), rotary), rotate(norm(key), rotary)
     return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
 
 
-def update(x: Tensor, seen: Tensor, out: Tensor, up: Tensor, down: Tensor) -> Tensor:
-    """Return the stream after it has taken in what attention saw, and thought."""
-    x = x + F.linear(seen.transpose(1, 2).flatten(2), out)
+def update(x: Tensor, attended: Tensor, out: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """Return the stream after the output of attention, and after the feed-forward part."""
+    x = x + F.linear(attended.transpose(1, 2).flatten(2), out)
     return x + F.linear(F.relu(F.linear(norm(x), up)).square(), down)
 
 

@@ -15,6 +15,9 @@ from torch import nn
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser import DenoiserModule
 from ssdlm.denoiser.attention import rotation
+from ssdlm.denoiser.kernels.noisy_logits import Noisy
+from ssdlm.denoiser.kernels.padding import pad_prior, pad_table
+from ssdlm.denoiser.kernels.soft_embedding import soft_embedding
 from ssdlm.denoiser.layer import Layer, norm
 from ssdlm.diffusion import schedule
 from ssdlm.shapes import Block, Context, Tensor
@@ -49,20 +52,14 @@ class BlockNetwork(DenoiserModule):
             self.own_embed = nn.Parameter(torch.randn(width, width) * width**-0.5)
         else:
             self.simplex_embed = nn.Parameter(torch.randn(config.V, width))
-        if config.has_time:
-            self.time_embed = nn.Parameter(torch.zeros(width, NUM_TIME_FEATURES))
-        if not config.has_tied_head:
-            self.head = nn.Parameter(torch.zeros(config.V, width))
+        self.time_embed = nn.Parameter(torch.zeros(width, NUM_TIME_FEATURES))
+        self.head = nn.Parameter(torch.zeros(config.V, width))
         if config.has_self_conditioning:
             self.self_embed = nn.Parameter(torch.zeros(width, width))
 
     @property
     def device(self) -> torch.device:
         return self.words.device
-
-    @property
-    def stack(self) -> list[Layer]:
-        return cast(list[Layer], list(self.layers))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -74,7 +71,7 @@ class BlockNetwork(DenoiserModule):
     @property
     def prior(self) -> Tensor:
         """What is known of a token before any evidence; the paper's form has no such thing."""
-        return self.log_unigram if self.config.has_evidence else torch.zeros_like(self.log_unigram)
+        return self.log_unigram if self.has_evidence else torch.zeros_like(self.log_unigram)
 
     @torch.no_grad()
     def set_unigram(self, counts: Tensor) -> None:
@@ -82,29 +79,27 @@ class BlockNetwork(DenoiserModule):
         smoothed = counts.double() + 1.0
         self.log_unigram.copy_((smoothed / smoothed.sum()).log())
 
-    def transformer_layers(self) -> list[nn.Module]:
-        return list(self.layers)
+    def transformer_layers(self) -> list[Layer]:
+        return cast(list[Layer], list(self.layers))
 
     def compile_layers(self) -> None:
         """Compile the layers for training on all blocks; one compiled layer serves them all.
 
         Single blocks come after contexts of many lengths, and on those inductor fails.
         """
-        for layer in self.stack:
+        for layer in self.transformer_layers():
             layer.is_compiled = True
 
     @torch.no_grad()
     def store_for_cpu(self) -> None:
         """Lay the layers' matrices out as a CPU multiplies them fastest; their values stay."""
-        for layer in self.stack:
+        for layer in self.transformer_layers():
             for weight in (layer.qkv, layer.out, layer.up, layer.down):
                 columns = weight.flatten(0, -2).t().contiguous()
                 weight.data = columns.t().unflatten(0, weight.shape[:-1])
 
     def evidence(self, w_t: Tensor, progress: Tensor) -> Tensor:
-        """Return ell, what a noisy state says by itself; nothing where it is not read so."""
-        if not self.config.has_evidence:
-            return torch.zeros_like(w_t)
+        """Return ell = gain * w_t: how much likelier w_t is under each token, in log-odds."""
         progress = progress.reshape(*progress.shape, *[1] * (2 - progress.dim()))
         return self.gain(progress).unsqueeze(-1) * w_t.float()
 
@@ -113,25 +108,35 @@ class BlockNetwork(DenoiserModule):
 
         Beyond MAX_SNR the evidence keeps its mean there.
         """
-        if not self.config.has_evidence:
+        if not self.has_evidence:
             return torch.ones_like(progress, dtype=torch.float32)
         snr = schedule.snr(progress).clamp(max=MAX_SNR)
         return (2 * snr / (self.K * schedule.cosine(progress).sqrt())).float()
 
+    def read_state(self, w_t: Tensor, progress: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a state's evidence, and its soft words softmax(prior + ell) @ tables."""
+        ell = self.gain(progress).unsqueeze(-1) * w_t.float()
+        return ell, (self.prior + ell).softmax(-1).to(self.dtype) @ self.tables()
+
+    def soft_words(self, noisy: Noisy) -> Tensor:
+        """Return softmax(prior + noisy logits) @ tables, a row for each noised token."""
+        width = noisy.z.shape[-1]
+        return soft_embedding(noisy, pad_prior(self.prior, width), pad_table(self.tables(), width))
+
     def run(
         self,
         x: Tensor,
-        places: Tensor,
+        positions: Tensor,
         mask: Tensor | None,
         past: Tensor,
-        at: slice = slice(None),
+        window: slice = slice(None),
     ) -> tuple[Tensor, Tensor]:
-        """Run positions that also see `past`; return the output `at` some, and all keys, values."""
-        turn, new = self.turn(places), []
-        for layer, seen in zip(self.stack, past.unbind(1), strict=True):
-            query, *key_value = layer.project(x, turn)
-            if layer is self.layers[-1]:  # of the rest, nobody reads the output
-                query, x = query[:, :, at], x[:, at]
+        """Run positions that also see `past`; return a window's output, and all keys and values."""
+        rotary, new = self.rotary(positions), []
+        for layer, seen in zip(self.transformer_layers(), past.unbind(1), strict=True):
+            query, *key_value = layer.project(x, rotary)
+            if layer is self.layers[-1]:  # outside the window nobody reads the output
+                query, x = query[:, :, window], x[:, window]
             new.append(torch.stack(key_value, 1))
             key, value = torch.cat((seen, new[-1]), 3).unbind(1)
             x = layer.update(x, query, key, value, mask)
@@ -141,8 +146,8 @@ class BlockNetwork(DenoiserModule):
         """Return what a position without evidence reads: the mean word under the prior."""
         return self.prior.softmax(-1).to(self.dtype) @ self.tables()
 
-    def enter(self, soft: Tensor, left: Tensor, progress: Tensor, blank: Tensor) -> Tensor:
-        """Return what a noisy position starts from: its neighbour, its own evidence, its level.
+    def embed_noisy(self, soft: Tensor, left: Tensor, progress: Tensor, blank: Tensor) -> Tensor:
+        """Return the input of noisy positions: left neighbour, own evidence and level.
 
         Evidence and level enter as what they add to knowing nothing, which adds nothing.
         """
@@ -150,27 +155,25 @@ class BlockNetwork(DenoiserModule):
         if self.config.has_tied_simplex:
             own = F.linear(own, self.own_embed.to(own.dtype))
         x = own + left if self.config.is_shifted else own
-        if self.config.has_time:
-            x = x + F.linear(level_features(progress).to(x.dtype), self.time_embed.to(x.dtype))
-        return x
+        return x + F.linear(level_features(progress).to(x.dtype), self.time_embed.to(x.dtype))
 
-    def believed(self, belief: Tensor, soft: Tensor) -> Tensor:
-        """Return what a belief adds to the evidence alone."""
+    def embed_belief(self, belief: Tensor, soft: Tensor) -> Tensor:
+        """Return what a belief adds to the evidence alone: self-conditioning."""
         news = belief - soft[..., : self.config.D]
         return F.linear(news, self.self_embed.to(news.dtype))
 
-    def places(self, num_past: int, num_new: int) -> Tensor:
-        """Return where noisy positions stand: at the token they read, or at the one they are."""
+    def noisy_positions(self, num_past: int, num_new: int) -> Tensor:
+        """Return the rotary positions of a noisy block: of the words it starts from, if shifted."""
         first = num_past - self.config.is_shifted
         return torch.arange(first, first + num_new, device=self.device)
 
-    def turn(self, places: Tensor) -> Tensor:
-        return rotation(places, self.config.D // self.config.num_heads)
+    def rotary(self, positions: Tensor) -> Tensor:
+        return rotation(positions, self.config.D // self.config.num_heads)
 
     def embed(self, tokens: Block) -> Tensor:
         return F.embedding(tokens, self.words).to(self.dtype)
 
-    def last_word(self, context: Context) -> Tensor:
+    def word_before(self, context: Context) -> Tensor:
         """Return what stands before a block, (N, 1, D): a word, or the start of a text."""
         if context.shape[1] == 0 and self.config.is_shifted:
             return self.start.to(self.dtype).expand(len(context), 1, -1)
@@ -182,15 +185,14 @@ class BlockNetwork(DenoiserModule):
             return self.words.to(self.dtype)
         return torch.cat((self.words, self.simplex_embed), 1).to(self.dtype)
 
-    def output_table(self) -> Tensor:
-        """Return the output head (V, D); tied, it is scaled to start small."""
-        if self.config.has_tied_head:
-            return (self.words / self.config.D).to(self.dtype)
-        return self.head.to(self.dtype)
-
     def to_logits(self, hidden: Tensor) -> Tensor:
         """Return next-token or network logits; the prior is in them, evidence is not."""
-        return (hidden @ self.output_table().T).float() + self.prior
+        return (hidden @ self.head.to(self.dtype).T).float() + self.prior
+
+    def head_for(self, count: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return output head and prior, padded to a width, and the weights of a mean."""
+        mean = torch.full((count,), 1 / count, device=self.device)
+        return pad_table(self.head.to(self.dtype), width), pad_prior(self.prior, width), mean
 
 
 def level_features(progress: Tensor) -> Tensor:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
-from torch import nn
 from torch.nn import functional as F
 
 from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion import schedule, simplex
 from ssdlm.diffusion.noising import add_noise
 from ssdlm.shapes import Block, Context, Simplex, Tensor, Tokens
+
+
+class Losses(NamedTuple):
+    """Mean losses of a batch, in nats per token; only the total carries a gradient."""
+
+    total: Tensor
+    """What is minimised: the weighted sum of the others."""
+    block: Tensor
+    """That of the noised blocks."""
+    next_token: Tensor
+    """That of the context stream; 0 where there is none."""
 
 
 def block_loss(
@@ -93,37 +102,3 @@ def draw_splits(u: Tensor, *, max_len: int, B: int, shared: bool) -> Tensor:
 def draw_steps(u: Tensor, *, T: int) -> Tensor:
     """Return t ~ U{1..T} from uniforms (N,)."""
     return 1 + (u * T).long().clamp(max=T - 1)
-
-
-@dataclass(frozen=True)
-class Losses:
-    """A batch's losses in nats a token: what is minimised, the blocks', the context stream's."""
-
-    total: Tensor
-    block: Tensor
-    next_token: Tensor
-    per_token: Tensor
-    """The blocks' loss at each position (N, L), detached; a profile over levels is made of it."""
-
-
-def all_blocks_loss(
-    denoiser: nn.Module,
-    tokens: Tokens,
-    progress: Tensor,
-    *,
-    z: Tensor,
-    blocks: Tensor,
-    next_token_weight: float,
-    block_weight: float = 1.0,
-    earlier: Any = None,
-    loss: Literal["cross_entropy", "l2"] = "cross_entropy",
-) -> Losses:
-    """Noise every token at its own level (N, L) and denoise all blocks in one pass.
-
-    `denoiser` is a BlockDenoiser, possibly wrapped for several processes. `z` (N, L, V) is standard
-    normal noise, bf16 will do; `blocks` (L,) numbers each position's block from the left;
-    `earlier` is what a denoiser with self-conditioning sees first.
-    """
-    nll = denoiser(tokens, progress, z=z, blocks=blocks, earlier=earlier, loss=loss)
-    total = block_weight * nll.block + next_token_weight * nll.next_token
-    return Losses(total, nll.block, nll.next_token, nll.per_token)

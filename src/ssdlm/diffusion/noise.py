@@ -139,5 +139,5 @@ def to_unit(word: Tensor) -> Tensor:
 def box_muller(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Return two independent standard normals from two 32-bit words."""
     radius = (-2 * to_unit(a).log()).sqrt()
-    turn = to_unit(b) * (2 * math.pi)
-    return radius * turn.cos(), radius * turn.sin()
+    angle = to_unit(b) * (2 * math.pi)
+    return radius * angle.cos(), radius * angle.sin()

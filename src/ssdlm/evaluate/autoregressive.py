@@ -42,9 +42,9 @@ def context_stream(
     mask = (seen <= places.unsqueeze(1)).unsqueeze(0)
     if attention is not None:
         mask = mask & (attention[:, None, :].bool() | (seen == places.unsqueeze(1)))
-    x, turn = denoiser.embed(ids), denoiser.turn(places)
-    for number, layer in enumerate(denoiser.stack):
-        query, key, value = layer.project(x, turn)
+    x, rotary = denoiser.embed(ids), denoiser.rotary(places)
+    for number, layer in enumerate(denoiser.transformer_layers()):
+        query, key, value = layer.project(x, rotary)
         if past is not None:
             key, value = past.update(key, value, number)
         x = layer.update(x, query, key, value, mask.unsqueeze(1))

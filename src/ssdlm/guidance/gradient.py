@@ -67,11 +67,11 @@ class guided(DenoiserWrapper):
         return self.steer(cache.context, self.denoiser.denoise(cache, w_t, progress), progress)
 
     def denoise_window(
-        self, cache: Any, w_t: Simplex, progress: Tensor, tokens: Block, at: slice
+        self, cache: Any, w_t: Simplex, progress: Tensor, tokens: Block, window: slice
     ) -> Tensor:
-        logits = self.denoiser.denoise_window(cache, w_t, progress, tokens, at)
-        context = torch.cat((cache.context, tokens[:, : at.start]), 1)
-        return self.steer(context, logits, progress[:, at])
+        logits = self.denoiser.denoise_window(cache, w_t, progress, tokens, window)
+        context = torch.cat((cache.context, tokens[:, : window.start]), 1)
+        return self.steer(context, logits, progress[:, window])
 
     def steer(self, context: Context, logits: Simplex, progress: Tensor) -> Simplex:
         """Return logits + lam * gradient, where the noise level is in the band."""

@@ -27,6 +27,7 @@ import torch
 
 from ssdlm.config import Config
 from ssdlm.data.windows import example_seeds
+from ssdlm.diffusion.loss import Losses
 from ssdlm.diffusion.noise import mix
 from ssdlm.settings import override, to_json
 from ssdlm.shapes import Tensor
@@ -37,7 +38,6 @@ from ssdlm.train.examples import Examples
 from ssdlm.train.initial_weights import find_init
 from ssdlm.train.learning_rate import lr_scale
 from ssdlm.train.log import NoLog, Record, RunLog
-from ssdlm.train.objective import Parts
 from ssdlm.train.recipes import recipe
 from ssdlm.train.resume import start
 from ssdlm.train.run import DROPOUT, EXAMPLES, STEP, Run
@@ -100,7 +100,7 @@ def train(
 class StepResult(NamedTuple):
     """What an optimiser step leaves to be logged."""
 
-    losses: Parts
+    losses: Losses
     """Means over this process's share of the batch."""
     grad_norm: Tensor
     """Before clipping, over all processes."""
@@ -113,7 +113,7 @@ def train_step(run: Run) -> StepResult:
     indices = np.arange(share) + share * accelerator.process_index
     size = train.micro_batch or share
     run.optimizer.zero_grad(set_to_none=True)
-    sums = torch.zeros(len(Parts._fields), device=accelerator.device)
+    sums = torch.zeros(len(Losses._fields), device=accelerator.device)
     for first in range(0, share, size):
         part = indices[first : first + size]
         # Dropout alone draws from torch's generator; every other draw has a seed of its own.
@@ -144,7 +144,7 @@ def train_step(run: Run) -> StepResult:
         run.optimizer.step()
     if run.ema is not None:
         run.ema.update(run.denoiser)
-    return StepResult(Parts(*sums), distributed.gather_tensor(norm))
+    return StepResult(Losses(*sums), distributed.gather_tensor(norm))
 
 
 def read_examples(run: Run, indices: np.ndarray) -> Examples:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import nn
@@ -16,21 +16,13 @@ from torch import nn
 from ssdlm.denoiser import Denoiser
 from ssdlm.denoiser.block import BlockDenoiser, Earlier
 from ssdlm.diffusion import noise, schedule
-from ssdlm.diffusion.loss import all_blocks_loss, draw_splits, one_block_loss, split_rows
+from ssdlm.diffusion.loss import Losses, draw_splits, one_block_loss, split_rows
 from ssdlm.shapes import Tensor, Tokens
 from ssdlm.train import levels
 from ssdlm.train.examples import BEFORE, FRESH, SHAPE, SPLIT, Examples, normals, send, uniforms
 from ssdlm.train.levels import LevelSampler
 
 Loss = Literal["cross_entropy", "l2"]
-
-
-class Parts(NamedTuple):
-    """Mean losses in nats per token: what is minimised, the blocks', the context stream's."""
-
-    total: Tensor
-    block: Tensor
-    next_token: Tensor
 
 
 @dataclass(frozen=True)
@@ -86,27 +78,19 @@ class AllBlocks(nn.Module):
         earlier = self.draw_earlier(examples, progress, z)
         return AllBlocksDraws(examples.tokens, Noising(blocks, progress, z, earlier))
 
-    def forward(self, draws: AllBlocksDraws) -> Parts:
+    def forward(self, draws: AllBlocksDraws) -> Losses:
         """Return the losses of sequences: noise their blocks, denoise them all in one pass."""
-        config, noising = self.denoiser.config, draws.noising
+        noising = draws.noising
         if noising is None:
-            next_token = self.denoiser.context_loss(draws.tokens)
-            total = config.next_token_weight * next_token
-            if self.denoiser.denoises_blocks:
-                total = total + self.denoiser.no_blocks()
-            return Parts(total, torch.zeros_like(total).detach(), next_token.detach())
-        losses = all_blocks_loss(
-            self.denoiser,
+            return self.denoiser.context_losses(draws.tokens)
+        return self.denoiser(
             draws.tokens,
             noising.progress,
             z=noising.z,
             blocks=noising.blocks,
             earlier=noising.earlier,
-            next_token_weight=config.next_token_weight,
-            block_weight=config.block_weight,
             loss=self.loss,
         )
-        return Parts(losses.total, losses.block.detach(), losses.next_token.detach())
 
     def draw_blocks(self, length: int, step_seed: int) -> Tensor:
         """Return each position's block in one step; lengths and cuts change from step to step."""
@@ -165,7 +149,7 @@ class OneBlock(nn.Module):
         z = normals(seeds, self.denoiser.B, self.denoiser.V)
         return OneBlockDraws(examples.tokens, self.draw_splits(examples), progress, z)
 
-    def forward(self, draws: OneBlockDraws) -> Parts:
+    def forward(self, draws: OneBlockDraws) -> Losses:
         """Return the losses of sequences; those with one context length are denoised together."""
         device, z = self.denoiser.device, draws.z
         total = torch.zeros((), device=device)
@@ -180,7 +164,7 @@ class OneBlock(nn.Module):
                 loss=self.loss,
             )
             total = total + loss * (len(rows) / len(draws.tokens))
-        return Parts(total, total.detach(), torch.zeros_like(total).detach())
+        return Losses(total, total.detach(), torch.zeros_like(total).detach())
 
     def draw_splits(self, examples: Examples) -> Tensor:
         """Return the context length c of each example; neighbours in the batch may share one."""

@@ -2,7 +2,8 @@
 
 Logits are V-wide, and their gradient follows from them alone. So each chunk's logits, loss and
 gradients are computed while they are at hand, and only D-wide gradients are kept. The loss is the
-cross-entropy or, as "l2", the squared distance between the simplex and the token's corner of it.
+cross-entropy (Eq. 8-9) or, as "l2", the squared distance between the simplex and the token's corner
+of it, which the ablation of docs/log.md compares it with.
 """
 
 from __future__ import annotations
@@ -20,47 +21,38 @@ from ssdlm.shapes import Tensor
 @fused
 def noisy_step(
     scores: Tensor, prior: Tensor, weights: Tensor, loss: str, z: Tensor, *rest: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each token's loss, its nats, and the weighted gradient in the scores' precision."""
+) -> tuple[Tensor, Tensor]:
+    """Return each token's loss, and the weighted gradient in the scores' precision."""
     logits = scores.float() + prior + noisy_logits(z, *rest)
-    value, nll, grad = loss_and_grad(logits, rest[0], loss)
-    return value, nll, (weights.unsqueeze(-1) * grad).to(scores.dtype)
+    value, grad = loss_and_grad(logits, rest[0], loss)
+    return value, (weights.unsqueeze(-1) * grad).to(scores.dtype)
 
 
 @fused
 def clean_step(
     scores: Tensor, prior: Tensor, weights: Tensor, loss: str, tokens: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Return the same where there is no noisy token to see."""
-    value, nll, grad = loss_and_grad(scores.float() + prior, tokens, loss)
-    return value, nll, (weights.unsqueeze(-1) * grad).to(scores.dtype)
+    value, grad = loss_and_grad(scores.float() + prior, tokens, loss)
+    return value, (weights.unsqueeze(-1) * grad).to(scores.dtype)
 
 
-def loss_and_grad(logits: Tensor, tokens: Tensor, loss: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each token's loss, its nats, and the loss's gradient by the logits."""
-    nll, probs = nll_and_probs(logits, tokens)
-    miss = probs - hit(tokens, logits)
-    if loss == "cross_entropy":
-        return nll, nll, miss
-    inner = (probs * miss).sum(-1, keepdim=True)
-    return miss.square().sum(-1), nll, 2 * probs * (miss - inner)
-
-
-def nll_and_probs(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Return -log p(token) and p, in float32."""
+def loss_and_grad(logits: Tensor, tokens: Tensor, loss: str) -> tuple[Tensor, Tensor]:
+    """Return each token's loss and its gradient by the logits, in float32."""
     total = logits.logsumexp(-1, keepdim=True)
-    chosen = logits.gather(-1, tokens.long().unsqueeze(-1))
-    return (total - chosen).squeeze(-1), (logits - total).exp()
-
-
-def hit(tokens: Tensor, logits: Tensor) -> Tensor:
-    """Return where each row's token is; inside a fused kernel this is never stored."""
+    probs = (logits - total).exp()
+    # A comparison, not a scatter: inside a fused kernel the one-hot vector is never stored.
     column = torch.arange(logits.shape[-1], device=logits.device, dtype=torch.int32)
-    return (column == tokens.int().unsqueeze(-1)).float()
+    miss = probs - (column == tokens.int().unsqueeze(-1)).float()
+    if loss == "l2":
+        inner = (probs * miss).sum(-1, keepdim=True)
+        return miss.square().sum(-1), 2 * probs * (miss - inner)
+    chosen = logits.gather(-1, tokens.long().unsqueeze(-1))
+    return (total - chosen).squeeze(-1), miss
 
 
 class HeadLoss(torch.autograd.Function):
-    """The weighted sum of the tokens' losses; each token's nats come out beside it."""
+    """The weighted sum of the tokens' losses."""
 
     @staticmethod
     def forward(
@@ -71,18 +63,18 @@ class HeadLoss(torch.autograd.Function):
         prior: Tensor,
         weights: Tensor,
         *parts: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Tensor:
         ctx.has_prior_grad = ctx.needs_input_grad[3]
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros_like(weight, dtype=torch.float32)
         grad_prior = torch.zeros_like(prior, dtype=torch.float32)
         unit = weights.max().clamp(min=1e-30)  # so that gradients suit fp16 before loss scaling
         step = noisy_step if len(parts) == 4 else clean_step
-        values, nll = (weights.new_empty(len(hidden)) for _ in range(2))
+        values = weights.new_empty(len(hidden))
         for part in chunks(len(hidden)):
             scores = hidden[part] @ weight.T
             pieces = [tensor[part] for tensor in parts]
-            values[part], nll[part], grad = step(scores, prior, weights[part] / unit, loss, *pieces)
+            values[part], grad = step(scores, prior, weights[part] / unit, loss, *pieces)
             if any(ctx.needs_input_grad):
                 grad_hidden[part] = grad @ weight
                 grad_weight += grad.T @ hidden[part]
@@ -90,8 +82,7 @@ class HeadLoss(torch.autograd.Function):
                 grad_prior += grad.sum(0, dtype=torch.float32)
         ctx.save_for_backward(grad_hidden, grad_weight, grad_prior, unit)
         ctx.weight_dtype = weight.dtype
-        ctx.mark_non_differentiable(nll)
-        return (weights * values).sum(), nll
+        return (weights * values).sum()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -110,8 +101,8 @@ def block_cross_entropy(
     noisy: Noisy,
     *,
     loss: str = "cross_entropy",
-) -> tuple[Tensor, Tensor]:
-    """Return sum(weights * loss) and the nats (M,) of noised tokens.
+) -> Tensor:
+    """Return sum(weights * loss) of noised tokens.
 
     Their logits are hidden @ weight.T + prior + noisy logits.
     """
@@ -126,42 +117,27 @@ def clean_cross_entropy(
     tokens: Tensor,
     *,
     loss: str = "cross_entropy",
-) -> tuple[Tensor, Tensor]:
-    """Return sum(weights * loss) and the nats (M,), logits = hidden @ weight.T + prior."""
+) -> Tensor:
+    """Return sum(weights * loss), where logits = hidden @ weight.T + prior."""
     return HeadLoss.apply(loss, hidden, weight, prior, weights, tokens)
 
 
-def plain_block_cross_entropy(
+def plain_cross_entropy(
     hidden: Tensor,
     weight: Tensor,
     prior: Tensor,
     weights: Tensor,
-    noisy: Noisy,
+    target: Noisy | Tensor,
     *,
     loss: str = "cross_entropy",
-) -> tuple[Tensor, Tensor]:
-    """Return the same from one V-wide tensor that autograd keeps: the plain twin."""
-    logits = (hidden @ weight.T).float() + prior + plain_noisy_logits(*noisy.parts())
-    return plain_loss(logits, weights, noisy.tokens, loss)
-
-
-def plain_clean_cross_entropy(
-    hidden: Tensor,
-    weight: Tensor,
-    prior: Tensor,
-    weights: Tensor,
-    tokens: Tensor,
-    *,
-    loss: str = "cross_entropy",
-) -> tuple[Tensor, Tensor]:
-    """Return the same for clean tokens: the plain twin."""
-    return plain_loss((hidden @ weight.T).float() + prior, weights, tokens, loss)
-
-
-def plain_loss(logits: Tensor, weights: Tensor, tokens: Tensor, loss: str) -> tuple[Tensor, Tensor]:
-    """Return the weighted sum of a loss as it is defined, and the nats."""
+) -> Tensor:
+    """Return either from one V-wide tensor that autograd keeps: the plain reference of both."""
+    logits = (hidden @ weight.T).float() + prior
+    tokens = target.tokens if isinstance(target, Noisy) else target
+    if isinstance(target, Noisy):
+        logits = logits + plain_noisy_logits(*target.parts())
+    if loss == "l2":
+        corner = torch.nn.functional.one_hot(tokens.long(), logits.shape[-1])
+        return (weights * (logits.softmax(-1) - corner).square().sum(-1)).sum()
     nll = torch.nn.functional.cross_entropy(logits, tokens.long(), reduction="none")
-    if loss == "cross_entropy":
-        return (weights * nll).sum(), nll.detach()
-    corner = torch.nn.functional.one_hot(tokens.long(), logits.shape[-1])
-    return (weights * (logits.softmax(-1) - corner).square().sum(-1)).sum(), nll.detach()
+    return (weights * nll).sum()

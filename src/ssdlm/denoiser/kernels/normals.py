@@ -28,8 +28,8 @@ def unit(word):
 def box_muller(a, b):
     """Return two independent standard normals from two words."""
     radius = tl.sqrt(tl.maximum(-2 * tl.log(unit(a)), 0.0))
-    turn = unit(b) * 6.283185307179586
-    return radius * tl.cos(turn), radius * tl.sin(turn)
+    angle = unit(b) * 6.283185307179586
+    return radius * tl.cos(angle), radius * tl.sin(angle)
 
 
 @triton.jit(do_not_specialize=["step", "stream", "first", "B"])
