@@ -37,7 +37,7 @@ else:
         Mask = Bool[Tensor, "N B V"]
         """A set of vocabulary entries for each position."""
         Seeds = Int[Tensor, " N"]
-        """One random seed a row."""
+        """One random seed per row."""
 
 __all__ = [
     "Block",

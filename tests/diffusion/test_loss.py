@@ -41,14 +41,11 @@ def test_one_block_loss_is_its_parts():
 
 def test_context_lengths_are_uniform_from_one_to_l_minus_b():
     u = torch.rand(100_000, generator=torch.Generator().manual_seed(0))
-    c = loss.draw_splits(u, max_len=12, B=5, shared=False)
+    c = loss.draw_splits(u, max_len=12, B=5)
     assert c.min() == 1
     assert c.max() == 7
     assert (c.bincount(minlength=8)[1:] / len(c) - 1 / 7).abs().max() < 0.01
-    shared = loss.draw_splits(u, max_len=12, B=5, shared=True)
-    assert shared.unique().numel() == 1
-    assert shared[0] == c[0]
-    assert loss.draw_splits(torch.ones(1), max_len=12, B=5, shared=False) == 7
+    assert loss.draw_splits(torch.ones(1), max_len=12, B=5) == 7
 
 
 def test_steps_are_uniform_from_one_to_t():

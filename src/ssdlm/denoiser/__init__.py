@@ -149,8 +149,9 @@ def remember(denoiser: Denoiser, cache: Any, context: Context, *, B: int) -> Any
     """Return the cache of a context, of its latest tokens where the model has no room for all."""
     C = context.shape[1]
     keep = C if denoiser.max_len is None else denoiser.max_len - B
-    if keep < 0:
+    if keep < 0:  # not even the block alone has room
         raise ValueError(f"B={B} is longer than the model's {denoiser.max_len} positions; lower B")
+    # Once the oldest tokens fall out, every position moves, so nothing cached is true any more.
     if cache is None or keep < C:
         return denoiser.prefill(context[:, max(0, C - keep) :])
     return denoiser.extend(cache, context[:, cache.context.shape[1] :])

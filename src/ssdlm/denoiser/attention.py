@@ -45,6 +45,7 @@ def attend_both(
 
     Without a bias, noisy positions see everything: a single block after its context.
     """
+    # One call over both with a table of who sees whom was a fifth slower (docs/log.md).
     length = query.shape[2] - num_noisy
     q, k, v = (x[:, :, :length] for x in (query, key, value))
     clean = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -55,7 +56,7 @@ def attend_both(
 
 
 def plain_attend_both(query: Tensor, key: Tensor, value: Tensor, blocks: Tensor) -> Tensor:
-    """Return the same from one table (2L, 2L) of who sees whom: the plain twin."""
+    """Return the same from one table (2L, 2L) of who sees whom: the plain reference."""
     length = len(blocks)
     clean = causal_mask(length, 0, blocks.device)
     table = torch.cat((F.pad(clean, (0, length)), noisy_mask(blocks)))
@@ -64,6 +65,7 @@ def plain_attend_both(query: Tensor, key: Tensor, value: Tensor, blocks: Tensor)
 
 def rotation(positions: Tensor, width: int) -> Tensor:
     """Return cosines and signed sines (2, S, 1, width) of rotary position embedding, float32."""
+    # In float32 whatever x is: bf16 cannot tell late positions apart.
     exponent = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width
     angle = positions.float().unsqueeze(-1) * ROPE_BASE**-exponent
     cos, sin = angle.cos(), angle.sin()

@@ -120,6 +120,7 @@ class BlockDenoiser(BlockNetwork):
         What is clean reads as its own word, what is noise alone as `blank`: nothing as wide as the
         vocabulary is computed for either. The paper's form reads noise too, and so reads it all.
         """
+        # Without evidence noise is read as it is, so no two noisy positions are alike.
         if not self.has_evidence:
             return self.denoise(cache, w_t, progress)[:, window]
         left = self.word_before(cache.context)
@@ -232,6 +233,7 @@ class BlockDenoiser(BlockNetwork):
 
     def noised(self, tokens: Block, progress: Tensor, z: Simplex) -> Noisy:
         """Return noised tokens in factors: gain * w_t (Eq. 7), up to a constant per position."""
+        # w_t = K sqrt(a) (2 onehot - 1) + K sqrt(1 - a) z; a softmax does not see the -1.
         a = schedule.cosine(progress)
         scale = self.gain(progress) * self.K
         gain_z, gain_w = scale * (1 - a).sqrt(), 2 * scale * a.sqrt()
@@ -250,7 +252,7 @@ class BlockDenoiser(BlockNetwork):
         soft = self.soft_words(noisy).unflatten(0, tokens.shape)
         left = words
         if self.config.is_shifted:
-            # A position's left neighbour is soft inside a block, and clean before its first one.
+            # The left neighbour is noisy inside a block, and clean at a block's first position.
             start = self.start.to(words.dtype).expand(len(words), 1, -1)
             clean = torch.cat((start, words[:, :-1]), 1)
             noised = torch.cat((start, soft[:, :-1, : self.config.D]), 1)
@@ -275,7 +277,7 @@ class BlockDenoiser(BlockNetwork):
         _, hidden = self.streams(tokens, earlier.progress, before, blocks)
         hidden, words = hidden.flatten(0, 1), self.words.to(hidden.dtype)
         pieces = []
-        for part in chunks(len(hidden)):
+        for part in chunks(len(hidden)):  # V-wide logits of a whole batch would not fit
             logits = self.to_logits(hidden[part])
             if self.has_evidence:
                 logits = logits + noisy_logits(*before.rows(part).parts())[:, : self.V]

@@ -98,6 +98,7 @@ class EncoderDenoiser(DenoiserModule):
         progress = progress.to(w_t).reshape(*progress.shape, *[1] * (2 - progress.dim()))
         progress = progress.expand(w_t.shape[:2])
         inputs = cache.embeddings, w_t, progress
+        # Training promises no independence of rows to the bit, and is faster with all at once.
         return self.forward(*inputs) if self.training else row_by_row(self.forward, *inputs)
 
     def forward(self, context: Tensor, w_t: Simplex, progress: Tensor) -> Simplex:
@@ -136,6 +137,7 @@ class EncoderDenoiser(DenoiserModule):
         w_t is never built: up to a constant it is noise, and a bonus at the token's own entry.
         """
         a, (num_rows, length) = schedule.cosine(progress), block.shape
+        # The gain of the noise, and the token's bonus: its entry is 2 K sqrt(a) above the others.
         gains = self.K * (1 - a).sqrt(), 2 * self.K * a.sqrt()
         spread = [gain.float().repeat_interleave(length) for gain in gains]
         noisy = Noisy(z.flatten(0, 1), block.flatten(), *spread)
@@ -160,10 +162,10 @@ def masked_lm(settings: dict[str, Any]) -> Any:
     try:
         config = AutoConfig.for_model(**settings)
         return AutoModelForMaskedLM.from_config(config)
-    except Exception as error:  # from a wrong kind of value to sizes that no memory holds
-        told = " ".join(str(error).split())[:200] or type(error).__name__
+    except Exception as error:  # from a wrong kind of value to sizes beyond any memory
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(
-            f"model_type={kind!r} makes no masked LM with these settings ({told}); "
+            f"model_type={kind!r} makes no masked LM with these settings ({reason}); "
             "use a RoBERTa or BERT configuration"
         ) from error
 
@@ -187,7 +189,7 @@ def before_decoder(backbone: Any, hidden: Tensor) -> Tensor:
 
 
 def block_logits_of_all(backbone: Any, embeddings: Tensor, *, num_context: int) -> Tensor:
-    """Run a masked LM whole and cut: the plain twin of `block_logits`."""
+    """Run a masked LM whole and cut: the plain reference of `block_logits`."""
     return backbone(inputs_embeds=embeddings).logits[:, num_context:]
 
 
@@ -208,5 +210,5 @@ def describe(backbone: Any) -> dict[str, Any]:
     """
     leave = {"dtype", "torch_dtype", "transformers_version", "_name_or_path", "architectures"}
     leave |= {"id2label", "label2id"}
-    told = backbone.config.to_dict().items()
-    return {key: value for key, value in told if key not in leave and value is not None}
+    settings = backbone.config.to_dict().items()
+    return {key: value for key, value in settings if key not in leave and value is not None}

@@ -60,6 +60,7 @@ def layer_pass(
 
 @functools.cache
 def compiled_pass() -> Callable[..., Tensor]:
+    # Weights are arguments, so one compiled function serves every layer.
     return torch.compile(layer_pass, dynamic=False)
 
 
@@ -69,6 +70,7 @@ def project(
     """Return queries, keys and values, each (N, heads, S, d)."""
     together = F.linear(norm(x), qkv.flatten(0, 1))
     query, key, value = together.unflatten(-1, (3, num_heads, -1)).unbind(2)
+    # Normed queries and keys keep the attention scores bounded, however large the weights.
     query, key = rotate(norm(query), rotary), rotate(norm(key), rotary)
     return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
 

@@ -45,6 +45,7 @@ class BlockNetwork(DenoiserModule):
         width = config.D
         self.words = nn.Parameter(torch.randn(config.V, width))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        # Uniform until `set_unigram`; a buffer, so that checkpoints carry it.
         self.register_buffer("log_unigram", torch.full((config.V,), -math.log(config.V)))
         if config.is_shifted:
             self.start = nn.Parameter(torch.zeros(width))
@@ -53,6 +54,7 @@ class BlockNetwork(DenoiserModule):
         else:
             self.simplex_embed = nn.Parameter(torch.randn(config.V, width))
         self.time_embed = nn.Parameter(torch.zeros(width, NUM_TIME_FEATURES))
+        # At 0 the head is silent: a new network predicts the posterior of the unigram.
         self.head = nn.Parameter(torch.zeros(config.V, width))
         if config.has_self_conditioning:
             self.self_embed = nn.Parameter(torch.zeros(width, width))
@@ -76,7 +78,7 @@ class BlockNetwork(DenoiserModule):
     @torch.no_grad()
     def set_unigram(self, counts: Tensor) -> None:
         """Store the smoothed log frequencies of the training tokens."""
-        smoothed = counts.double() + 1.0
+        smoothed = counts.double() + 1.0  # a token that was never seen is rare, not impossible
         self.log_unigram.copy_((smoothed / smoothed.sum()).log())
 
     def transformer_layers(self) -> list[Layer]:
@@ -110,6 +112,7 @@ class BlockNetwork(DenoiserModule):
         """
         if not self.has_evidence:
             return torch.ones_like(progress, dtype=torch.float32)
+        # sqrt(a) / (1 - a) = snr / sqrt(a), which loses no digits where a is close to 1.
         snr = schedule.snr(progress).clamp(max=MAX_SNR)
         return (2 * snr / (self.K * schedule.cosine(progress).sqrt())).float()
 
@@ -187,6 +190,7 @@ class BlockNetwork(DenoiserModule):
 
     def to_logits(self, hidden: Tensor) -> Tensor:
         """Return next-token or network logits; the prior is in them, evidence is not."""
+        # In float32 from here on: differences of logits decide, and bf16 has three digits.
         return (hidden @ self.head.to(self.dtype).T).float() + self.prior
 
     def head_for(self, count: int, width: int) -> tuple[Tensor, Tensor, Tensor]:

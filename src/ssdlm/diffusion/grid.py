@@ -48,6 +48,7 @@ class Grid:
         """
         if self.progress.dim() == 1:
             return [slice(0, B)] * (self.T + 1)
+        # A position is idle in a step that leaves it clean, or leaves it pure noise.
         still = torch.cat((self.progress[:1], self.progress[:-1])) == self.progress
         is_idle = still & ((self.progress == 0) | (self.progress == 1))
         moving = [(~idle).nonzero().flatten().tolist() for idle in is_idle]
@@ -98,6 +99,7 @@ class Staggered:
     width: float
 
     def __call__(self, B: int) -> Grid:
+        # x is a position's place on the ramp: 0 at the window's clean end, 1 at its noisy end.
         call = torch.arange(self.T, -1, -1, dtype=torch.float64)  # t = 0 is the last
         front = (B - 1 + self.width) * call / self.T - self.width
         place = torch.arange(B, dtype=torch.float64)

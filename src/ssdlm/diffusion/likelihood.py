@@ -30,7 +30,7 @@ POWER = 3
 """A level rises as time to this power: most is learnt while the signal is weak."""
 
 Path = Callable[[Tensor], Tensor]
-"""From a path's time in [0, 1] to signal-to-noise ratios, one or one a position; none may fall."""
+"""From a path's time in [0, 1] to signal-to-noise ratios, one or one per position; they rise."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,11 @@ def slope(path: Path, time: Tensor, *, step: float = 1e-6) -> Tensor:
 
 def bound(measure: Measure, path: Path, rule: Quadrature) -> Tensor:
     """Return each token's share (N, S) of the bound on -log q, in nats."""
+    # What the path's end leaves open is paid for in full: the first measurement, number 0.
     end = measure(schedule.progress_of_snr(path(torch.ones((), dtype=torch.float64))), 0)
     total = end.nll.double()
     for k, (time, weight) in enumerate(zip(rule.points, rule.weights, strict=True), start=1):
+        # An exact denoiser's squared error is the rate at which evidence teaches it the block.
         errors = measure(schedule.progress_of_snr(path(time)), k)
         rate = (2 * weight * slope(path, time)).to(total.device)
         total = total + rate * errors.squared
@@ -104,6 +106,7 @@ def bound(measure: Measure, path: Path, rule: Quadrature) -> Tensor:
 
 def errors_of(logits: Simplex, tokens: Block) -> Errors:
     """Return ||onehot - p||^2 = 1 - 2 p_w + sum p^2, and -log p_w, of each token."""
+    # By the expanded square no one-hot vector is built.
     log_probs = logits.float().log_softmax(-1)
     chosen = log_probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
     squared = 1 - 2 * chosen.exp() + (2 * log_probs).exp().sum(-1)
@@ -150,6 +153,7 @@ def next_token_nll(denoiser: Denoiser, tokens: Tokens) -> Tensor:
 @torch.no_grad()
 def text_nll(denoiser: Denoiser, context: Sequence[int], tokens: Sequence[int]) -> float:
     """Return the context stream's mean -log p of a text's tokens after a context, in one pass."""
+    # A text's first token has nothing before it, and so no probability here.
     if not tokens or len(context) + len(tokens) < 2:
         return math.inf
     whole = torch.tensor([[*context, *tokens]], device=denoiser.device)

@@ -56,7 +56,7 @@ def one_block_loss(
     if denoiser.has_fast_loss:
         value = denoiser.one_block(context, block, progress, z=z, loss=loss)
         return value * block.shape[1] if reduction == "sum" else value
-    z = z[..., : denoiser.V]
+    z = z[..., : denoiser.V]  # noise for a fast loss on a GPU is wider
     return plain_one_block_loss(
         denoiser, context, block, progress, z=z, reduction=reduction, loss=loss
     )
@@ -72,7 +72,7 @@ def plain_one_block_loss(
     reduction: Literal["sum", "mean"] = "mean",
     loss: Literal["cross_entropy", "l2"] = "cross_entropy",
 ) -> Tensor:
-    """Return the same in V-wide tensors, as the paper writes it: the plain twin."""
+    """Return the same in V-wide tensors, as the paper writes it: the plain reference."""
     w_0 = simplex.to_logits(block, V=denoiser.V, K=denoiser.K)
     w_t = add_noise(w_0, schedule.cosine(progress), K=denoiser.K, z=z)
     logits = denoiser.denoise(denoiser.prefill(context), w_t, progress)
@@ -93,10 +93,10 @@ def split_rows(tokens: Tokens, c: Tensor, *, B: int) -> list[tuple[Tensor, Tenso
     return groups
 
 
-def draw_splits(u: Tensor, *, max_len: int, B: int, shared: bool) -> Tensor:
-    """Return c ~ U{1..L-B} from uniforms (N,): one a row, or the first row's for all."""
-    c = 1 + (u * (max_len - B)).long().clamp(max=max_len - B - 1)
-    return c[:1].expand_as(c) if shared else c
+def draw_splits(u: Tensor, *, max_len: int, B: int) -> Tensor:
+    """Return c ~ U{1..L-B} from uniforms (N,): one per row."""
+    # A u of exactly 1, as rounding may make it, would be one too many.
+    return 1 + (u * (max_len - B)).long().clamp(max=max_len - B - 1)
 
 
 def draw_steps(u: Tensor, *, T: int) -> Tensor:

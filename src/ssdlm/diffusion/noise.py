@@ -32,7 +32,7 @@ STEPS_TOGETHER = 64
 def mix(*parts: int) -> int:
     """Hash integers into one 63-bit seed; the order matters."""
     state = 0x9E3779B97F4A7C15
-    for part in parts:
+    for part in parts:  # as SplitMix64 mixes: close inputs end far apart
         state = (state ^ (part & (2**64 - 1))) * 0xBF58476D1CE4E5B9 % 2**64
         state = (state ^ (state >> 27)) * 0x94D049BB133111EB % 2**64
         state ^= state >> 31
@@ -50,7 +50,7 @@ class Noise(Protocol):
 
 @dataclass(frozen=True)
 class RowNoise:
-    """All the randomness of a decoding run: one seed a row."""
+    """All the randomness of a decoding run: one seed per row."""
 
     seeds: Seeds
     drawn: dict[tuple[int, int, int], Tensor] = field(default_factory=dict, repr=False)
@@ -68,14 +68,14 @@ class RowNoise:
         run, number = divmod(step, STEPS_TOGETHER)
         if (block, B, run) not in self.drawn:
             steps = run * STEPS_TOGETHER + torch.arange(STEPS_TOGETHER, device=self.seeds.device)
-            self.drawn.clear()
+            self.drawn.clear()  # steps come in order, so the earlier ones are not asked for again
             self.drawn[block, B, run] = uniforms(self.seeds, block=block, steps=steps, B=B)
         return self.drawn[block, B, run][..., number]
 
 
 @functools.cache
 def has_triton() -> bool:
-    """Tell whether kernels can be compiled, as they can where PyTorch came with CUDA."""
+    """Return whether kernels can be compiled, as they can where PyTorch came with CUDA."""
     return find_spec("triton") is not None
 
 
@@ -98,14 +98,14 @@ def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, ...]) -> tuple[Tensor
 
 def normal(seeds: Seeds, *, block: int, step: int, B: int, V: int, first: int = 0) -> Simplex:
     """Return standard normals (N, B, V) for one step of one block, from position `first` on."""
-    count = -(-V // 4)
+    count = -(-V // 4)  # a counter gives four words, so four normals
     words = words_at(seeds, block=block, step=step, B=B, count=count, stream=NORMAL, first=first)
     one, other = box_muller(words[0], words[1]), box_muller(words[2], words[3])
     return torch.stack((*one, *other), -1).flatten(-2)[..., :V]
 
 
 def uniform(seeds: Seeds, *, block: int, step: int, B: int) -> Levels:
-    """Return numbers in (0, 1), one a position (N, B), for one step of one block."""
+    """Return numbers in (0, 1), one per position (N, B), for one step of one block."""
     steps = torch.tensor([step], device=seeds.device)
     return uniforms(seeds, block=block, steps=steps, B=B).squeeze(-1)
 
@@ -138,6 +138,7 @@ def to_unit(word: Tensor) -> Tensor:
 
 def box_muller(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Return two independent standard normals from two 32-bit words."""
+    # to_unit is never 0, so the logarithm is finite.
     radius = (-2 * to_unit(a).log()).sqrt()
     angle = to_unit(b) * (2 * math.pi)
     return radius * angle.cos(), radius * angle.sin()

@@ -2,7 +2,7 @@
 
     denoiser -> [projection] -> sampler
 
-A projection takes logits and one uniform number a position and returns w_hat, between -K and +K.
+A projection takes logits and one uniform number per position and returns w_hat, between -K and +K.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class sampling:
         return simplex.to_logits(self.draw(logits, u), V=logits.shape[-1], K=self.K)
 
     def draw(self, logits: Simplex, u: Levels) -> Block:
-        """Draw one token a position: where the nucleus's running sum, in id order, passes u."""
+        """Draw one token per position: where the nucleus's running sum, in id order, passes u."""
         if self.top_p == 0:
             return logits.argmax(-1)
         mass = nucleus_probs(logits, self.top_p).cumsum(-1)
@@ -108,6 +108,7 @@ class Truncation:
     """What the network's share is divided by, before its nucleus is cut."""
 
     def __call__(self, logits: Tensor, w_t: Tensor, progress: Tensor) -> Tensor:
+        # logits = share + evidence: by Bayes' rule softmax(share) is the network's prior.
         evidence = self.evidence(w_t, progress)
         share = logits - evidence
         if self.temperature != 1:
@@ -153,6 +154,7 @@ def nucleus_among_few(logits: Simplex, top_p: float) -> Mask:
     """Return the nucleus out of the FEW most probable tokens, if they are enough."""
     values, ids = logits.topk(FEW, -1)
     mass = (values - logits.logsumexp(-1, keepdim=True)).exp().cumsum(-1)
+    # Their probabilities are of the whole vocabulary, so the sum can tell that it is enough.
     if bool((mass[..., -1] >= top_p).all()):
         return mark(ids, mass, top_p, V=logits.shape[-1])
     return nucleus_without_sort(logits, top_p)
@@ -166,7 +168,7 @@ def nucleus_without_sort(logits: Simplex, top_p: float) -> Mask:
     equal probability share their fate.
     """
     probs = logits.float().softmax(-1)
-    bits = probs.view(torch.int32)
+    bits = probs.view(torch.int32)  # below 2**30, as probabilities are at most 1
     inside, open_ = torch.zeros_like(probs, dtype=torch.bool), torch.ones_like(probs).bool()
     above = torch.zeros_like(probs[..., :1])
     for shift, size in DIGITS:
@@ -189,13 +191,14 @@ def nucleus_probs(logits: Simplex, top_p: float) -> Simplex:
 
 
 def nucleus_by_sort(logits: Simplex, top_p: float) -> Mask:
-    """Return the nucleus by sorting the vocabulary: the plain twin of `nucleus_without_sort`."""
+    """Return the nucleus by sorting: the plain reference of `nucleus_without_sort`."""
     values, ids = logits.sort(-1, descending=True)
     return mark(ids, values.float().softmax(-1).cumsum(-1), top_p, V=logits.shape[-1])
 
 
 def mark(ids: Tensor, mass: Tensor, top_p: float, *, V: int) -> Mask:
     """Return the set of ids, most probable first, before which less than p has been summed."""
+    # The first is always inside; any other, if those before it have not yet summed to p.
     inside = torch.ones_like(ids, dtype=torch.bool)
     inside[..., 1:] = mass[..., :-1] < top_p
     nothing = torch.zeros((*ids.shape[:-1], V), dtype=torch.bool, device=ids.device)

@@ -74,7 +74,7 @@ def denoise_block(
     """Decode one block (Algorithm 2): yield a Step per t = T..1; the last one has the answer."""
     K, V, grid = denoiser.K, denoiser.V, strategy.grid(B)
     windows = windows_for(denoiser, strategy, grid, B=B)
-    grid = grid.to(denoiser.device)
+    grid = grid.to(denoiser.device)  # after the windows: on a GPU each of them would be a wait
     logits_theta = Prediction(denoiser, cache, strategy, grid)
     w_t = K * noise.normal(block=block, step=0, B=B, V=V)
     answer = Answer(to_ids(w_t), strategy)
@@ -109,6 +109,7 @@ class Prediction:
         progress = self.grid.progress[t].to(w_t)
         if progress.dim() > 0:
             progress = progress.expand(w_t.shape[:2])
+        # Only what can be asked for a window is asked for one (`windows_for`).
         if self.denoiser.has_memory:
             logits = self.denoiser.denoise(self.cache, w_t, progress, self.previous)
             self.previous = logits
@@ -185,10 +186,10 @@ def settle(
     so that they see what will be returned.
     """
     level, before = grid.progress[t - 1], grid.progress[t]
-    if level.dim() == 0:
+    if level.dim() == 0:  # one level for all: the rule moved every position
         return w_next
     w_next = torch.where((level == before).unsqueeze(-1), w_t, w_next)
-    if t == 1:
+    if t == 1:  # nobody looks at it any more, and the paper's w_0 is what the rule says
         return w_next
     decided = to_logits(tokens, V=w_t.shape[-1], K=K)
     return torch.where(((level == 0) & (before > 0)).unsqueeze(-1), decided, w_next)
@@ -207,7 +208,7 @@ def generate(
 
     With `end_of_text`, stops after the block in which the last of the rows has ended.
     """
-    cache = None
+    cache = None  # the first block reads the whole context, every other one what is new
     has_ended = torch.zeros(len(context), dtype=torch.bool, device=context.device)
     for block, B in enumerate(blocks):
         with torch.no_grad():

@@ -35,6 +35,7 @@ def snr(progress: Tensor) -> Tensor:
 
     1 - alpha_bar is a difference of squared cosines; as a product of sines nothing cancels.
     """
+    # sin(x - y) sin(x + y) = cos^2 y - cos^2 x, exact even where both are close to 1.
     theta = angle(progress)
     rest = torch.sin(theta - ANGLE_0) * torch.sin(theta + ANGLE_0)
     return theta.cos().square() / rest
@@ -42,6 +43,6 @@ def snr(progress: Tensor) -> Tensor:
 
 def progress_of_snr(level: Tensor) -> Tensor:
     """Return the progress at which the signal-to-noise ratio is `level`; inverse of `snr`."""
-    a = 1 / (1 + 1 / level.double())
+    a = 1 / (1 + 1 / level.double())  # at an infinite level this is 1, not nan
     theta = torch.acos(a.sqrt() * math.cos(ANGLE_0))
     return (theta * (2 / math.pi) * (1 + OFFSET) - OFFSET).clamp(0.0, 1.0)

@@ -13,7 +13,7 @@ from ssdlm.shapes import Block, Simplex, Tensor
 
 @runtime_checkable
 class Stop(Protocol):
-    """Says for each row whether its block has settled."""
+    """What tells for each row whether its block has settled."""
 
     @property
     def patience(self) -> int:
@@ -46,5 +46,6 @@ class stable:
         if len(latest) < self.patience:
             return never()(latest, logits)
         still = torch.stack([(tokens == latest[-1]).all(-1) for tokens in latest]).all(0)
+        # The least certain position decides: a single open token may still change the others.
         log_prob = logits.amax(-1).float() - logits.float().logsumexp(-1)
         return still & (log_prob.exp().amin(-1) >= self.confidence)

@@ -173,4 +173,4 @@ class OneBlock(nn.Module):
         ]
         u = uniforms(torch.tensor(groups), SPLIT, 1).squeeze(1)
         max_len = examples.tokens.shape[1]
-        return draw_splits(u, max_len=max_len, B=self.denoiser.B, shared=False)
+        return draw_splits(u, max_len=max_len, B=self.denoiser.B)

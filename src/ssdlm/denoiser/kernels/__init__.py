@@ -1,1 +1,1 @@
-"""Fused paths for V-wide work, each beside the plain twin that it must agree with."""
+"""Fused paths for V-wide work, each beside the plain reference that it must agree with."""

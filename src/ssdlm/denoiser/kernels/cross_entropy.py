@@ -75,7 +75,7 @@ class HeadLoss(torch.autograd.Function):
             scores = hidden[part] @ weight.T
             pieces = [tensor[part] for tensor in parts]
             values[part], grad = step(scores, prior, weights[part] / unit, loss, *pieces)
-            if any(ctx.needs_input_grad):
+            if any(ctx.needs_input_grad):  # not in validation
                 grad_hidden[part] = grad @ weight
                 grad_weight += grad.T @ hidden[part]
             if ctx.has_prior_grad:
@@ -87,6 +87,7 @@ class HeadLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_weight, grad_prior, unit = ctx.saved_tensors
+        # All gradients are ready; what arrives from above is a number that scales them.
         scale = grads[0] * unit
         hidden = (scale * grad_hidden.float()).to(grad_hidden.dtype)
         prior = scale * grad_prior if ctx.has_prior_grad else None

@@ -15,6 +15,7 @@ def fused(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def dispatch(first: torch.Tensor, *rest: Any) -> Any:
+        # The tensor decides, not the machine: a CPU model may live beside a GPU.
         chosen = compiled() if first.is_cuda else function
         return chosen(first, *rest)
 

@@ -1,6 +1,6 @@
 """A noised token as V-wide logits, never stored: gain_z z, plus gain_w at the token's own entry.
 
-Both the evidence of a position (design: ell = 2 sqrt(snr) z + 4 snr [i = w]) and the paper's w_t
+Both the evidence of a position (ell = 2 sqrt(snr) z + 4 snr [i = w]) and the paper's w_t
 have this form up to a constant, so one kernel reads either.  noise -> [noisy_logits] -> kernels
 """
 
@@ -40,7 +40,7 @@ def noisy_logits(z: Tensor, tokens: Tensor, gain_z: Tensor, gain_w: Tensor) -> T
 
 
 def plain_noisy_logits(z: Tensor, tokens: Tensor, gain_z: Tensor, gain_w: Tensor) -> Tensor:
-    """Return the same by a scatter: the plain twin of `noisy_logits`."""
+    """Return the same by a scatter: the plain reference of `noisy_logits`."""
     logits = gain_z.float().unsqueeze(-1) * z.float()
     index = tokens.long().unsqueeze(-1)
     return logits.scatter_add_(-1, index, gain_w.float().unsqueeze(-1))

@@ -41,6 +41,7 @@ class SoftEmbedding(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         weight, prior, *parts = ctx.saved_tensors
         noisy, grad = Noisy(*parts), grads[0]
+        # Summed in float32: in bf16 late chunks would vanish beside the sum so far.
         total = torch.zeros_like(weight, dtype=torch.float32)
         for part in chunks(len(noisy.z)):
             simplex = simplex_of(*noisy.rows(part).parts(), prior, weight)
@@ -61,6 +62,6 @@ def soft_embedding(noisy: Noisy, prior: Tensor, weight: Tensor) -> Tensor:
 
 
 def plain_soft_embedding(noisy: Noisy, prior: Tensor, weight: Tensor) -> Tensor:
-    """Return the same from one V-wide tensor that autograd keeps: the plain twin."""
+    """Return the same from one V-wide tensor that autograd keeps: the plain reference."""
     simplex = (plain_noisy_logits(*noisy.parts()) + prior).softmax(-1)
     return simplex.to(weight.dtype) @ weight
