@@ -4,12 +4,13 @@ import copy
 
 import pytest
 import torch
+from tests import tiny
 from tests.closeness import NETWORK, assert_close
 from torch import nn
 
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser.block import BlockDenoiser
-from ssdlm.train.optimizer import Ema, MuonAdamW, group_parameters, orthogonalized
+from ssdlm.train.optimizer import Ema, MuonAdamW, author_groups, group_parameters, orthogonalized
 
 
 class Small(nn.Module):
@@ -76,6 +77,18 @@ def test_every_weight_of_a_denoiser_has_a_group():
     assert sorted_out[module.words] == 1
     assert sorted_out[module.head] == 2
     assert sorted_out[module.start] == 3
+
+
+def test_the_authors_decay_goes_by_name():
+    denoiser = tiny.encoder("roberta")
+    decayed, kept = author_groups(denoiser, lr=1.0, weight_decay=0.01)
+    names = {id(weight): name for name, weight in denoiser.named_parameters()}
+    decayed, kept = ({names[id(w)] for w in group["params"]} for group in (decayed, kept))
+    assert decayed | kept == set(names.values())
+    assert "simplex_embed.weight" in decayed
+    assert "backbone.lm_head.layer_norm.weight" in decayed
+    assert {"time_embed.weight", "time_embed.bias"} <= kept
+    assert "backbone.roberta.embeddings.LayerNorm.weight" in kept
 
 
 def test_adamw_matches_torch():

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
-from tests import tiny as tiny_models
 
 from ssdlm.config import BlockConfig, EncoderConfig
 from ssdlm.settings import override
 from ssdlm.storage.checkpoint import build
-from ssdlm.train.learning_rate import lr_scale
-from ssdlm.train.optimizer import author_groups
 from ssdlm.train.recipes import (
     RECIPES,
     mini,
@@ -85,34 +81,3 @@ def test_a_recipe_is_found_by_its_earlier_name():
 def test_an_unknown_recipe_is_an_error_that_lists_them():
     with pytest.raises(ValueError, match=r"no recipe 'tinny'; did you mean 'tiny'\?.*paper_large"):
         recipe("tinny")
-
-
-def test_the_authors_decay_goes_by_name():
-    denoiser = tiny_models.encoder("roberta")
-    decayed, kept = author_groups(denoiser, lr=1.0, weight_decay=0.01)
-    names = {id(weight): name for name, weight in denoiser.named_parameters()}
-    decayed, kept = ({names[id(w)] for w in group["params"]} for group in (decayed, kept))
-    assert decayed | kept == set(names.values())
-    assert "simplex_embed.weight" in decayed
-    assert "backbone.lm_head.layer_norm.weight" in decayed
-    assert {"time_embed.weight", "time_embed.bias"} <= kept
-    assert "backbone.roberta.embeddings.LayerNorm.weight" in kept
-
-
-def test_the_learning_rate_rises_then_falls_as_named():
-    base = override(tiny(), ["steps=100", "warmup=10", "cooldown=0.2"])
-
-    def scales(schedule: str) -> list[float]:
-        train = override(base, [f"schedule={schedule}"]).train
-        return [lr_scale(step, train, steps=100) for step in range(100)]
-
-    for schedule in ("constant", "linear", "cosine", "wsd"):
-        rates = scales(schedule)
-        assert rates[:10] == pytest.approx([0.1 * i for i in range(1, 11)])
-        assert max(rates) == 1.0
-        assert all(b <= a for a, b in itertools.pairwise(rates[10:]))
-    assert scales("constant")[-1] == 1.0
-    assert scales("linear")[-1] == pytest.approx(1 / 90)
-    assert scales("cosine")[55] == pytest.approx(0.5)
-    assert scales("wsd")[80] == 1.0
-    assert scales("wsd")[90] == pytest.approx(0.5)
