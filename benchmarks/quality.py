@@ -2,7 +2,7 @@
 
     python benchmarks/quality.py write builtin:mini --prompts reviews=FILE --out runs/quality
     python benchmarks/quality.py judge runs/quality
-    python benchmarks/quality.py draw runs/quality --picture docs/quality.svg
+    python benchmarks/quality.py draw runs/quality --picture runs/quality.svg
     python benchmarks/quality.py compare runs/quality "reviews, uniform, 64" "reviews, window 1, 64"
 
 `write` decodes 50 tokens after each prompt (of `ssdlm prompts`, which gives their gold) in every

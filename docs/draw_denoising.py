@@ -7,25 +7,32 @@ motion is not wanted, the finished text stands still.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ssdlm import SSDLM
 from ssdlm.cli.live import as_noise
 
 PICTURE = Path(__file__).parent / "denoising.svg"
-COLUMNS, FONT, LINE, MARGIN = 78, 14, 22, 18
-SECONDS_A_FRAME, SECONDS_AT_THE_END = 0.13, 4.0
-PROMPT, DECIDED, OPEN, NOISE = "p", "d", "o", "n"
+PROMPT_TEXT = "The old man"
+OPTIONS = {"length": 25, "grid": "staggered", "width": 25, "T": 500, "top_p": 0.85, "seed": 53}
+"""A window as wide as the block: in the middle of the run all 25 positions settle together."""
+EVERY = 9
+COLUMNS, FONT, LINE, MARGIN = 76, 15, 26, 20
+SECONDS_PER_FRAME, SECONDS_AT_THE_END = 0.14, 5.0
+PROMPT, DECIDED, NOISE = "p", "d", "n"
+OPEN = ((0.9, "c"), (0.4, "b"), (0.0, "a"))
+"""The kind of a position that is being denoised, by the probability of its likeliest token."""
 
 STYLE = """
 text{font:%dpx ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;white-space:pre}
-rect{fill:#fff;stroke:#d0d7de}.p{fill:#0969da}.d{fill:#1f2328}.o{fill:#bf3989;font-weight:bold}
-.n{fill:#b4bcc4}.s{fill:#6e7781;font-size:12px}
+rect{fill:#fff;stroke:#d0d7de}.p{fill:#0969da}.d{fill:#1f2328}.c{fill:#a3136f;font-weight:bold}
+.b{fill:#c85a9e}.a{fill:#dfa3c6}.n{fill:#b4bcc4}.s{fill:#59636e;font-size:11px}
 @media(prefers-color-scheme:dark){rect{fill:#0d1117;stroke:#30363d}.p{fill:#58a6ff}.d{fill:#e6edf3}
-.o{fill:#ff7bd5}.n{fill:#48505a}.s{fill:#8b949e}}
+.c{fill:#ff8fdc}.b{fill:#c0619f}.a{fill:#7d4569}.n{fill:#48505a}.s{fill:#9198a1}}
 .f{visibility:hidden;animation:f %.2fs step-end infinite}
 .e{animation:e %.2fs step-end infinite}
 @keyframes f{0%%{visibility:visible}%.3f%%{visibility:hidden}}
@@ -41,27 +48,36 @@ class Piece(NamedTuple):
     kind: str
 
 
-def frames(
-    model: SSDLM, prompt: str, *, every: int, seed: int
-) -> Iterator[tuple[list[Piece], str]]:
-    """Yield pictures of a run, one in `every` steps and the last of each block, with a caption."""
+class Frame(NamedTuple):
+    """What is seen at one step, and the line below it."""
+
+    pieces: list[Piece]
+    caption: str
+
+
+def frames(model: SSDLM, prompt: str, *, every: int, **options: Any) -> Iterator[Frame]:
+    """Yield pictures of a run, one in `every` steps and the last of each block."""
     words = model.spellings()
-    for draft in model.stream(prompt, seed=seed):
+    for draft in model.stream(prompt, **options):
         if draft.t % every and not draft.step.is_last:
             continue
         tokens, at = draft.step.tokens[0].tolist(), draft.step.window
-        noise = "".join(as_noise(words[token]) for token in tokens[at.stop :])
-        parts = (
-            Piece(prompt, PROMPT),
-            Piece(draft.settled + model.text(tokens[: at.start]), DECIDED),
-            Piece(model.text(tokens[at]), DECIDED if draft.step.is_last else OPEN),
-            Piece(noise, NOISE),
-        )
-        caption = f"block {draft.block + 1}, {draft.t} steps left"
-        yield [Piece(" ".join(part.text.split("\n")), part.kind) for part in parts], caption
+        trusts = draft.step.logits[0].float().softmax(-1).amax(-1).tolist()
+        pieces = [Piece(prompt, PROMPT)]
+        if draft.step.is_last:
+            pieces.append(Piece(draft.settled + model.text(tokens), DECIDED))
+        else:
+            pieces.append(Piece(draft.settled + model.text(tokens[: at.start]), DECIDED))
+            for token, trust in zip(tokens[at], trusts, strict=True):
+                kind = next(kind for least, kind in OPEN if trust >= least)
+                pieces.append(Piece(as_noise(words[token]), kind))
+            pieces += [Piece(as_noise(words[token]), NOISE) for token in tokens[at.stop :]]
+        steps = f"{draft.t} step{'s' if draft.t != 1 else ''} left"
+        told = [Piece(" ".join(piece.text.split("\n")), piece.kind) for piece in pieces]
+        yield Frame(told, f"block {draft.block + 1}, {steps}")
 
 
-def wrapped(pieces: list[Piece]) -> list[list[Piece]]:
+def wrapped(pieces: Sequence[Piece]) -> list[list[Piece]]:
     """Return pieces cut into lines, each of at most COLUMNS letters, between words."""
     lines: list[list[Piece]] = [[]]
     room = COLUMNS
@@ -79,50 +95,61 @@ def wrapped(pieces: list[Piece]) -> list[list[Piece]]:
     return lines
 
 
-def group(lines: list[list[Piece]], caption: str, bottom: int, attributes: str) -> str:
+def group(lines: list[list[Piece]], caption: str, y: int, attributes: str) -> str:
     """Return one frame."""
     rows = []
     for number, line in enumerate(lines, start=1):
         spans = "".join(f'<tspan class="{kind}">{escape(text)}</tspan>' for text, kind in line)
-        rows.append(f'<text x="{MARGIN}" y="{MARGIN + number * LINE - 6}">{spans}</text>')
-    told = f'<text x="{MARGIN}" y="{bottom}" class="s">{caption}</text>'
+        rows.append(f'<text x="{MARGIN}" y="{MARGIN + number * LINE - 8}">{spans}</text>')
+    told = f'<text x="{MARGIN}" y="{y}" class="s">{caption}</text>'
     return f"<g {attributes}>{''.join(rows)}{told}</g>"
 
 
-def drawing(shots: list[tuple[list[Piece], str]]) -> str:
+def drawing(shots: Sequence[Frame], command: str) -> str:
     """Return the SVG: every frame is shown at its time, the last one for longer."""
-    pages = [(wrapped(pieces), caption) for pieces, caption in shots]
-    height = max(len(lines) for lines, _ in pages) * LINE + 2 * MARGIN + LINE
+    pages = [(wrapped(shot.pieces), shot.caption) for shot in shots]
+    height = max(len(lines) for lines, _ in pages) * LINE + 2 * MARGIN + 44
     width = round(COLUMNS * FONT * 0.602) + 2 * MARGIN
-    before = SECONDS_A_FRAME * (len(pages) - 1)
+    before = SECONDS_PER_FRAME * (len(pages) - 1)
     total = before + SECONDS_AT_THE_END
-    share = 100 * SECONDS_A_FRAME / total
+    share = 100 * SECONDS_PER_FRAME / total
     style = STYLE % (FONT, total, total, share, 100 * before / total)
     body = []
     for index, (lines, caption) in enumerate(pages):
         is_last = index == len(pages) - 1
-        delay = f'class="f" style="animation-delay:{index * SECONDS_A_FRAME:.2f}s"'
-        body.append(group(lines, caption, height - MARGIN, 'class="e"' if is_last else delay))
+        delay = f'class="f" style="animation-delay:{index * SECONDS_PER_FRAME:.2f}s"'
+        body.append(group(lines, caption, height - 42, 'class="e"' if is_last else delay))
+    text = "".join(piece.text for piece in shots[-1].pieces).strip()
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}">'
-        f"<title>A text settling out of noise</title><style>{style}</style>"
+        f'<svg xmlns="http://www.w3.org/2000/svg" xml:space="preserve" width="{width}" '
+        f'viewBox="0 0 {width} {height}">'
+        f"<title>A text settling out of noise: {escape(text)}</title><style>{style}</style>"
         f'<rect x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="8"/>'
         + "\n".join(body)
-        + "</svg>\n"
+        + f'<text x="{MARGIN}" y="{height - 18}" class="s">{escape(command)}</text></svg>\n'
     )
+
+
+def command_of(prompt: str, options: dict[str, Any]) -> str:
+    """Return the command line that writes the same text."""
+    flags = [f"--{name.replace('_', '-')} {value}" for name, value in options.items()]
+    return " ".join(["ssdlm generate", shlex.quote(prompt).replace("'", '"'), *flags])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="builtin:mini", help="folder or Hub id")
-    parser.add_argument("--prompt", default="The movie was")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--every", type=int, default=2, help="draw one in so many steps")
+    parser.add_argument("--prompt", default=PROMPT_TEXT)
+    for name, value in OPTIONS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+    parser.add_argument("--every", type=int, default=EVERY, help="draw one in so many steps")
     parser.add_argument("--out", type=Path, default=PICTURE)
     given = parser.parse_args()
-    model = SSDLM.from_pretrained(given.model)
-    shots = list(frames(model, given.prompt, every=given.every, seed=given.seed))
-    given.out.write_text(drawing(shots), encoding="utf-8")
+    model = SSDLM.from_pretrained(given.model, device="cpu")
+    options = {name: getattr(given, name) for name in OPTIONS}
+    shots = list(frames(model, given.prompt, every=given.every, **options))
+    picture = drawing(shots, command_of(given.prompt, options))
+    given.out.write_text(picture, encoding="utf-8")
     print(f"wrote {given.out}: {len(shots)} frames, {given.out.stat().st_size:,} bytes")
 
 
