@@ -18,7 +18,7 @@ def test_perfect_logits_cost_nothing_and_uniform_ones_log_v():
     block = TOKENS[:, :5]
     assert loss.block_loss(simplex.to_logits(block, V=tiny.V, K=30.0), block) < 1e-6
     uniform = torch.zeros(6, 5, tiny.V)
-    assert loss.block_loss(uniform, block).item() == pytest.approx(math.log(tiny.V))
+    assert_close(loss.block_loss(uniform, block).item(), math.log(tiny.V))
 
 
 def test_the_papers_sum_is_b_times_the_authors_mean():
@@ -126,4 +126,4 @@ def test_the_l2_loss_is_a_squared_distance():
     block = TOKENS[:, :5]
     assert loss.block_loss(simplex.to_logits(block, V=tiny.V, K=30.0), block, loss="l2") < 1e-6
     even = loss.block_loss(torch.zeros(6, 5, tiny.V), block, loss="l2")
-    assert even.item() == pytest.approx(1 - 1 / tiny.V)
+    assert_close(even.item(), 1 - 1 / tiny.V)
