@@ -2,9 +2,9 @@
 
 Every row trains one model from the same tokens for the same number of seconds (after compiling),
 with the learning rate falling by the clock, and is then measured on the same held-out blocks of 25
-with contexts of 25, 50, ... tokens: cross-entropy in nats a token at shared noise levels t, and the
-likelihood bound along the path on which all positions share one level. A row that is done is a file
-in --out and is not run again. Prints a table and, as its last line, JSON.
+with contexts of 25, 50, ... tokens: cross-entropy in nats per token at shared noise levels t, and
+the likelihood bound along the path on which all positions share one level. A row that is done is a
+file in --out and is not run again. Prints a table and, as its last line, JSON.
 
     python benchmarks/ablation.py --data reviews.u16.xz --seconds 60
     python benchmarks/ablation.py --data reviews-bert.u16.xz --V 30522 --init minilm \
@@ -17,32 +17,34 @@ from __future__ import annotations
 
 import argparse
 import json
-import lzma
-import tempfile
 import time
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
-from runs import Pace, count_parameters, free, make_run, write_store
+from runs import (
+    add_arguments,
+    count_parameters,
+    free,
+    holdout_rows,
+    kept_result,
+    make_run,
+    noise_after,
+    store_of,
+    train_for,
+)
 
 from ssdlm.config import BlockConfig, Config, EncoderConfig
-from ssdlm.data.shards import TokenStore
-from ssdlm.data.windows import example_seeds
 from ssdlm.diffusion import likelihood
 from ssdlm.settings import override
-from ssdlm.shapes import Tensor, Tokens
-from ssdlm.train.examples import normals
-from ssdlm.train.loop import train_step
+from ssdlm.shapes import Tokens
 from ssdlm.train.recipes import mini, paper_large, paper_mini
 from ssdlm.train.run import Run
 
 LEVELS = (0.25, 0.325, 0.4, 0.475, 0.55, 0.7)
-WARM_UP = 6
-"""Steps before the clock starts: the first ones compile."""
 QUIET = ("validate_sequences=0", "tensorboard=false", "ema=0")
 QUIET += ("own_share=0", "ramp_share=0", "block_lengths=", "context_share=0")
 PAPER_IO = ("has_evidence=false", "is_shifted=false", "has_tied_simplex=false")
@@ -123,47 +125,8 @@ def backbone_of(row: Row, args: argparse.Namespace) -> dict[str, Any]:
     return own | (small if args.tiny else {})
 
 
-def load_tokens(paths: list[str], limit: int) -> np.ndarray:
-    """Return the tokens of files and stores, one after the other."""
-    parts = []
-    for path in map(Path, paths):
-        if path.is_dir():
-            store = TokenStore.open(path)
-            parts.append(store.read(0, len(store)))
-        else:
-            raw = path.read_bytes()
-            raw = lzma.decompress(raw) if path.suffix == ".xz" else raw
-            parts.append(np.frombuffer(raw, "<u2"))
-    return np.concatenate(parts)[: limit or None]
-
-
-def train_for(run: Run, seconds: float) -> float:
-    """Train by the clock; return the seconds that it took, compiling left out."""
-    pace, config = Pace(run.accelerator.device), run.config
-    endless = replace(config, train=replace(config.train, steps=10**9))
-    run.config = endless
-    for _ in range(WARM_UP if pace.is_cuda else 1):
-        advance(run, pace)
-    pace.finish()
-    began, first = time.perf_counter(), run.step
-    while (gone := time.perf_counter() - began) < seconds:
-        if gone > 0.05 * seconds:  # by then the speed is known
-            steps = max(run.step + 1, first + round((run.step - first) * seconds / gone))
-            run.config = replace(config, train=replace(config.train, steps=steps))
-        advance(run, pace)
-    pace.finish()
-    return time.perf_counter() - began
-
-
-def advance(run: Run, pace: Pace) -> None:
-    """Take one optimiser step."""
-    train_step(run)
-    run.step += 1
-    pace.step()
-
-
 def evaluate(run: Run, rows: Tokens, *, points: int) -> dict[str, Any]:
-    """Return the loss at each level and the bound, in nats a token, over all blocks but the first.
+    """Return the loss at each level and the bound, nats per token, over all blocks but the first.
 
     Compiled layers would be compiled anew for this; it is short, so they run as they are.
     """
@@ -183,17 +146,6 @@ def evaluate(run: Run, rows: Tokens, *, points: int) -> dict[str, Any]:
     return {"ce": ce, "bound": float(torch.stack(bounds).mean())}
 
 
-def noise_after(c: int, count: int, run: Run) -> Any:
-    """Return the noise of each measurement of the blocks after c tokens, alike for all models."""
-    V, B, device = run.denoiser.V, run.config.model.B, run.accelerator.device
-
-    def draw(k: int) -> Tensor:
-        seeds = example_seeds(c, k, np.arange(count)).to(device)
-        return normals(seeds, B, V)[..., :V].float()
-
-    return draw
-
-
 def run_row(row: Row, args: argparse.Namespace, store: Path) -> dict[str, Any]:
     """Train and measure one row."""
     free()
@@ -202,7 +154,7 @@ def run_row(row: Row, args: argparse.Namespace, store: Path) -> dict[str, Any]:
     began = time.perf_counter()
     seconds = train_for(run, args.seconds)
     compiled = time.perf_counter() - began - seconds
-    figures = evaluate(run, held_rows(store, config), points=4 if args.tiny else 16)
+    figures = evaluate(run, holdout_rows(store, config.data.max_len), points=4 if args.tiny else 16)
     sequences = run.step * config.train.batch
     is_all = isinstance(config.model, BlockConfig) and config.train.objective == "all_blocks"
     return {
@@ -219,13 +171,6 @@ def run_row(row: Row, args: argparse.Namespace, store: Path) -> dict[str, Any]:
     }
 
 
-def held_rows(store: Path, config: Config) -> Tokens:
-    """Return the held-out sequences, the same for every row."""
-    held = TokenStore.open(store, "holdout")
-    tokens = held.read(0, len(held) // config.data.max_len * config.data.max_len)
-    return torch.from_numpy(tokens.astype(np.int64)).view(-1, config.data.max_len)
-
-
 def show(found: dict[str, Any]) -> str:
     """Return one line of the table."""
     if "error" in found:
@@ -237,34 +182,20 @@ def show(found: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", nargs="+", required=True, help="token files or stores")
-    parser.add_argument("--V", type=int, default=8192, help="vocabulary size of the tokens")
-    parser.add_argument("--tokens", type=int, default=0, help="read no more than this; 0: all")
+    add_arguments(parser, seconds=60.0, out="runs/ablation")
     parser.add_argument("--rows", default=",".join(MAIN), help=f"of {', '.join(ROWS)}")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of training, each row")
     parser.add_argument("--init", default="", help="folder of a masked LM, for the last two rows")
-    parser.add_argument("--out", default="runs/ablation", help="where each row leaves its JSON")
-    parser.add_argument("--sequences", type=int, default=64, help="held-out ones")
     parser.add_argument("--no-compile", action="store_true", help="train without torch.compile")
-    parser.add_argument("--tiny", action="store_true", help="small enough for a CPU")
     args = parser.parse_args()
-    out, results = Path(args.out), []
-    out.mkdir(parents=True, exist_ok=True)
-    tokens, length = load_tokens(args.data, args.tokens), 40 if args.tiny else 200
-    held = args.sequences * length
+    results = []
     print("| row | steps | M tokens | " + " | ".join(f"ce@{t}" for t in LEVELS) + " | bound |")
     print("|" + "---|" * (len(LEVELS) + 4), flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        store = write_store(Path(folder), tokens[:-held], tokens[-held:], V=args.V)
+    with store_of(args) as (store, num_tokens):
         for row in (ROWS[name] for name in args.rows.split(",")):
-            path = out / f"{row.name}.json"
-            if not path.exists():
-                path.write_text(json.dumps(attempt(row, args, store)), encoding="utf-8")
-            results.append(json.loads(path.read_text(encoding="utf-8")))
+            path = Path(args.out) / f"{row.name}.json"
+            results.append(kept_result(path, partial(attempt, row, args, store)))
             print(show(results[-1]), flush=True)
-            if "error" in results[-1]:
-                path.unlink()
-    print(json.dumps({"seconds": args.seconds, "tokens": len(tokens), "results": results}))
+    print(json.dumps({"seconds": args.seconds, "tokens": num_tokens, "results": results}))
 
 
 def attempt(row: Row, args: argparse.Namespace, store: Path) -> dict[str, Any]:
@@ -272,15 +203,15 @@ def attempt(row: Row, args: argparse.Namespace, store: Path) -> dict[str, Any]:
 
     Where compiling fails the row is trained without, and says so.
     """
-    told = ""
+    reason = ""
     for is_eager in sorted({args.no_compile, True}):
         chosen = argparse.Namespace(**(vars(args) | {"no_compile": is_eager}))
         try:
             return run_row(row, chosen, store)
         except Exception as error:
             traceback.print_exc()
-            told = f"{type(error).__name__}: {str(error)[:200]}"
-    return {"name": row.name, "error": told}
+            reason = f"{type(error).__name__}: {str(error)[:200]}"
+    return {"name": row.name, "error": reason}
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ class Chain(Denoiser):
         return posterior.log_softmax(-1).float()
 
     def nll(self, blocks: Tensor) -> Tensor:
-        """Return -log p of each block, in nats a token (N,)."""
+        """Return -log p of each block, in nats per token (N,)."""
         follow = self.P[blocks[:, :-1], blocks[:, 1:]]
         chances = torch.cat((self.first[blocks[:, :1]], follow), 1)
         return -chances.log().mean(1)
@@ -156,7 +156,7 @@ class Result:
     rule: str
     T: int
     nll: float
-    """Nats a token under the true chain; the truth's own is the entropy, less is too safe."""
+    """Nats per token under the true chain; the truth's own is the entropy, less is too safe."""
     distinct: int
     """How many of the N blocks differ."""
     agreement: float

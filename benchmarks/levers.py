@@ -7,7 +7,7 @@ from --init's weights or from none, and is then measured on the same held-out bl
     step      the loss of a position of pure noise right of a clean side, noise on its right too
     bound@w   the likelihood bound as a window w positions wide moves through the block
     text@w    the loss, under --scorer's context stream, of 50 tokens decoded with such a window
-              after 50 held-out ones (64 calls a block, nucleus 0.9 of the network's share)
+              after 50 held-out ones (64 calls per block, nucleus 0.9 of the network's share)
 
 A row that is done is a file in --out and is not run again. Prints a table and, at last, JSON.
 
@@ -19,14 +19,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from ablation import held_rows, load_tokens, noise_after, train_for
-from runs import count_parameters, free, make_run, write_store
+from runs import (
+    add_arguments,
+    count_parameters,
+    free,
+    holdout_rows,
+    kept_result,
+    make_run,
+    noise_after,
+    store_of,
+    train_for,
+)
 
 from ssdlm import SSDLM
 from ssdlm.config import Config
@@ -88,7 +97,7 @@ def train(name: str, args: argparse.Namespace, store: Path) -> tuple[Run, float]
 
 @torch.no_grad()
 def evaluate(run: Run, rows: Tokens, *, points: int) -> dict[str, float]:
-    """Return the figures of a row, in nats a token, over all blocks but the first."""
+    """Return the figures of a row, in nats per token, over all blocks but the first."""
     denoiser, B = run.denoiser.eval(), run.config.model.B
     rows = rows.to(denoiser.device)
     found: dict[str, list[float]] = {}
@@ -114,7 +123,7 @@ def evaluate(run: Run, rows: Tokens, *, points: int) -> dict[str, float]:
 
 @torch.no_grad()
 def texts(run: Run, rows: Tokens, scorer: str, *, T: int) -> dict[str, float]:
-    """Return the loss of what a row writes, in nats a token, under another model."""
+    """Return the loss of what a row writes, in nats per token, under another model."""
     judge = checkpoint.load_denoiser(Path(scorer), device=str(run.accelerator.device))
     half, found = min(50, rows.shape[1] // 2), {}
     writer = SSDLM(run.denoiser.eval())
@@ -143,7 +152,7 @@ def run_row(name: str, args: argparse.Namespace, store: Path) -> dict[str, Any]:
     """Train and measure one row."""
     free()
     run, seconds = train(name, args, store)
-    rows = held_rows(store, run.config)
+    rows = holdout_rows(store, run.config.data.max_len)
     figures = evaluate(run, rows, points=2 if args.tiny else 8)
     if scorer := args.scorer or args.init:
         figures |= texts(run, rows, scorer, T=3 if args.tiny else 63)
@@ -159,32 +168,21 @@ def run_row(name: str, args: argparse.Namespace, store: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", nargs="+", required=True, help="token files or stores")
-    parser.add_argument("--V", type=int, default=8192, help="vocabulary size of the tokens")
-    parser.add_argument("--tokens", type=int, default=0, help="read no more than this; 0: all")
+    add_arguments(parser, seconds=30.0, out="runs/levers")
     parser.add_argument("--rows", default="", help=f"of {', '.join(ROWS)}")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of training, each row")
     parser.add_argument("--init", default="", help="folder of a checkpoint that rows begin with")
     parser.add_argument("--scorer", default="", help="checkpoint that rates texts; default: --init")
     parser.add_argument("--set", nargs="*", default=[], help="settings of all rows, key=value")
-    parser.add_argument("--out", default="runs/levers", help="where each row leaves its JSON")
-    parser.add_argument("--sequences", type=int, default=64, help="held-out ones")
-    parser.add_argument("--tiny", action="store_true", help="small enough for a CPU")
     args = parser.parse_args()
     fitting = [name for name in ROWS if not (args.init and name in FROM_NOTHING)]
     names = args.rows.split(",") if args.rows else fitting
     if strange := [name for name in names if name not in fitting]:
         parser.error(f"--rows {','.join(strange)}: give some of {', '.join(fitting)}")
-    out, results = Path(args.out), []
-    out.mkdir(parents=True, exist_ok=True)
-    tokens, held = load_tokens(args.data, args.tokens), args.sequences * (40 if args.tiny else 200)
-    with tempfile.TemporaryDirectory() as folder:
-        store = write_store(Path(folder), tokens[:-held], tokens[-held:], V=args.V)
+    results = []
+    with store_of(args) as (store, _):
         for name in names:
-            path = out / f"{name}.json"
-            if not path.exists():
-                path.write_text(json.dumps(run_row(name, args, store)), encoding="utf-8")
-            results.append(json.loads(path.read_text(encoding="utf-8")))
+            path = Path(args.out) / f"{name}.json"
+            results.append(kept_result(path, partial(run_row, name, args, store)))
             if len(results) == 1:
                 head = list(results[0])[4:]
                 print("| row | " + " | ".join(head) + " |\n|" + "---|" * (len(head) + 1))

@@ -1,8 +1,8 @@
 """What held-out text costs a model: the context stream's exact loss, and the diffusion's bound.
 
-Windows of 200 tokens from the hold-outs of token stores, in nats a token and bits a byte; the bound
-is taken along the path on which all positions share a level and, with --width, along the path of a
-window that moves through the blocks, by --points random times (that one wants hundreds).
+Windows of 200 tokens from the hold-outs of token stores, in nats per token and bits per byte; the
+bound is taken along the path on which all positions share a level and, with --width, along the path
+of a window that moves through the blocks, by --points random times (that one needs hundreds).
 
     python benchmarks/likelihood.py builtin:mini --data data/reviews data/books data/articles
 """
@@ -28,7 +28,7 @@ POINTS = 16
 
 
 def window_bound(denoiser: Any, args: argparse.Namespace, rows: torch.Tensor) -> float:
-    """Return the bound along the path of a window, in nats a token."""
+    """Return the bound along the path of a window, in nats per token."""
     B = denoiser.config.B
     blocks = levels.block_index(LENGTH, B=B)
     path = likelihood.staggered(levels.place_in_block(blocks), B=B, width=args.width)
@@ -49,12 +49,12 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", required=True, help="folders that prepare wrote")
     parser.add_argument("--windows", type=int, default=100, help="for the exact loss")
     parser.add_argument("--bound-windows", type=int, default=20, help="for the bound")
-    parser.add_argument("--width", type=float, default=0.0, help="of the moving window, if wanted")
+    parser.add_argument("--width", type=float, default=0.0, help="of the moving window, if any")
     parser.add_argument("--points", type=int, default=400, help="times on the window's path")
     parser.add_argument("--batch", type=int, default=10, help="windows at a time")
     args = parser.parse_args()
     denoiser = checkpoint.load_denoiser(checkpoint.find(args.model))
-    print("| held out | exact | bound, all at once | bound, window | bytes a token |")
+    print("| held out | exact | bound, all at once | bound, window | bytes per token |")
     print("|---|---|---|---|---|", flush=True)
     for folder in args.data:
         began, store = time.perf_counter(), TokenStore.open(folder, "holdout")

@@ -1,8 +1,8 @@
-"""The kernel that draws decoding's normals on a GPU, against its plain twin, side by side.
+"""The kernel that draws decoding's normals on a GPU, beside the plain operations.
 
     python benchmarks/normals.py [--repeats 10]
 
-Prints a line a shape (rows, positions, milliseconds of the kernel and of the plain operations,
+Prints one line per shape (rows, positions, milliseconds of the kernel and of the plain operations,
 their ratio, the largest difference between the two) and one JSON line.
 """
 

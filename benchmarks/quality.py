@@ -5,10 +5,10 @@
     python benchmarks/quality.py draw runs/quality --picture runs/quality.svg
     python benchmarks/quality.py compare runs/quality "reviews, uniform, 64" "reviews, window 1, 64"
 
-`write` decodes 50 tokens after each prompt (of `ssdlm prompts`, which gives their gold) in every
-way of `plans`, into a file each; `judge` puts perplexity with an interval over prompts, distinct-n
-and repetition of every file, and of its gold, into judged.jsonl; `draw` makes tables and a picture
-of that; `compare` prints log ratios of perplexities to the first of some files that have the same
+`write` decodes 50 tokens after each prompt (of `ssdlm prompts`, which gives their gold) with every
+setting, into a file each; `judge` puts perplexity with an interval over prompts, distinct-n and
+repetition of every file, and of its gold, into judged.jsonl; `draw` makes tables and a picture of
+that; `compare` prints log ratios of perplexities to the first of some files that have the same
 prompts, with intervals over these. What is done is not done again. The first source of prompts is
 the one that sweeps use.
 """
@@ -16,7 +16,6 @@ the one that sweeps use.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -26,8 +25,10 @@ from typing import Any
 
 import numpy as np
 
+from ssdlm.storage.jsonl import append_jsonl, read_jsonl, write_jsonl
+
 CALLS = (4, 8, 16, 32, 64, 200, 1000)
-"""Network passes a block of 25; one of them reads the context."""
+"""Network passes per block of 25; one of them reads the context."""
 OURS = {"nucleus": "network", "top_p": 0.9, "returns": "w_0", "B": 25}
 PATHS = {
     "window 1": {"grid": "staggered", "width": 1.0},
@@ -38,7 +39,7 @@ PATHS = {
 WINDOW = OURS | PATHS["window 1"] | {"T": 63}
 
 
-def plans() -> dict[str, dict[str, dict[str, Any]]]:
+def settings_by_kind() -> dict[str, dict[str, dict[str, Any]]]:
     """Return the settings of every text file, by what is varied."""
     calls = {
         f"{name}, {count}": OURS | path | {"T": count - 1}
@@ -67,14 +68,14 @@ def plans() -> dict[str, dict[str, dict[str, Any]]]:
         }.items()
     }
     rules["early exit, warped"] = OURS | PATHS["warped"] | {"T": 63, "early_exit": True}
-    critics = {f"best of {count}": {"best_of": count} for count in (4, 16)}
+    best = {f"best of {count}": {"best_of": count} for count in (4, 16)}
     return {
         "defaults": {"defaults": {}},
         "autoregressive": {f"autoregressive, top-p {p:g}": {"top_p": p} for p in (0.9, 0.95)},
         "nucleus": nuclei | heat,
         "width": widths,
         "B": lengths,
-        "critic": critics,
+        "best_of": best,
         "calls": calls
         | {f"the paper's, {count}": paper | {"T": count - 1} for count in (64, 1000)},
         "rule": rules,
@@ -82,36 +83,34 @@ def plans() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 EVERYWHERE = ("defaults", "autoregressive")
-"""Plans that are carried out on all sources of prompts, and on all of their prompts."""
+"""Kinds that are decoded for all sources of prompts, and for all of their prompts."""
 
 
 def write(args: argparse.Namespace) -> None:
-    """Decode every plan's texts."""
+    """Decode the texts of every setting."""
     from ssdlm import SSDLM
     from ssdlm.evaluate.autoregressive import AutoregressiveLM
 
     began, out = time.perf_counter(), Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     sources = dict(text.split("=", 1) for text in args.prompts)
-    ours, twin = SSDLM.from_pretrained(args.model), None
+    ours, autoregressive = SSDLM.from_pretrained(args.model), None
     for kind, source, name, options in chosen(args, list(sources)):
         target = out / f"{source}, {name}.jsonl"
         if target.exists() or time.perf_counter() - began > args.seconds:
             continue
         writer: Any = ours
         if kind == "autoregressive":
-            writer = twin = twin or AutoregressiveLM.from_pretrained(args.model)
-        rows = read(Path(sources[source]))
+            autoregressive = autoregressive or AutoregressiveLM.from_pretrained(args.model)
+            writer = autoregressive
+        rows = read_jsonl(Path(sources[source]))
         rows = rows[: args.most if args.everywhere or kind in EVERYWHERE else args.count]
         started, prompts = time.perf_counter(), [row["prompt"] for row in rows]
         texts = writer.generate(prompts, length=50, seed=0, batch_size=256, **options)
         took = time.perf_counter() - started
-        told = {"kind": kind, "source": source, "name": name, "seconds": took}
-        part = target.with_suffix(".part")
-        with part.open("w", encoding="utf-8") as file:
-            for row, text in zip(rows, texts, strict=True):
-                file.write(json.dumps(asdict(text) | gold_of(row) | told) + "\n")
-        part.rename(target)
+        labels = {"kind": kind, "source": source, "name": name, "seconds": took}
+        pairs = zip(rows, texts, strict=True)
+        write_jsonl(target, (asdict(text) | gold_of(row) | labels for row, text in pairs))
         print(f"{target.name} {took:.1f} s | {texts[0].text[:80]!r}", flush=True)
 
 
@@ -119,7 +118,7 @@ def chosen(
     args: argparse.Namespace, sources: list[str]
 ) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
     """Yield what is to be written: kind, source of prompts, name and settings."""
-    for kind, settings in plans().items():
+    for kind, settings in settings_by_kind().items():
         for name, options in settings.items():
             if (args.only and kind not in args.only) or not fnmatch(name, args.names):
                 continue
@@ -129,7 +128,7 @@ def chosen(
 
 
 def gold_of(row: dict[str, Any]) -> dict[str, Any]:
-    """Return what people wrote after a prompt."""
+    """Return the human text after a prompt."""
     return {name: row[name] for name in ("gold", "gold_tokens")}
 
 
@@ -139,9 +138,9 @@ def judge(args: argparse.Namespace) -> None:
 
     folder, judge = Path(args.out), load_judge(args.judge)
     target, began = folder / "judged.jsonl", time.perf_counter()
-    done = {row["file"] for row in read(target)} if target.exists() else set()
-    order = {kind: number for number, kind in enumerate(plans())}
-    files = {path: read(path) for path in sorted(folder.glob("*, *.jsonl"))}
+    done = {row["file"] for row in read_jsonl(target)} if target.exists() else set()
+    order = {kind: number for number, kind in enumerate(settings_by_kind())}
+    files = {path: read_jsonl(path) for path in sorted(folder.glob("*, *.jsonl"))}
     with target.open("a", encoding="utf-8") as sink:
         for path, rows in sorted(files.items(), key=lambda item: order[item[1][0]["kind"]]):
             for key, file in (("text", path.name), ("gold", f"{rows[0]['source']} {len(rows)}")):
@@ -154,7 +153,7 @@ def judge(args: argparse.Namespace) -> None:
                 found = first | {"file": file, "texts": len(rows), "calls": calls}
                 ids = "tokens" if key == "text" else "gold_tokens"
                 found |= figures([(row["prompt"], row[key], row[ids]) for row in rows], judge)
-                sink.write(json.dumps(found) + "\n")
+                append_jsonl(sink, [found])
                 sink.flush()
                 print(f"{file}: {found['ppl']:.1f}", flush=True)
 
@@ -190,7 +189,7 @@ def compare(args: argparse.Namespace) -> None:
 
     judge, first = load_judge(args.judge), None
     for name in args.names:
-        rows = read(Path(args.out) / f"{name}.jsonl")
+        rows = read_jsonl(Path(args.out) / f"{name}.jsonl")
         pools = pools_of([(row["prompt"], row["text"], row["tokens"]) for row in rows])
         found = perplexity.surprise(pools, judge)
         first = first or (found, [pool.prompt for pool in pools])
@@ -205,30 +204,24 @@ def compare(args: argparse.Namespace) -> None:
         print(f"{name}: {bootstrap.estimate(ratio):.2f} [{low:.2f}, {high:.2f}]", flush=True)
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a file, one a line."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 def draw(args: argparse.Namespace) -> None:
     """Print the tables, and draw perplexity against calls."""
-    rows = read(Path(args.out) / "judged.jsonl")
-    for kind in ("gold", *plans()):
+    rows = read_jsonl(Path(args.out) / "judged.jsonl")
+    for kind in ("gold", *settings_by_kind()):
         print(f"\n## {kind}\n\n| prompts | text | calls | perplexity | dist-1 / 2 / 3 | rep |")
         print("|---|---|---|---|---|---|")
         for row in (row for row in rows if row["kind"] == kind):
             low, high = row["interval"]
             dist = " / ".join(f"{row[f'dist-{n}']:.3f}" for n in (1, 2, 3))
-            told = f"{row['texts']} {row['source']} | {row['name']} | {row['calls'] or ''}"
-            print(
-                f"| {told} | {row['ppl']:.1f} [{low:.0f}, {high:.0f}] | {dist} | {row['rep']:.3f} |"
-            )
+            labels = f"{row['texts']} {row['source']} | {row['name']} | {row['calls'] or ''}"
+            ppl = f"{row['ppl']:.1f} [{low:.0f}, {high:.0f}]"
+            print(f"| {labels} | {ppl} | {dist} | {row['rep']:.3f} |")
     if args.picture:
         draw_calls(rows, Path(args.picture))
 
 
 def draw_calls(rows: list[dict[str, Any]], target: Path) -> None:
-    """Draw perplexity against calls, a line a path, with gold and the autoregressive stream."""
+    """Draw perplexity against calls, one line per path, with gold and the autoregressive stream."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -246,10 +239,10 @@ def draw_calls(rows: list[dict[str, Any]], target: Path) -> None:
         ("autoregressive", "autoregressive, top-p 0.9", "--"),
         ("gold", "gold", ":"),
     ):
-        wanted = kind, name, source
-        row = next(r for r in rows if (r["kind"], r["name"], r["source"]) == wanted)
+        key = kind, name, source
+        row = next(r for r in rows if (r["kind"], r["name"], r["source"]) == key)
         axes.axhline(row["ppl"], linestyle=style, color="black", linewidth=1, label=name)
-    axes.set(xscale="log", yscale="log", xlabel="network passes a block of 25 tokens")
+    axes.set(xscale="log", yscale="log", xlabel="network passes per block of 25 tokens")
     axes.set_ylabel(f"judge perplexity, {source}")
     axes.set_xticks(CALLS, [str(count) for count in CALLS])
     axes.minorticks_off()
@@ -265,7 +258,7 @@ def main() -> None:
     stage.set_defaults(run=write)
     stage.add_argument("model", help="folder, or builtin:mini")
     stage.add_argument("--prompts", nargs="+", required=True, metavar="NAME=FILE")
-    stage.add_argument("--only", nargs="*", default=[], help=f"of {', '.join(plans())}")
+    stage.add_argument("--only", nargs="*", default=[], help=f"of {', '.join(settings_by_kind())}")
     stage.add_argument("--names", default="*", help="pattern of names, such as 'uniform*'")
     stage.add_argument("--everywhere", action="store_true", help="sweep over all prompts too")
     stage.add_argument("--count", type=int, default=100, help="prompts for sweeps (default 100)")

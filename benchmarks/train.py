@@ -5,7 +5,7 @@ update, moving average) on random tokens, on one GPU, after compiling. Prints a 
 last line, JSON. Each case runs in a process of its own; where memory runs out the batch is halved,
 and where compiling fails the case is timed without.
 
-FLOPs are what the mathematics needs: 2 m n k a matrix product, times 3 for forward and backward,
+FLOPs are what the mathematics needs: 2 m n k per matrix product, times 3 for forward and backward,
 over all positions of both streams, attention between positions that see each other, and the output
 head where there is a target; the soft embedding counts times 2, as its input has no gradient. Work
 done twice, padding and the optimiser are not counted. MFU is over 989 TFLOP/s, dense bf16.

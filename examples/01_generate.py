@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-import tempfile
-from pathlib import Path
-
-from tiny_model import tiny
+from chosen_model import model_and_size
 
 from ssdlm import SSDLM
 
@@ -23,12 +19,6 @@ def main(name: str, **options: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="builtin:mini", help="or a folder, or a Hub id")
-    parser.add_argument("--tiny", action="store_true", help="a tiny random model, no network")
-    given = parser.parse_args()
-    if given.tiny:
-        with tempfile.TemporaryDirectory() as folder:
-            main(tiny(Path(folder))[0], length=20, B=10, T=8)
-    else:
-        main(given.model, length=50)
+    with model_and_size(__doc__) as (name, is_tiny):
+        options = {"length": 20, "B": 10, "T": 8} if is_tiny else {"length": 50}
+        main(name, **options)

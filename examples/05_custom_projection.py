@@ -5,13 +5,10 @@ A projection is any callable (logits, u) -> w_hat. This one wraps another and fo
 
 from __future__ import annotations
 
-import argparse
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from tiny_model import tiny
+from chosen_model import model_and_size
 
 from ssdlm import SSDLM, Strategy, generate, sampling
 from ssdlm.diffusion.grid import Staggered
@@ -45,12 +42,5 @@ def main(name: str, *, blocks: list[int], T: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", default="builtin:mini", help="or a folder, or a Hub id")
-    parser.add_argument("--tiny", action="store_true", help="a tiny random model, no network")
-    given = parser.parse_args()
-    if given.tiny:
-        with tempfile.TemporaryDirectory() as folder:
-            main(tiny(Path(folder))[0], blocks=[5, 10], T=8)
-    else:
-        main(given.model, blocks=[10, 25], T=63)
+    with model_and_size(__doc__) as (name, is_tiny):
+        main(name, blocks=[5, 10] if is_tiny else [10, 25], T=8 if is_tiny else 63)

@@ -22,7 +22,7 @@ SENTENCES = [
 
 def main(tokenizer: str, folder: Path, *overrides: str) -> None:
     text = folder / "river.txt"
-    # A blank line ends a document; each holds the sentences in another order.
+    # A blank line ends a document; each has the sentences in another order.
     documents = [" ".join(SENTENCES[i % 4 :] + SENTENCES[: i % 4]) for i in range(60)]
     text.write_text("\n\n".join(documents), encoding="utf-8")
     print(prepare([text], tokenizer=tokenizer, out=folder / "data", holdout=0.05))

@@ -1,7 +1,7 @@
 """Write a tiny random model and a classifier that fits it: python examples/tiny_model.py FOLDER
 
 FOLDER/model and FOLDER/classifier are whole checkpoints, for trying commands without a network.
-They were never trained: what they write is noise. The other examples use them for --tiny.
+They were never trained: what they write is noise. With --tiny the other examples use them.
 """
 
 from __future__ import annotations

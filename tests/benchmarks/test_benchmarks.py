@@ -134,9 +134,9 @@ def test_levers_are_pulled_from_given_weights_or_from_none(load, monkeypatch, ca
     assert "text@all" not in row
 
 
-def test_every_plan_of_the_quality_benchmark_can_be_decoded(load, tmp_path):
+def test_every_setting_of_the_quality_benchmark_can_be_decoded(load, tmp_path):
     model = block_model(tmp_path / "model")
-    for settings in load("quality").plans().values():
+    for settings in load("quality").settings_by_kind().values():
         for options in settings.values():
             requests = model.requests(["a"], {"length": 3} | options)
             assert len(requests) == options.get("best_of", 1)
@@ -154,7 +154,7 @@ def test_quality_is_written_judged_and_drawn(load, monkeypatch, capsys, tmp_path
     judge = ["judge", out, "--judge", str(save_judge(tmp_path / "judge"))]
     for args in ([*write, "--names", "*, 4"], [*write, "--only", "autoregressive"], judge, judge):
         run(quality.main, monkeypatch, args)
-    judged = quality.read(tmp_path / "out" / "judged.jsonl")
+    judged = quality.read_jsonl(tmp_path / "out" / "judged.jsonl")
     names = {f"{path}, 4" for path in quality.PATHS} | {"gold"}
     names |= {f"autoregressive, top-p {p}" for p in (0.9, 0.95)}
     assert sorted(row["name"] for row in judged) == sorted(names)

@@ -166,5 +166,5 @@ def test_texts_are_written_after_prompts_and_without_any(call, train, tmp_path):
 def test_what_cannot_be_done_is_said_in_a_line(call, stories, tmp_path):
     with pytest.raises(SystemExit, match="give --tokenizer"):
         call("train", "--data", stories, "--out", tmp_path / "x", "--size", "tiny")
-    with pytest.raises(SystemExit, match="holds no trained Diffusion-LM"):
+    with pytest.raises(SystemExit, match="contains no trained Diffusion-LM"):
         call("generate", "--model", tmp_path, "--output", tmp_path / "y.jsonl")
