@@ -105,12 +105,6 @@ def test_ddpm_without_its_noise_is_the_mean_of_rho_one():
         assert_close(Ddpm()(w_t, w_hat, grid=grid, t=t, K=5.0, z=z), mean)
 
 
-def test_command_line_reference_is_current():
-    page = runpy.run_path(str(ROOT / "docs" / "generate_cli.py"))["page"]()
-    committed = (ROOT / "docs" / "reference" / "cli.md").read_text()
-    assert committed == page, "run python docs/generate_cli.py"
-
-
 def commands_on(page: Path) -> list[list[str]]:
     """The words of every `ssdlm` command in the page's shell blocks, up to a pipe or a comment."""
     found = []
@@ -233,3 +227,37 @@ def test_defaults_on_the_page_are_those_users_get():
     assert set(stored) <= {name for name, _, _ in rows}
     for name, own, other in rows:
         assert (name, own, other) == (name, builtin[name], library[name])
+
+
+def prose_lines(page: Path) -> list[tuple[int, str]]:
+    """The lines of a page outside code, with their numbers."""
+    found, in_code = [], False
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        in_code ^= line.startswith("```")
+        if not in_code and not line.startswith(("```", "    ")):
+            found.append((number, line))
+    return found
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=name_of)
+def test_prose_is_at_most_120_columns_wide(page):
+    is_readme = page.name == "README.md"
+    lines = [(n, line) for n, line in prose_lines(page) if is_readme or not line.startswith("|")]
+    assert [n for n, line in lines if len(line) > 120] == []
+
+
+UNITS = "token|block|prompt|position|byte|sequence"
+COUNTED = "nats|bits|passes|calls|steps|texts|samples|seeds|sequences"
+BANNED = (
+    rf"\b(?:{COUNTED}) a (?:{UNITS})\b|\ba token\)|\bpeople's\b|\bof our own make\b|\bshunned\b"
+)
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=name_of)
+def test_prose_says_per_token_and_human_text(page):
+    text = re.sub(r"\s+", " ", prose(page.read_text()))
+    assert re.findall(BANNED, text) == []
+
+
+def test_readme_fits_on_three_screens():
+    assert len((ROOT / "README.md").read_text().splitlines()) < 150
