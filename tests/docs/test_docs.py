@@ -248,9 +248,9 @@ def test_prose_is_at_most_120_columns_wide(page):
 
 UNITS = "token|block|prompt|position|byte|sequence"
 COUNTED = "nats|bits|passes|calls|steps|texts|samples|seeds|sequences"
-BANNED = (
-    rf"\b(?:{COUNTED}) a (?:{UNITS})\b|\ba token\)|\bpeople's\b|\bof our own make\b|\bshunned\b"
-)
+BANNED = rf"\b(?:{COUNTED}) a (?:{UNITS})\b|\ba token\)|\bpeople's\b"
+WRITTEN = [page for page in PAGES if "reference" not in page.parts]
+"""Pages that are not generated from the source."""
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=name_of)
