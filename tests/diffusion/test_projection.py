@@ -3,13 +3,11 @@
 import pytest
 import torch
 
-from ssdlm.config import CHOICES
 from ssdlm.diffusion.projection import (
     Truncation,
     greedy,
     mean,
     multi_hot,
-    named,
     nucleus,
     nucleus_by_sort,
     nucleus_without_sort,
@@ -143,12 +141,3 @@ def test_a_nucleus_is_cut_from_the_sharpened_share():
     for temperature, size in ((1.0, 2), (0.5, 1), (4.0, 3)):
         trimmed = Truncation(fading, 0.6, temperature)(share + w_t, w_t, torch.zeros(()))
         assert trimmed.isfinite().flatten().tolist() == [i < size for i in range(4)], temperature
-
-
-def test_unknown_names_and_impossible_masses_are_refused():
-    with pytest.raises(ValueError, match="projection='even' is unknown; choose one of greedy"):
-        named("even", K=K, top_p=0.5)
-    with pytest.raises(ValueError, match=r"top_p=1\.5 is not a probability"):
-        named("sampling", K=K, top_p=1.5)
-    names = CHOICES["projection"]
-    assert [type(named(name, K=K, top_p=0.5)).__name__ for name in names] == list(names)

@@ -16,7 +16,7 @@ import torch
 
 from ssdlm import SSDLM, classifier_guide, guided
 from ssdlm.diffusion.grid import Uniform
-from ssdlm.diffusion.projection import named, nucleus
+from ssdlm.diffusion.projection import greedy, multi_hot, nucleus
 from ssdlm.diffusion.sampler import Strategy, generate
 from ssdlm.diffusion.simplex import to_logits
 
@@ -62,7 +62,7 @@ def replay(folder: Path) -> dict[str, float | int]:
             folder / "classifier", meta["control_label"], sees="block", has_special_tokens=False
         )
         denoiser = guided(denoiser, guide.fit(V=denoiser.V), lam, reduction="mean")
-    project = named(meta["projection"], K=K, top_p=top_p)
+    project = multi_hot(K, top_p) if meta["projection"] == "multi_hot" else greedy(K)
     draws = RecordedDraws([], K, top_p)
     if meta["projection"] == "sampling":
         project = draws = RecordedDraws(list(trace["sampled"].long().flatten(0, 1)), K, top_p)
