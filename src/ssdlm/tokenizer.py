@@ -199,7 +199,9 @@ def load_vocab_and_merges(folder: Path) -> tokenizers.Tokenizer:
             special = [name for name in END_OF_TEXT_NAMES[:1] if name in vocab]
         return byte_level_bpe(vocab, merges, special)
     except Exception as error:  # the library raises bare Exception
-        raise ValueError(f"{folder}: vocab.json and merges.txt do not fit ({error})") from error
+        raise ValueError(
+            f"{folder}: vocab.json and merges.txt do not fit ({error}); get both anew"
+        ) from error
 
 
 def byte_level_bpe(

@@ -27,7 +27,7 @@ TOKENS_PER_BATCH = {"cpu": 2048, "cuda": 32768}
 """Padded tokens judged at once: a float32 logit for each of 50k entries is 200 kB per token."""
 
 Observe = Callable[[int, int], None]
-"""Is told how many texts are done, and of how many."""
+"""Takes how many texts are done, and of how many."""
 
 
 def ignore(done: int, total: int) -> None:

@@ -73,7 +73,7 @@ PACKAGES = (
 )
 
 Observe = Callable[[str, int, int], None]
-"""Is told what is being done, how many texts of it are done, and of how many."""
+"""Takes what is being done, how many texts of it are done, and of how many."""
 
 
 def ignore(what: str, done: int, total: int) -> None:
