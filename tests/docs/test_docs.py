@@ -8,6 +8,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,10 @@ from ssdlm import DecodeConfig
 from ssdlm.cli import parser
 from ssdlm.diffusion.grid import Uniform
 from ssdlm.diffusion.steps import Ddpm, Renoise
+from ssdlm.guidance.grammar import parse_control
+from ssdlm.settings import override
+from ssdlm.storage.builtin import builtin_guides
+from ssdlm.train.recipes import recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "ssdlm"
@@ -262,3 +267,30 @@ def test_prose_says_per_token_and_human_text(page):
 
 def test_readme_fits_on_three_screens():
     assert len((ROOT / "README.md").read_text().splitlines()) < 150
+
+
+def values_of(words: list[str], flag: str) -> list[str]:
+    """What follows a repeatable flag on a command line."""
+    return [value for name, value in pairwise(words) if name == flag]
+
+
+def test_a_built_in_guide_is_shown_only_with_a_model_it_can_steer():
+    """The built-in guides know the built-in model's tokens and not those of the paper's model."""
+    shown = []
+    for words in (words for page in PAGES for words in commands_on(page)):
+        specs = [parse_control(text) for text in values_of(words, "--control")]
+        if {spec.name for spec in specs} & set(builtin_guides()):
+            shown += values_of(words, "--model") or ["builtin:mini"]
+    assert len(shown) > 4
+    assert [model for model in shown if "/" in model and not model.startswith("models/")] == []
+
+
+def test_settings_of_training_on_the_pages_exist():
+    checked = 0
+    for words in (words for page in PAGES for words in commands_on(page) if words[0] == "train"):
+        (name,) = values_of(words, "--recipe")
+        settings = [word for word in words if re.match(r"[\w.]+=", word)]
+        if "$" not in name:
+            override(recipe(name), settings)
+            checked += len(settings)
+    assert checked > 10
