@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from ssdlm.config import choose
 from ssdlm.denoiser import Denoiser, DenoiserModule
 from ssdlm.engine.controls import Control
 from ssdlm.engine.ending import text_of
@@ -23,6 +22,7 @@ from ssdlm.guidance.gradient import LogProb
 from ssdlm.options import GenerateOptions
 from ssdlm.storage import checkpoint
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
+from ssdlm.values import choose
 
 
 class SSDLM(Signature):

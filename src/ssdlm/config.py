@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
+
+from ssdlm.values import require, show
 
 MOST = 10**6
 """Tokens in a text and steps in a block: more is a slip of the hand, and would fill the memory."""
@@ -233,12 +234,6 @@ class Config:
     """The run."""
 
 
-def require(is_valid: bool, name: str, value: Any, remedy: str) -> None:
-    """Raise a ValueError that names the setting, its value and the remedy, unless it is valid."""
-    if not is_valid:
-        raise ValueError(f"{name}={value} is out of range; {remedy}")
-
-
 def require_ranges(config: Any, section: str) -> None:
     """Refuse a config with a field outside its range; `section` is its name on a command line."""
     for item in fields(config):
@@ -255,15 +250,3 @@ def require_simplex(config: EncoderConfig | BlockConfig) -> None:
     require(0 < config.K < math.inf, "K", config.K, "the paper's is 5")
     require(config.B >= 1, "B", config.B, "a block has 1 token or more")
     require(config.T >= 1, "T", config.T, "use 1 step or more")
-
-
-def choose(name: str, value: Any, choices: Sequence[Any]) -> Any:
-    """Return the value, or raise a ValueError that names it and lists the choices."""
-    if value not in choices:
-        raise ValueError(f"{name}={value!r} is unknown; choose one of {', '.join(choices)}")
-    return value
-
-
-def show(values: tuple[Any, ...]) -> str:
-    """Return a tuple as it is written on the command line."""
-    return ",".join(map(str, values))

@@ -233,6 +233,19 @@ def check(name: str, value: Any, option: About) -> Any:
     return value
 
 
+def require(is_valid: bool, name: str, value: Any, remedy: str) -> None:
+    """Raise a ValueError that names the setting, its value and the remedy, unless it is valid."""
+    if not is_valid:
+        raise ValueError(f"{name}={value} is out of range; {remedy}")
+
+
+def choose(name: str, value: Any, choices: Sequence[Any]) -> Any:
+    """Return the value, or raise a ValueError that names it and lists the choices."""
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is unknown; choose one of {', '.join(choices)}")
+    return value
+
+
 def quote(value: Any) -> str:
     """Return a value as an error message shows it: at most 200 characters."""
     text = repr(value)

@@ -245,4 +245,4 @@ def test_controlled_rows_in_a_moving_window_do_not_depend_on_their_batch(gradien
 )
 def test_settings_of_control_that_cannot_be_meant_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
-        DecodeConfig(**wrong)
+        DecodeConfig().change(**wrong)

@@ -168,14 +168,16 @@ def test_what_is_no_control_is_refused(text):
 
 @pytest.mark.parametrize("number", ["-1", "inf", "1e300"])
 def test_a_weight_that_cannot_be_meant_is_refused(number):
-    with pytest.raises(ValueError, match="is not a weight from 0 to 1,000,000") as caught:
+    with pytest.raises(
+        ValueError, match="is out of range; use 0 .no control. to 1000000"
+    ) as caught:
         parse_control(f"sentiment=positive:{number}")
     assert f"control 'sentiment=positive:{number}'" in str(caught.value)
 
 
 @pytest.mark.parametrize("lam", ["5", None, True, [1.0]])
 def test_a_weight_that_is_no_number_is_refused(lam):
-    with pytest.raises(ValueError, match="is not a weight from 0 to 1,000,000"):
+    with pytest.raises(ValueError, match="is not a number"):
         check_lam(lam)
 
 

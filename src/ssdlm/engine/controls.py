@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ssdlm.denoiser import Denoiser
 from ssdlm.guidance import ClassifierGuide, load_guide
-from ssdlm.guidance.fitting import check_lam, refuse_contradictions, suggested_lam
+from ssdlm.guidance.fitting import refuse_contradictions, suggested_lam
 from ssdlm.guidance.gradient import LogProb, guided, weighted
 from ssdlm.options import GenerateOptions
 from ssdlm.tokenizer import Tokenizer
@@ -61,10 +61,7 @@ class Controls:
         given = options.lam * len(guides) if len(options.lam) == 1 else options.lam
         if given and len(given) != len(guides):
             raise ValueError(f"{len(given)} values of lam for {len(guides)} guides; give one each")
-        weights = list(given) or own
-        for weight in weights:
-            check_lam(weight)
-        return weights
+        return list(given) or own
 
     def guide(self, control: Control, options: GenerateOptions) -> ClassifierGuide | LogProb:
         """Return the guide that a text names, where the model is; others as they are."""

@@ -6,11 +6,9 @@ needs an embedding for each token of the language model, and `ClassifierGuide.fi
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from numbers import Real
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn import functional as F
@@ -26,13 +24,15 @@ from ssdlm.guidance.classifiers import (
     word_table,
 )
 from ssdlm.guidance.gradient import LogProb
+from ssdlm.options import known_options
 from ssdlm.shapes import Context, Simplex, Tensor
+from ssdlm.values import REAL, check
 
+ONE_WEIGHT = replace(known_options()["lam"], kind=REAL)
+"""What is known of the option `lam`, for a single weight."""
 DEFAULT_LAM = {"logits": 2000.0, "simplex": 10.0, "words": 5.0}
 """The weight of a guide that suggests none, by where its gradient is taken; the first is the
 largest of the paper's."""
-MAX_LAM = 1e6
-"""Beyond it, products leave the range of float32."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class ClassifierGuide:
                 f"guide_lam={guide_lam!r} in the config.json of {self.name} is no weight; write a "
                 "number"
             )
-        return check_lam(value, f", guide_lam in the config.json of {self.name},")
+        return check_lam(value, f" (guide_lam in the config.json of {self.name})")
 
     def label_log_prob(self, scores: Tensor) -> Tensor:
         """Return the log-probability that each row has the label, or has another if `avoid`."""
@@ -213,14 +213,11 @@ def rows_by_string(
 
 
 def check_lam(lam: object, of: str = "") -> float:
-    """Return a guide's weight as a float, or raise a ValueError; NumPy's numbers will do."""
-    value = float(lam) if isinstance(lam, Real) and not isinstance(lam, bool) else math.nan
-    if not 0 <= value <= MAX_LAM:
-        raise ValueError(
-            f"lam={lam!r}{of} is not a weight from 0 to {MAX_LAM:,.0f}, and 2000 is the paper's "
-            "most; to steer away from a label, write CLASSIFIER!=LABEL"
-        )
-    return value
+    """Return a guide's weight as a float, or raise a ValueError; `of` says whose weight it is."""
+    try:
+        return check("lam", lam, ONE_WEIGHT)
+    except ValueError as error:
+        raise ValueError(f"{error}{of}; to steer away from a label, use != before it") from None
 
 
 def refuse_contradictions(guides: Sequence[ClassifierGuide | LogProb]) -> None:

@@ -9,10 +9,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ssdlm.config import choose
 from ssdlm.guidance.classifiers import label_index, load_classifier, vocabulary_of
 from ssdlm.guidance.fitting import ClassifierGuide, check_lam
 from ssdlm.storage.builtin import GUIDES, builtin_guides
+from ssdlm.values import choose
 
 SEES = ("context", "block")
 
@@ -45,7 +45,7 @@ def parse_control(text: str) -> ControlSpec:
             "its number"
         )
     if lam is not None:
-        lam = check_lam(lam, f" in control {text!r}")
+        lam = check_lam(lam, f" (in control {text!r})")
     return ControlSpec(name, label, avoid, lam)
 
 

@@ -10,7 +10,6 @@ from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 
-from ssdlm.config import choose
 from ssdlm.engine.prompt_files import read_prompts
 from ssdlm.reproduce.experiment import (
     FORMER_ROLE,
@@ -23,6 +22,7 @@ from ssdlm.reproduce.experiment import (
 from ssdlm.reproduce.generation import generate, gold_texts
 from ssdlm.reproduce.scale import scale_of
 from ssdlm.reproduce.setting import Options, Setting
+from ssdlm.values import choose
 
 DTYPES = ("float32", "bfloat16")
 TABLES = ("table1", "table2", "table3", "figures")

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ssdlm.config import BlockConfig, EncoderConfig, choose
+from ssdlm.config import BlockConfig, EncoderConfig
 from ssdlm.denoiser import DenoiserModule
 from ssdlm.denoiser.encoder import EncoderDenoiser, masked_lm
 from ssdlm.options import GenerateOptions
@@ -22,6 +22,7 @@ from ssdlm.storage.builtin import builtin_folder, is_builtin
 from ssdlm.storage.files import read_json, write_file, write_json
 from ssdlm.storage.int8 import quantise
 from ssdlm.storage.tensors import fill, read_tensors, require_shapes, unique_tensors
+from ssdlm.values import choose
 
 CONFIG, WEIGHTS, DECODING = "config.json", "model.safetensors", "generation_config.json"
 MODEL_TYPE = "ssdlm"

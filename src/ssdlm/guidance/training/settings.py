@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_type_hints
 
-from ssdlm.config import require
 from ssdlm.guidance.fitting import check_lam
 from ssdlm.settings import nearest, parse
+from ssdlm.values import require
 
 SHORTEST = 3
 """Tokens of the shortest text: its two special tokens, and one."""
