@@ -24,23 +24,23 @@ if find_spec("jaxtyping") and find_spec("beartype"):
     from jaxtyping import install_import_hook
 
     if find_spec("triton"):
-        import_module(
-            "ssdlm.denoiser.kernels.normals"
-        )  # Triton reads the source, which the hook changes
+        # Triton reads the source, which the hook changes.
+        import_module("ssdlm.denoiser.kernels.normals")
     install_import_hook("ssdlm", "beartype.beartype")
 
 
-# Asked once, before the GPU is hidden: what is started by a test, and a test itself unless it is
-# marked `gpu`, runs on the CPU, where rows and runs agree to the last bit.
 HAS_GPU = torch.cuda.is_available()
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @pytest.fixture(autouse=True)
 def only_tests_of_the_gpu_see_one(request, monkeypatch) -> None:
-    """Let the default device be the CPU, also on a machine with a GPU."""
+    """Let the default device be the CPU, also on a machine with a GPU.
+
+    There rows and runs agree to the last bit. What a test starts is kept from the GPU as well.
+    """
     if HAS_GPU and not request.node.get_closest_marker("gpu"):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
 @pytest.fixture(autouse=True)

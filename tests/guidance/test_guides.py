@@ -168,9 +168,7 @@ def test_what_is_no_control_is_refused(text):
 
 @pytest.mark.parametrize("number", ["-1", "inf", "1e300"])
 def test_a_weight_that_cannot_be_meant_is_refused(number):
-    with pytest.raises(
-        ValueError, match="is out of range; use 0 .no control. to 1000000"
-    ) as caught:
+    with pytest.raises(ValueError, match="is out of range; use 0") as caught:
         parse_control(f"sentiment=positive:{number}")
     assert f"control 'sentiment=positive:{number}'" in str(caught.value)
 
