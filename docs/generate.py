@@ -110,11 +110,13 @@ def signature() -> str:
     generate = docstring(
         "Continue one prompt, or several; `num_samples` texts of each, prompt by prompt.",
         "One prompt and one sample give a Generation, else a list. A text depends on its own "
-        "prompt, seed, sample number and options alone, not on the texts beside it.",
+        "prompt, seed, sample number and options alone, not on the texts beside it. What is left "
+        "out keeps the model's own setting; in brackets is that of builtin:mini.",
     )
     stream = docstring(
         "Yield every step of one text as a Draft, so that one can watch it settle.",
-        "The last draft's text is what `generate` returns for the same prompt and options.",
+        "The last draft's text is what `generate` returns for the same prompt and options. What is "
+        "left out keeps the model's own setting; in brackets is that of builtin:mini.",
     )
     both, changes = "str | Sequence[Prompt]", "given(locals())"
     parts = [
@@ -175,9 +177,10 @@ def described(name: str, option: About) -> str:
     if name not in known_options() or option.kind is OBJECT:
         return ""
     choices = f"; one of {', '.join(option.choices)}" if option.choices else ""
-    default = getattr(GenerateOptions(), name)
-    shown = "" if default in ((), "") else f" [{plain(default)}]"
-    return f"{choices}{shown}"
+    own, usual = default_of(name), getattr(GenerateOptions(), name)
+    if own != usual:
+        return f"{choices} [{plain(own)}; {plain(usual)} where a model says nothing]"
+    return choices + ("" if usual in ((), "") else f" [{plain(usual)}]")
 
 
 def plain(value: object) -> str:

@@ -6,9 +6,10 @@ import lzma
 from pathlib import Path
 
 import pytest
-import zstandard
 
 from ssdlm.data.compression import ERRORS, decompressed, split_suffix
+
+zstandard = pytest.importorskip("zstandard")
 
 CONTENT = bytes(range(256)) * 3000 + b"the end"
 PACK = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.compress}

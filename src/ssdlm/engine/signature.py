@@ -170,7 +170,8 @@ class Signature:
         """Continue one prompt, or several; `num_samples` texts of each, prompt by prompt.
 
         One prompt and one sample give a Generation, else a list. A text depends on its own prompt,
-        seed, sample number and options alone, not on the texts beside it.
+        seed, sample number and options alone, not on the texts beside it. What is left out keeps
+        the model's own setting; in brackets is that of builtin:mini.
 
         Length and blocks:
             length: tokens to write [50]
@@ -179,19 +180,20 @@ class Signature:
             stop: end the text before the first occurrence of this string
             stop_at_end: end the text at its end-of-text token [False]
             never_end: write no end-of-text token, so that the text is as long as asked for;
-                stop_at_end overrules it [False]
+                stop_at_end overrules it [True; False where a model says nothing]
 
         Diffusion path:
-            T: diffusion steps per block [1000]
+            T: diffusion steps per block [63; 1000 where a model says nothing]
             grid: where the steps lie: evenly for all positions (uniform, the paper), mostly where
                 tokens are decided (warped), or in a window that moves from left to right
-                (staggered); one of uniform, warped, staggered [uniform]
-            width: staggered: positions in the window [4]
+                (staggered); one of uniform, warped, staggered [staggered; uniform where a model
+                says nothing]
+            width: staggered: positions in the window [1; 4 where a model says nothing]
             rule: from one noise level to the next; the paper's is renoise with rho 0; one of
                 renoise, adaptive, ddpm, ddpm_simplified [renoise]
             rho: renoise: the share of the evidence that a step keeps [0]
             returns: what a block ends as: the argmax of the last logits (the authors' code) or of
-                w_0 (the paper); one of logits, w_0 [logits]
+                w_0 (the paper); one of logits, w_0 [w_0; logits where a model says nothing]
             early_exit: leave a block whose tokens have not changed for four steps, each of them
                 nearly certain [False]
 
@@ -204,9 +206,9 @@ class Signature:
                 multi_hot, mean [sampling]
             do_sample: another name: true is projection=sampling, false is projection=greedy without
                 top_p and temperature
-            top_p: probability mass of the nucleus [0.95]
+            top_p: probability mass of the nucleus [0.9; 0.95 where a model says nothing]
             nucleus: what top_p cuts: the logits (the paper), or what the network adds to the
-                evidence; one of logits, network [logits]
+                evidence; one of logits, network [network; logits where a model says nothing]
             temperature: divides what the network adds to the evidence; below 1 texts are safer and
                 more alike [1]
 
@@ -216,7 +218,7 @@ class Signature:
             lam: weight of control, one for all or one per control; without it, each guide's own
             gradient: where a classifier's gradient is taken: in the logits (the paper), in the
                 simplex, or of the latter the few words that stand out; one of logits, simplex,
-                words [logits]
+                words [words; logits where a model says nothing]
             threshold: words: standard deviations over the vocabulary from which a word stands out
                 [2]
             band: the noise levels t/T between which a classifier is asked [0,1]
@@ -289,7 +291,8 @@ class Signature:
     ) -> Iterator[Draft]:
         """Yield every step of one text as a Draft, so that one can watch it settle.
 
-        The last draft's text is what `generate` returns for the same prompt and options.
+        The last draft's text is what `generate` returns for the same prompt and options. What is
+        left out keeps the model's own setting; in brackets is that of builtin:mini.
 
         Length and blocks:
             length: tokens to write [50]
@@ -298,19 +301,20 @@ class Signature:
             stop: end the text before the first occurrence of this string
             stop_at_end: end the text at its end-of-text token [False]
             never_end: write no end-of-text token, so that the text is as long as asked for;
-                stop_at_end overrules it [False]
+                stop_at_end overrules it [True; False where a model says nothing]
 
         Diffusion path:
-            T: diffusion steps per block [1000]
+            T: diffusion steps per block [63; 1000 where a model says nothing]
             grid: where the steps lie: evenly for all positions (uniform, the paper), mostly where
                 tokens are decided (warped), or in a window that moves from left to right
-                (staggered); one of uniform, warped, staggered [uniform]
-            width: staggered: positions in the window [4]
+                (staggered); one of uniform, warped, staggered [staggered; uniform where a model
+                says nothing]
+            width: staggered: positions in the window [1; 4 where a model says nothing]
             rule: from one noise level to the next; the paper's is renoise with rho 0; one of
                 renoise, adaptive, ddpm, ddpm_simplified [renoise]
             rho: renoise: the share of the evidence that a step keeps [0]
             returns: what a block ends as: the argmax of the last logits (the authors' code) or of
-                w_0 (the paper); one of logits, w_0 [logits]
+                w_0 (the paper); one of logits, w_0 [w_0; logits where a model says nothing]
             early_exit: leave a block whose tokens have not changed for four steps, each of them
                 nearly certain [False]
 
@@ -323,9 +327,9 @@ class Signature:
                 multi_hot, mean [sampling]
             do_sample: another name: true is projection=sampling, false is projection=greedy without
                 top_p and temperature
-            top_p: probability mass of the nucleus [0.95]
+            top_p: probability mass of the nucleus [0.9; 0.95 where a model says nothing]
             nucleus: what top_p cuts: the logits (the paper), or what the network adds to the
-                evidence; one of logits, network [logits]
+                evidence; one of logits, network [network; logits where a model says nothing]
             temperature: divides what the network adds to the evidence; below 1 texts are safer and
                 more alike [1]
 
@@ -335,7 +339,7 @@ class Signature:
             lam: weight of control, one for all or one per control; without it, each guide's own
             gradient: where a classifier's gradient is taken: in the logits (the paper), in the
                 simplex, or of the latter the few words that stand out; one of logits, simplex,
-                words [logits]
+                words [words; logits where a model says nothing]
             threshold: words: standard deviations over the vocabulary from which a word stands out
                 [2]
             band: the noise levels t/T between which a classifier is asked [0,1]
