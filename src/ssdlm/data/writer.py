@@ -273,9 +273,8 @@ def remove_strays(out_dir: Path, journal: Journal) -> None:
         for path in out_dir.glob(f"{split}-[0-9]*.bin*"):
             if path.name not in known:
                 path.unlink()
-    for name in (INDEX, JOURNAL):
-        for path in out_dir.glob(f"{name}*.tmp"):
-            path.unlink()
+    for path in out_dir.glob("*.json.*.tmp"):  # the index, the journal, the tokenizer's files
+        path.unlink()
 
 
 @contextlib.contextmanager
