@@ -21,7 +21,7 @@ import numpy as np
 
 from ssdlm.data.encoding import Encoded
 from ssdlm.data.formats import Tally
-from ssdlm.data.shards import FORMAT, INDEX, JOURNAL, SPLITS, token_dtype
+from ssdlm.data.shards import FORMAT, JOURNAL, SPLITS, token_dtype
 from ssdlm.storage.files import sha256, write_json
 from ssdlm.tokenizer import Tokenizer
 
