@@ -137,7 +137,7 @@ def options_of_all_commands() -> set[str]:
     """Every `--option` that some command takes, and those of our own scripts."""
     reference = (ROOT / "docs" / "reference" / "cli.md").read_text()
     names = re.findall(r"^\| `(--[^`]+)`", reference, re.M)
-    return {*re.findall(r"--[\w-]+", " ".join(names)), "--tiny"}
+    return {*re.findall(r"--[\w-]+", " ".join(names)), "--tiny", "--help"}
 
 
 @pytest.mark.parametrize("page", [*SNIPPETS_RUN, "docs/footguns.md"])
