@@ -1,6 +1,7 @@
 """What every test stands on: shape checking on, one thread a worker unless told, no network."""
 
 import os
+from collections.abc import Generator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,15 +33,18 @@ if find_spec("jaxtyping") and find_spec("beartype"):
 HAS_GPU = torch.cuda.is_available()
 
 
-@pytest.fixture(autouse=True)
-def only_tests_of_the_gpu_see_one(request, monkeypatch) -> None:
-    """Let the default device be the CPU, also on a machine with a GPU.
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let the default device be the CPU, also on a machine with a GPU, but for tests marked `gpu`.
 
-    There rows and runs agree to the last bit. What a test starts is kept from the GPU as well.
+    There rows and runs agree to the last bit. A hook, for fixtures of a module come before those of
+    a test; what a test starts is kept from the GPU as well.
     """
-    if HAS_GPU and not request.node.get_closest_marker("gpu"):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.MonkeyPatch.context() as patch:
+        if HAS_GPU and not item.get_closest_marker("gpu"):
+            patch.setattr(torch.cuda, "is_available", lambda: False)
+            patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        return (yield)
 
 
 @pytest.fixture(autouse=True)
