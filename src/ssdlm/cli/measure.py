@@ -13,18 +13,20 @@ def add_evaluate(commands: Any) -> None:
         "generations",
         nargs="?",  # so that it may come after the metrics' names
         metavar="GENERATIONS.jsonl",
-        help="what generate wrote; always needed",
+        help="texts written by generate (required)",
     )
-    command.add_argument("--reference", metavar="GOLD.jsonl", help="gold continuations, by prompt")
+    command.add_argument(
+        "--reference", metavar="GOLD.jsonl", help="gold continuation of each prompt"
+    )
     command.add_argument(
         "--metrics",
         nargs="+",
         action="extend",
-        help="of mauve,ppl,dist,zipf,rep,self_bleu,entropy (default all)",
+        help="any of mauve,ppl,dist,zipf,rep,self_bleu,entropy (default: all)",
     )
-    command.add_argument("--judge", help="causal LM for perplexity (default SmolLM2: make judge)")
-    command.add_argument("--features", help="models for MAUVE, by comma (default judge,minilm)")
-    for kind, what in (("guide", "that steered"), ("judge", "that had no part in it")):
+    command.add_argument("--judge", help="causal LM for perplexity (default: SmolLM2)")
+    command.add_argument("--features", help="models for MAUVE, with commas (default: judge,minilm)")
+    for kind, what in (("guide", "that steered the texts"), ("judge", "that did not steer them")):
         command.add_argument(
             f"--control-{kind}",
             action="append",
@@ -35,7 +37,7 @@ def add_evaluate(commands: Any) -> None:
     command.add_argument(
         "--mixed-lengths", action="store_true", help="allow texts of different lengths"
     )
-    command.add_argument("--out", required=True, metavar="REPORT.json", help="where to write")
+    command.add_argument("--out", required=True, metavar="REPORT.json", help="report to write")
 
 
 def run_evaluate(arguments: argparse.Namespace) -> None:
@@ -70,18 +72,22 @@ def run_evaluate(arguments: argparse.Namespace) -> None:
 
 
 def add_prompts(commands: Any) -> None:
-    command = commands.add_parser("prompts", help="make prompts, with gold where it is known")
+    command = commands.add_parser(
+        "prompts", help="create a file of prompts, with gold continuations if known"
+    )
     command.set_defaults(run=run_prompts)
     command.add_argument(
         "sources",
         nargs="+",
         metavar="SOURCE",
-        help="folders that prepare wrote (their hold-outs), or .jsonl with prompt, context_string",
+        help="token stores (their hold-outs), or .jsonl files with prompt or context_string",
     )
-    command.add_argument("--count", type=int, default=1000, help="prompts in all (default 1000)")
-    command.add_argument("--prompt-length", type=int, default=50, help="tokens (default 50)")
-    command.add_argument("--length", type=int, default=50, help="tokens of gold (default 50)")
-    command.add_argument("--out", required=True, metavar="PROMPTS.jsonl", help="new file")
+    command.add_argument("--count", type=int, default=1000, help="number of prompts (default 1000)")
+    command.add_argument(
+        "--prompt-length", type=int, default=50, help="tokens per prompt (default 50)"
+    )
+    command.add_argument("--length", type=int, default=50, help="tokens per gold text (default 50)")
+    command.add_argument("--out", required=True, metavar="PROMPTS.jsonl", help="file to create")
 
 
 def run_prompts(arguments: argparse.Namespace) -> None:
@@ -103,7 +109,9 @@ def add_reproduce(commands: Any) -> None:
     command.set_defaults(run=run_reproduce)
     command.add_argument("table", help="table1, table2, table3 or figures")
     command.add_argument("--scale", default="mini", help="mini (default) or paper")
-    command.add_argument("--out", required=True, help="folder; what is done in it is kept")
+    command.add_argument(
+        "--out", required=True, help="folder of results; an existing one is continued"
+    )
     command.add_argument(
         "--model",
         action="append",
@@ -116,7 +124,7 @@ def add_reproduce(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=FILE",
-        help="prompts of a length (50=FILE, owt-50=FILE) or for all (FILE); may be repeated",
+        help="prompts of one length (50=FILE, owt-50=FILE) or for all (FILE); may be repeated",
     )
     command.add_argument(
         "--stage",
@@ -125,18 +133,22 @@ def add_reproduce(commands: Any) -> None:
         "generate and evaluate), or page (measures nothing)",
     )
     command.add_argument(
-        "--only", action="append", default=[], metavar="PATTERN", help="settings by name: 50/ours/*"
+        "--only",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="run matching settings: 50/ours/*",
     )
     command.add_argument("--device", default="auto", help="auto, cpu or cuda")
     command.add_argument("--dtype", default="float32", help="float32 or bfloat16")
-    command.add_argument("--batch-size", type=int, default=32, help="rows at a time (default 32)")
+    command.add_argument("--batch-size", type=int, default=32, help="texts per batch (default 32)")
     command.add_argument(
         "--set",
         nargs="+",
         action="extend",
         default=[],
         metavar="KEY=VALUE",
-        help="change the scale: T=200 seeds=1,2; may be repeated",
+        help="change fields of the scale: T=200 seeds=1,2; may be repeated",
     )
 
 

@@ -8,13 +8,17 @@ from typing import Any
 
 
 def add_tokenizer(commands: Any) -> None:
-    command = commands.add_parser("tokenizer", help="make a tokenizer")
+    command = commands.add_parser("tokenizer", help="create a tokenizer")
     kinds = command.add_subparsers(title="kinds", metavar="KIND", required=True)
-    nested = kinds.add_parser("nested", help="the first merges of GPT-2's or RoBERTa's vocabulary")
+    nested = kinds.add_parser(
+        "nested", help="a tokenizer from the first merges of GPT-2 or RoBERTa"
+    )
     nested.set_defaults(run=run_nested)
-    nested.add_argument("--from", dest="source", required=True, help="folder or Hub id of it")
-    nested.add_argument("--size", type=int, default=8192, help="tokens (default 8192)")
-    nested.add_argument("--out", required=True, help="new folder")
+    nested.add_argument(
+        "--from", dest="source", required=True, help="folder or Hub id of the large tokenizer"
+    )
+    nested.add_argument("--size", type=int, default=8192, help="vocabulary size (default 8192)")
+    nested.add_argument("--out", required=True, help="folder to create")
 
 
 def run_nested(arguments: argparse.Namespace) -> None:
@@ -31,7 +35,7 @@ def run_nested(arguments: argparse.Namespace) -> None:
 
 
 def add_prepare(commands: Any) -> None:
-    command = commands.add_parser("prepare", help="turn text into token shards to train on")
+    command = commands.add_parser("prepare", help="tokenise text for training")
     command.set_defaults(run=run_prepare)
     command.add_argument(
         "inputs",
@@ -40,11 +44,14 @@ def add_prepare(commands: Any) -> None:
         help=".txt .jsonl .csv .parquet (also .gz .xz .zst), folders, globs, or a Hub data set",
     )
     command.add_argument("--tokenizer", required=True, help="folder or Hub id of a tokenizer")
-    command.add_argument("--out", required=True, help="folder for the shards")
+    command.add_argument("--out", required=True, help="folder for the token store")
     command.add_argument(
-        "--holdout", type=float, default=0.01, help="share of documents held out (default 0.01)"
+        "--holdout",
+        type=float,
+        default=0.01,
+        help="share of documents held out of training (default 0.01)",
     )
-    command.add_argument("--workers", type=int, default=1, help="threads (default 1)")
+    command.add_argument("--workers", type=int, default=1, help="number of threads (default 1)")
 
 
 def run_prepare(arguments: argparse.Namespace) -> None:
@@ -63,16 +70,18 @@ def run_prepare(arguments: argparse.Namespace) -> None:
 
 
 def add_train(commands: Any) -> None:
-    command = commands.add_parser("train", help="train a model, or go on with a run")
+    command = commands.add_parser("train", help="train a model, or resume a run")
     command.set_defaults(run=run_train)
     command.add_argument(
         "--recipe",
         required=True,
         help="paper_large, paper_rocstories, paper_mini, mini, autoregressive, tiny",
     )
-    command.add_argument("--data", nargs="+", required=True, help="folders that prepare wrote")
-    command.add_argument("--out", required=True, help="folder of the run; resumed if it is there")
-    command.add_argument("--fresh", action="store_true", help="discard what is in --out")
+    command.add_argument("--data", nargs="+", required=True, help="token stores written by prepare")
+    command.add_argument("--out", required=True, help="folder of the run; an existing run resumes")
+    command.add_argument(
+        "--fresh", action="store_true", help="discard the run in --out and start again"
+    )
     command.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="settings, such as lr=3e-5 or model.D=256"
     )
@@ -93,19 +102,23 @@ def run_train(arguments: argparse.Namespace) -> None:
 
 
 def add_train_guide(commands: Any) -> None:
-    command = commands.add_parser("train-guide", help="make a classifier to steer with")
+    command = commands.add_parser("train-guide", help="train a classifier to steer with")
     command.set_defaults(run=run_train_guide)
     command.add_argument(
         "data",
         nargs="+",
         metavar="DATA",
-        help=".jsonl .csv .tsv with text and label (also .gz .xz .zst); then KEY=VALUE if wanted",
+        help=".jsonl .csv .tsv with text and label (also .gz .xz .zst), then KEY=VALUE settings",
     )
-    command.add_argument("--out", required=True, help="new folder")
-    command.add_argument("--tokenizer", help="of the model to steer: a new small classifier")
-    command.add_argument("--from", dest="start", help="or a model to go on from: folder or Hub id")
-    command.add_argument("--words", help="model whose word embeddings a new one begins with")
-    command.add_argument("--test", help="labelled file to measure on, never trained on")
+    command.add_argument("--out", required=True, help="folder to create")
+    command.add_argument(
+        "--tokenizer", help="tokenizer of the model to steer: trains a new small classifier"
+    )
+    command.add_argument(
+        "--from", dest="start", help="instead, fine-tune this model: folder or Hub id"
+    )
+    command.add_argument("--words", help="model whose word embeddings a new classifier uses")
+    command.add_argument("--test", help="labelled file to measure on, not used in training")
 
 
 def run_train_guide(arguments: argparse.Namespace) -> None:
