@@ -2,10 +2,9 @@
 
     scale + models + prompts -> Experiment -> Settings -> texts -> reports -> Page
 
-An `Experiment` is one run of one table: how large it is (`scale.py`), which model has which role
-(`ours`, `paper`, `autoregressive`), and which file of prompts has which name (`50`, `owt-50`,
-`pplm`). A module of this package with the table's name lists its settings and writes its page; it
-offers both as its `DEFINITION`.
+An `Experiment` is one run of one table: how large it is (`scale.py`), which model has which role,
+and which file of prompts has which name. The module with the table's name lists its settings and
+writes its page; it offers both as its `DEFINITION`.
 
 A `Setting` is one point of the table's grid: whose texts (a `TextSource`: `Diffusion`,
 `Autoregressive`, `Given`, `Gold`), after which prompts, with which options of `SSDLM.generate`, and
@@ -19,7 +18,6 @@ measured by which options of `evaluate`. Its files are in OUT/cells/NAME/:
 What is done is not done again, what was written with other options is refused, and the stages may
 run on different machines. Settings of one name are shared by all tables in one OUT.
 
-A page is made from `Results`, which is what those files say of the settings. `table.py` prints rows
-of figures, `published.py` has the paper's own rows that stand beside them, `plot.py` draws. What is
-missing is named in the notes of the page and never made up.
+`table.py` prints rows of `Results`, which is what those files say, with the paper's own rows of
+`published.py`; `plot.py` draws. What is missing is named in the notes and never made up.
 """

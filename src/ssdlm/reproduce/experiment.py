@@ -14,22 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ssdlm.reproduce.scale import Scale
-from ssdlm.reproduce.setting import Options, Setting, SettingFiles
-from ssdlm.storage.files import read_json, sha256
+from ssdlm.reproduce.setting import Options, Setting, SettingFiles, read_if_there
+from ssdlm.storage.files import sha256
 from ssdlm.storage.jsonl import read_jsonl
 
 if TYPE_CHECKING:
     from ssdlm.reproduce.page import Page
-
-ROLE, FORMER_ROLE = "autoregressive", "twin"
-"""A role, and its name in older commands and folders."""
-MANY = 8
-"""Settings that a note names; more are counted only."""
-
-
-def former_name(setting: Setting) -> str:
-    """Return what a setting was called before its role was renamed."""
-    return setting.name.replace(f"/{ROLE}/", f"/{FORMER_ROLE}/")
 
 
 @dataclass(frozen=True)
@@ -51,9 +41,8 @@ class Experiment:
     """Show progress."""
 
     def files(self, setting: Setting) -> SettingFiles:
-        """Return the files of a setting, in a folder of before where there is one."""
-        # Names on disk do not change with those in the code: folders of before are found.
-        former, now = (self.out / "cells" / n for n in (former_name(setting), setting.name))
+        """Return the files of a setting, in the folder of its former name where there is one."""
+        former, now = (self.out / "cells" / n for n in (setting.former_name, setting.name))
         return SettingFiles(former if former.exists() else now)
 
     def prompt_file(self, name: str) -> str | None:
@@ -62,7 +51,7 @@ class Experiment:
 
     def includes(self, setting: Setting) -> bool:
         """Tell whether a setting is one of those asked for, by its name now or before."""
-        names = (setting.name, former_name(setting))
+        names = (setting.name, setting.former_name)
         return not self.only or any(fnmatch(*pair) for pair in product(names, self.only))
 
 
@@ -89,9 +78,7 @@ class Result:
 
     def texts(self) -> list[Options]:
         """Return the lines of the generations, none where there are none."""
-        if not self.generations.exists():
-            return []
-        return read_jsonl(self.generations)
+        return read_jsonl(self.generations) if self.generations.exists() else []
 
 
 class Results(dict[str, Result]):
@@ -105,6 +92,15 @@ class Results(dict[str, Result]):
         """Return the judges of the reports, which need not be the one this scale would ask."""
         return sorted({one.judge for one in self.values() if one.report is not None})
 
+    def introduction(self, experiment: Experiment, what: str, how: str, judge: str = "") -> str:
+        """Return what a table's page begins with: what was written, who judged it and how."""
+        judges = " and ".join(self.judges()) or judge or experiment.scale.judge
+        return (
+            f"Scale `{experiment.scale.name}`: {what}. Judge {judges}, {how}. MAUVE, accuracies, "
+            "Dist and Rep in percent. Rows marked [paper] are printed in the paper, measured there "
+            "on other text by other judges: compare shapes, not digits."
+        )
+
     def notes(self, experiment: Experiment, roles: Iterable[str] = ()) -> list[str]:
         """Return what is missing, and in what the figures of one page are not alike."""
         lacking = [role for role in roles if role not in experiment.models]
@@ -114,7 +110,7 @@ class Results(dict[str, Result]):
         if len(self.facts("training", "data")) > 1:
             notes.append("the models were not all trained on the same data")
         if missing := [name for name, one in self.items() if one.report is None]:
-            some = ", ".join(missing[:MANY])
+            some = ", ".join(missing[:8])
             notes.append(f"{len(missing)} settings are not measured yet: {some}")
         if len(judges := self.judges()) > 1:
             notes.append(f"not one judge but several: {', '.join(judges)}")
@@ -122,14 +118,10 @@ class Results(dict[str, Result]):
 
     def facts(self, *path: str) -> set[str]:
         """Return the different values of a fact about how texts were made, where it is known."""
-        known = set()
-        for result in self.values():
-            fact: Any = result.made
-            for key in path:
-                fact = fact.get(key) if isinstance(fact, dict) else None
-            if fact:
-                known.add(str(fact))
-        return known
+        known: list[Any] = [result.made for result in self.values()]
+        for key in path:
+            known = [fact.get(key) for fact in known if isinstance(fact, dict)]
+        return {str(fact) for fact in known if fact}
 
 
 @dataclass(frozen=True)
@@ -137,9 +129,7 @@ class Definition:
     """What a module of a table offers to `run`."""
 
     settings: Callable[[Experiment], list[Setting]]
-    """What is to be generated and measured."""
     page: Callable[[Experiment, Results], Page]
-    """The table, from the settings' reports alone."""
     roles: Sequence[str] | None = None
     """Roles that a model may be given as; None stands for any."""
     prepare: Callable[[Experiment], None] = lambda experiment: None
@@ -179,8 +169,3 @@ def refuse_others(setting: Setting, made: Mapping[str, Any]) -> None:
 def as_json(value: Options) -> Options:
     """Return options as a JSON file gives them back: tuples are lists there."""
     return json.loads(json.dumps(value))
-
-
-def read_if_there(path: Path) -> Options:
-    """Return a file's JSON object, an empty one where there is no file."""
-    return read_json(path) if path.exists() else {}

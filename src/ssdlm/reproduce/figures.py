@@ -1,22 +1,28 @@
 """The paper's figures and examples: projection and top-p, calls and block length, lambda, texts.
 
-Influence of projection and top-p is read from table 1's settings, that of lambda from table 3's.
+Projection and top-p are read from table 1's settings, lambda from table 3's. The states of a block
+on its way from noise to text, the paper's table of trajectories, are in OUT/trajectory.json.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any
 
-from ssdlm.reproduce import table1, table3, trajectory
+from ssdlm.diffusion.simplex import to_ids
+from ssdlm.engine.prompt_files import read_prompts
+from ssdlm.reproduce import table1, table3
 from ssdlm.reproduce.experiment import Definition, Experiment, Result, Results, read_results
+from ssdlm.reproduce.generation import fingerprint
 from ssdlm.reproduce.page import Page
 from ssdlm.reproduce.plot import LOG, Plot, Point, curves
-from ssdlm.reproduce.setting import Diffusion, Options, Setting
+from ssdlm.reproduce.setting import Diffusion, Options, Setting, read_if_there
 from ssdlm.reproduce.table import Column, Row, code, columns, markdown, row_of, table
+from ssdlm.storage.files import write_json
 
 ROLES = (*table1.COMPARED, "builtin", "autoregressive")
 """The last two are table 1's, and of no use here."""
@@ -32,6 +38,15 @@ COST_COLUMNS = (
     Column("seconds", "writing s", 0),
 )
 PROJECTIONS = {"sampling": "sampling projection", "multi_hot": "multi-hot projection"}
+NOTES = (
+    "bars over top-p are standard deviations over lengths and T, as in the paper",
+    "bars over calls and lambda are intervals over prompts, means over the labels",
+    "greedy projection is top-p 0; Dist falls with the number of samples per prompt",
+)
+TRAJECTORIES = "trajectory.json"
+LEVELS = (1.0, 0.6, 0.52, 0.44, 0.36, 0.32, 0.28, 0.24, 0.2, 0.0)
+"""The levels t/T at which the paper shows a trajectory, from noise to the last step."""
+STATES = ("t", "argmax of the logits at t", "argmax of the state at t - 1")
 
 
 def settings(experiment: Experiment) -> list[Setting]:
@@ -49,7 +64,7 @@ def cost_settings(experiment: Experiment) -> Iterator[Setting]:
     for B, T in product(scale.blocks, scale.calls):
         name = f"{length}/ours-calls/B{B}-T{T}"
         options = {"length": length, "seed": scale.seed, "B": B, "T": T}
-        setting = table1.setting_of(experiment, name, Diffusion(model), file, options)
+        setting = table1.setting_of(scale, name, Diffusion(model), file, options)
         yield replace(setting, num_samples=scale.figure_samples)
 
 
@@ -60,24 +75,54 @@ def main_length(experiment: Experiment) -> int | None:
 
 
 def record(experiment: Experiment) -> None:
-    """Write the trajectories of one block: the paper's sampler, and our own settings."""
+    """Write trajectories of one block, unless they are there: the paper's sampler, and our own."""
     scale, length = experiment.scale, main_length(experiment)
     file = experiment.prompt_file(str(length))
     if length is None or file is None:
         return
-    paper = table1.PAPER_SAMPLER | {"length": length, "B": scale.B, "seed": scale.seed}
-    paper |= {"T": scale.T[-1], "projection": "sampling", "top_p": max(scale.top_p)}
+    own = {"length": length, "seed": scale.seed}
+    paper = own | table1.PAPER_SAMPLER | {"B": scale.B, "T": scale.T[-1]}
+    paper |= {"projection": "sampling", "top_p": max(scale.top_p)}
     roles = [role for role in table1.COMPARED if role in experiment.models]
-    options: dict[str, Options] = {f"{role}, the paper's sampler": paper for role in roles}
+    samplers: dict[str, Options] = {f"{role}, the paper's sampler": paper for role in roles}
     if "ours" in roles:
-        options["ours, own settings"] = {"length": length, "seed": scale.seed}
-    trajectory.record(experiment, file, options)
+        samplers["ours, own settings"] = own
+    known = read_if_there(experiment.out / TRAJECTORIES)
+    prompt = read_prompts(Path(file))[0]["prompt"]
+    for name, options in samplers.items():
+        model = experiment.models[name.partition(",")[0]]
+        asked = {"model": fingerprint(model), "prompt": prompt, "options": options}
+        if known.get(name, {}).get("asked") != asked:
+            known[name] = {"asked": asked, "rows": states(experiment, model, prompt, options)}
+    experiment.out.mkdir(parents=True, exist_ok=True)
+    write_json(experiment.out / TRAJECTORIES, known)
+
+
+def states(experiment: Experiment, model: str, prompt: str, options: Options) -> list[Options]:
+    """Return what the network says, and the state after it, at each shown step of a block."""
+    from ssdlm.api import SSDLM
+
+    writer = SSDLM.from_pretrained(model, device=experiment.device, dtype=experiment.dtype)
+    T = writer.options.change(**options).T
+    shown = {max(1, round(level * T)) for level in LEVELS}
+    rows: list[Options] = []
+    for draft in writer.stream(prompt, **options):
+        step = draft.step
+        if step.t + 1 in shown:
+            guess = step.tokens[0].clone()
+            guess[step.window] = to_ids(step.logits)[0]
+            state = to_ids(step.w_t)[0].tolist()
+            texts = {"logits": writer.text(guess.tolist()), "w": writer.text(state)}
+            rows.append({"t": step.t + 1, **texts})
+        if step.is_last:
+            break
+    return rows
 
 
 def page(experiment: Experiment, results: Results) -> Page:
     """Return the figures, the tables behind them, trajectories and examples."""
     parts: list[str] = []
-    values: dict[str, Any] = {}
+    values: Options = {}
     plots: dict[str, Plot] = {}
     for role in table1.COMPARED:
         if points := grid_points(results, role):
@@ -90,20 +135,19 @@ def page(experiment: Experiment, results: Results) -> Page:
         plots["calls"] = Plot("calls per block", panels, LOG)
     controlled = controlled_results(experiment)
     for length in experiment.scale.control_lengths if controlled else ():
-        if rows := table3.rows_of(
-            experiment, controlled, table3.samplers(experiment, length), table3.targets
-        ):
+        samplers = table3.samplers(experiment, length)
+        if rows := table3.rows_of(experiment, controlled, samplers, table3.targets):
             values[f"lambda-{length}"] = [row.json() for row in rows]
             plots[f"lambda-{length}"] = table3.plot_of(rows)
-    if trajectories := trajectory.parts(experiment):
-        parts += ["## Trajectories", *trajectories]
+    for name, known in read_if_there(experiment.out / TRAJECTORIES).items():
+        prompt, options = code(known["asked"]["prompt"]), json.dumps(known["asked"]["options"])
+        parts.append(f"### Trajectory of {name}\n\nAfter {prompt}, with {code(options)}:")
+        rows = [[str(row["t"]), code(row["logits"]), code(row["w"])] for row in known["rows"]]
+        parts.append(markdown(STATES, rows, words=3))
     texts = [*best_settings(experiment, results), *steered_settings(experiment, controlled)]
     if shown := examples(texts):
         parts += ["## Examples", shown]
-    notes = results.notes(experiment, table1.COMPARED)
-    notes.append("bars over top-p are standard deviations over lengths and T, as in the paper")
-    notes.append("bars over calls and lambda are intervals over prompts, means over the labels")
-    notes.append("greedy projection is top-p 0; Dist falls with the number of samples per prompt")
+    notes = [*results.notes(experiment, table1.COMPARED), *NOTES]
     return Page("Figures and examples", parts, values, notes, plots)
 
 
@@ -113,23 +157,21 @@ def grid_points(results: Results, role: str) -> list[Options]:
     for name, result in results.items():
         options = result.setting.options
         home, _, rest = name.partition("/")
-        if home.isdecimal() and rest.startswith(f"{role}/") and "projection" in options:
-            figures = {metric: result.value(metric) for metric in GRID_METRICS}
-            if None not in figures.values():
-                kept = ("projection", "top_p", "T", "length")
-                points.append({key: options[key] for key in kept} | figures)
+        figures = {metric: result.value(metric) for metric in GRID_METRICS}
+        is_shown = "projection" in options and None not in figures.values()
+        if is_shown and home.isdecimal() and rest.startswith(f"{role}/"):
+            kept = ("projection", "top_p", "T", "length")
+            points.append({key: options[key] for key in kept} | figures)
     return points
 
 
 def grid_plot(points: Sequence[Options]) -> Plot:
     """Return each metric over top-p, a curve for each projection, bars over lengths and T."""
-    panels: dict[str, dict[str, list[Point]]] = {}
-    for metric in GRID_METRICS:
-        panels[metric] = {}
-        for projection, label in PROJECTIONS.items():
-            # Greedy is where both projections end as top-p falls to 0.
-            kept = [point for point in points if point["projection"] in (projection, "greedy")]
-            panels[metric][label] = over(kept, "top_p", metric)
+    panels: dict[str, dict[str, list[Point]]] = {metric: {} for metric in GRID_METRICS}
+    for metric, (projection, label) in product(panels, PROJECTIONS.items()):
+        # Greedy is where both projections end as top-p falls to 0.
+        kept = [point for point in points if point["projection"] in (projection, "greedy")]
+        panels[metric][label] = over(kept, "top_p", metric)
     return Plot("top-p", panels)
 
 
@@ -138,11 +180,8 @@ def over(points: Iterable[Options], option: str, metric: str) -> list[Point]:
     groups: dict[float, list[float]] = {}
     for point in points:
         groups.setdefault(point[option], []).append(point[metric])
-    found = []
-    for value, figures in sorted(groups.items()):
-        middle, spread = fmean(figures), pstdev(figures)
-        found.append(Point(value, middle, (middle - spread, middle + spread)))
-    return found
+    found = [(value, fmean(some), pstdev(some)) for value, some in sorted(groups.items())]
+    return [Point(x, middle, (middle - spread, middle + spread)) for x, middle, spread in found]
 
 
 def cost_rows(results: Results) -> list[Row]:
@@ -160,9 +199,8 @@ def cost_rows(results: Results) -> list[Row]:
 
 def controlled_results(experiment: Experiment) -> Results:
     """Return what table 3 has measured in this OUT; nothing where its prompts are not given."""
-    if table3.PROMPTS not in experiment.prompts:
-        return Results()
-    return read_results(experiment, table3.settings(experiment))
+    has_prompts = table3.PROMPTS in experiment.prompts
+    return read_results(experiment, table3.settings(experiment) if has_prompts else ())
 
 
 def examples(chosen: Iterable[tuple[str, Result]]) -> str:

@@ -8,16 +8,24 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from ssdlm.engine.prompt_files import generate_file, read_prompts
 from ssdlm.progress import bar
-from ssdlm.reproduce.experiment import Experiment, read_if_there
-from ssdlm.reproduce.setting import Autoregressive, Diffusion, Given, Gold, Options, Setting
+from ssdlm.reproduce.experiment import Experiment
+from ssdlm.reproduce.setting import (
+    Autoregressive,
+    Diffusion,
+    Given,
+    Gold,
+    Options,
+    Setting,
+    read_if_there,
+)
 from ssdlm.storage.builtin import builtin_folder, is_builtin
 from ssdlm.storage.checkpoint import CONFIG, DECODING, WEIGHTS
 from ssdlm.storage.files import sha256, write_file, write_json
@@ -99,75 +107,52 @@ def generate_by_model(
     """Let a model write; a file that is there whole is left, and one of other settings refused."""
     experiment, files = models.experiment, models.experiment.files(setting)
     # These names are on disk, and texts that were written under others would be refused.
-    identity = {
-        "author": type(source).__name__,
-        "model": models.fingerprint(source.model),
-        "options": setting.options,
-        "dtype": experiment.dtype,
-    }
-    asked = {
-        "settings": identity,
-        "prompts": f"{sha256(Path(setting.prompts))}:{setting.num_prompts}",
-        "samples": setting.num_samples,
-    }
+    identity = {"author": type(source).__name__, "model": models.fingerprint(source.model)}
+    identity |= {"options": setting.options, "dtype": experiment.dtype}
+    digest = sha256(Path(setting.prompts))
+    asked = {"settings": identity, "prompts": f"{digest}:{setting.num_prompts}"}
+    asked["samples"] = setting.num_samples
     known = read_if_there(files.made)
     if files.generations.exists() and known | asked == known:
         return
-    writer = models.open(source)
+    model = models.open(source)
     part = files.generations.with_name(f"{files.generations.name}.part")
     is_resumed = part.exists() or files.generations.exists()
+    samples = {"num_samples": setting.num_samples}
+    write = model.writer(**samples, batch_size=experiment.batch_size, **setting.options)
     began = time.monotonic()
-    with first_prompts(setting, files.folder) as prompts:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "prompts.jsonl"
+        kept = ("prompt", "source")
+        lines = read_prompts(Path(setting.prompts))[: setting.num_prompts]
+        write_jsonl(path, ({key: line[key] for key in kept if key in line} for line in lines))
         count = generate_file(
-            writer.writer(
-                num_samples=setting.num_samples,
-                batch_size=experiment.batch_size,
-                **setting.options,
-            ),
-            prompts,
-            files.generations,
-            identity=identity | {"num_samples": setting.num_samples},
-            observe=observe,
+            write, path, files.generations, identity=identity | samples, observe=observe
         )
     costs = {
         "texts": count,
         "calls": read_jsonl(files.generations)[0]["calls"],
         # How long the part took that was there before is not known.
         "seconds": None if is_resumed else time.monotonic() - began,
-        "device": device_name(writer),
+        "device": device_name(model),
         "training": training_costs(source.model),
         "python": platform.python_version(),
     }
     write_json(files.made, asked | costs)
 
 
-@contextmanager
-def first_prompts(setting: Setting, folder: Path) -> Iterator[Path]:
-    """Give a file of the prompts that a setting uses, without what writing does not need."""
-    path = folder / f"prompts-{os.getpid()}.jsonl"
-    lines = read_prompts(Path(setting.prompts))[: setting.num_prompts]
-    kept = ("prompt", "source")
-    write_jsonl(path, ({key: line[key] for key in kept if key in line} for line in lines))
-    try:
-        yield path
-    finally:
-        path.unlink()
-
-
 def gold_texts(setting: Setting) -> list[Options]:
     """Return the gold continuations of a setting's prompts, as generations."""
-    lines = read_prompts(Path(setting.prompts))[: setting.num_prompts]
+    lines, texts = read_prompts(Path(setting.prompts))[: setting.num_prompts], []
     for number, line in enumerate(lines, start=1):
         if "gold" not in line:
             raise ValueError(
                 f"{setting.prompts}: prompt {number} of {len(lines)} has no gold continuation; "
                 "make prompts with `ssdlm prompts STORE`"
             )
-    return [
-        {"prompt": line["prompt"], "text": line["gold"]}
-        | ({"tokens": line["gold_tokens"]} if "gold_tokens" in line else {})
-        for line in lines
-    ]
+        tokens = {"tokens": line["gold_tokens"]} if "gold_tokens" in line else {}
+        texts.append({"prompt": line["prompt"], "text": line["gold"]} | tokens)
+    return texts
 
 
 def device_name(writer: SSDLM | AutoregressiveLM) -> str:
@@ -180,10 +165,7 @@ def device_name(writer: SSDLM | AutoregressiveLM) -> str:
 
 
 def training_costs(model: str) -> Options:
-    """Return what a training run left beside its weights: tokens seen, seconds, data's digests.
-
-    The seconds are those of training steps, as `train.seconds` counts them.
-    """
+    """Return what a training run left beside its weights: tokens, seconds of steps, its data."""
     log = Path(model) / "log.jsonl"
     records = read_jsonl(log) if log.exists() else []
     timed = [record for record in records if record.get("tokens_per_s") and "tokens" in record]

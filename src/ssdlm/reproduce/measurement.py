@@ -2,8 +2,7 @@
 
 generation -> [measurement] -> OUT/cells/NAME/report.json, measured.json -> page
 
-The stage `read` is for a machine with a GPU: judges read the texts there, and OUT/readings keeps
-what they find for the stage `evaluate`, wherever that runs.
+Judges `read` the texts on a GPU, and OUT/readings keeps what they find for `evaluate` anywhere.
 """
 
 from __future__ import annotations
@@ -16,19 +15,17 @@ from ssdlm.evaluate.cache import JudgeCache
 from ssdlm.evaluate.judge import Judge, load_judge
 from ssdlm.evaluate.run import Observe, evaluate, fill_cache
 from ssdlm.progress import bar
-from ssdlm.reproduce.experiment import Experiment, as_json, read_if_there, refuse_others
+from ssdlm.reproduce.experiment import Experiment, as_json, refuse_others
 from ssdlm.reproduce.generation import gold_texts
-from ssdlm.reproduce.setting import Gold, Options, Setting
+from ssdlm.reproduce.setting import Gold, Options, Setting, read_if_there
 from ssdlm.storage.files import sha256, write_json
 
+Load = Callable[[str], Judge]
+"""Opens a judge by name."""
 
-def measure(
-    experiment: Experiment, settings: Sequence[Setting], *, only_read: bool = False
-) -> None:
-    """Write the reports of all settings that have texts and no report of them.
 
-    With `only_read` the judges read the texts, what they find is kept, and nothing is reported.
-    """
+def measure(experiment: Experiment, settings: Sequence[Setting], only_read: bool = False) -> None:
+    """Write the reports that settings with texts lack; or let the judges read, and report none."""
     stage = "read" if only_read else "evaluate"
     load = cache(lambda name: load_judge(name, device_of(experiment)))
     with bar(stage, len(settings), is_shown=experiment.is_shown) as show:
@@ -38,17 +35,12 @@ def measure(
                 show(number, f"{setting.name}: {what} {done}/{total}")  # noqa: B023
 
             if experiment.files(setting).generations.exists():
-                measure_setting(experiment, setting, load, observe, only_read=only_read)
+                measure_setting(experiment, setting, load, observe, only_read)
             show(number + 1, setting.name)
 
 
 def measure_setting(
-    experiment: Experiment,
-    setting: Setting,
-    load: Callable[[str], Judge],
-    observe: Observe,
-    *,
-    only_read: bool,
+    experiment: Experiment, setting: Setting, load: Load, observe: Observe, only_read: bool
 ) -> None:
     """Write one setting's report, unless it is there and of these texts and measures."""
     files, scale = experiment.files(setting), experiment.scale
@@ -75,9 +67,9 @@ def measure_setting(
     }
     if only_read:
         fill_cache(files.generations, **arguments)
-        return
-    evaluate(files.generations, out=files.report, num_resamples=scale.resamples, **arguments)
-    write_json(files.measured, inputs)
+    else:
+        evaluate(files.generations, out=files.report, num_resamples=scale.resamples, **arguments)
+        write_json(files.measured, inputs)
 
 
 def device_of(experiment: Experiment) -> str | None:

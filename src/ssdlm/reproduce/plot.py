@@ -19,14 +19,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TITLES = {
-    "mauve": "MAUVE, %",
-    "ppl_micro": "perplexity",
-    "ppl_macro": "perplexity",
-    "rep": "repetition, %",
-    "dist-1": "distinct words (Dist-1), %",
+    "mauve": "MAUVE, %", "ppl_micro": "perplexity", "ppl_macro": "perplexity",
+    "rep": "repetition, %", "dist-1": "distinct words (Dist-1), %",
     "control_external": "accuracy by the outside judge, %",
     "control_internal": "accuracy by the guide, %",
-}
+}  # fmt: skip
 LINEAR, LOG, FROM_ZERO = "linear", "log", "symlog"
 EVEN = 10.0
 """Up to here an axis that starts at zero is evenly spaced; beyond, it is logarithmic."""

@@ -19,16 +19,14 @@ from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
 FOREIGN = ("<s>", "</s>")
 """Names of special tokens that stand as plain text in the authors' files."""
-UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True)
 class PromptsReport:
-    """What was written."""
+    """What was written: how many prompts of each source."""
 
     out: Path
     counts: dict[str, int]
-    """Prompts of each source."""
 
     def __str__(self) -> str:
         each = ", ".join(f"{name} {count}" for name, count in self.counts.items())
@@ -38,11 +36,7 @@ class PromptsReport:
 def make_prompts(
     sources: Sequence[str | Path], *, out: str | Path, count: int, prompt_length: int, length: int
 ) -> PromptsReport:
-    """Write `count` prompts, as many of each source as of the others, the same ones every time.
-
-    Of a store's hold-out: a window that lies in one document, its prompt being read back as the
-    same tokens. Of a file: its lines in order, without repetitions.
-    """
+    """Write `count` prompts, as many of each source as of the others, the same ones every time."""
     out, paths = Path(out), [Path(source) for source in sources]
     if out.exists():
         raise ValueError(f"{out} exists already; choose another name or remove it")
@@ -54,12 +48,12 @@ def make_prompts(
         raise ValueError(f"{names} have different tokenizers; prepare them alike")
     each = []
     for path, share in zip(paths, shares(count, len(paths)), strict=True):
-        is_store = path.is_dir()
+        is_store = path in stores
         lines = windows(path, prompt_length, length) if is_store else distinct(from_file(path))
-        each.append(list(islice(lines, share)))
-        if len(each[-1]) < share:
+        each.append(found := list(islice(lines, share)))
+        if len(found) < share:
             raise ValueError(
-                f"{path} has {len(each[-1])} prompts and {share} are needed; lower --count"
+                f"{path} has {len(found)} prompts and {share} are needed; lower --count"
             )
     mixed = [line for group in zip_longest(*each) for line in group if line is not None]
     chosen = list(distinct(mixed))
@@ -100,9 +94,10 @@ def split_window(tokenizer: Tokenizer, ids: list[int], prompt_length: int) -> Op
     before, after = ids[:prompt_length], ids[prompt_length:]
     prompt, gold = tokenizer.decode(before), tokenizer.decode_after(before, after)
     agrees = tokenizer.encode(prompt) == before and prompt + gold == tokenizer.decode(ids)
-    if not agrees or UNREADABLE in prompt + gold or not prompt.strip() or not gold.strip():
-        return None
-    return {"prompt": prompt, "gold": gold, "gold_tokens": after}
+    is_readable = "\N{REPLACEMENT CHARACTER}" not in prompt + gold
+    if agrees and is_readable and prompt.strip() and gold.strip():
+        return {"prompt": prompt, "gold": gold, "gold_tokens": after}
+    return None
 
 
 def from_file(path: Path) -> Iterator[Options]:

@@ -10,10 +10,7 @@ UNCONSTRAINED, STORIES, CONTROLLED = "unconstrained", "stories", "controlled"
 
 
 def rows(table: str, length: int) -> list[Row]:
-    """Return the paper's rows at one length: `rows(UNCONSTRAINED, 50)`.
-
-    Figures have the names of our reports, and are fractions where the paper prints percentages.
-    """
+    """Return the paper's rows at one length, with the names and the units of our reports."""
     text = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
     (part,) = (part for part in text.split("\n# ") if part.startswith(f"{table} "))
     heading, *sections = part.strip().split("\n## ")
@@ -23,8 +20,7 @@ def rows(table: str, length: int) -> list[Row]:
         source, size = title.split()
         for line in lines if size == str(length) else ():
             model, setting, figures = (words.strip() for words in line.split("|"))
-            values: dict[str, float] = {}
-            spread: dict[str, float] = {}
+            values, spread = {}, {}
             for name, figure in zip(heading.split()[1:], figures.split(), strict=True):
                 unit = 100 if is_percent(name) else 1
                 value, _, plus = figure.partition("+")

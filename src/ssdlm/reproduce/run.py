@@ -5,29 +5,21 @@ scale, models, prompts -> experiment -> [run]: settings -> generation -> measure
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 
 from ssdlm.engine.prompt_files import read_prompts
-from ssdlm.reproduce.experiment import (
-    FORMER_ROLE,
-    ROLE,
-    Definition,
-    Experiment,
-    Results,
-    read_results,
-)
+from ssdlm.reproduce.experiment import Definition, Experiment, Results, read_results
 from ssdlm.reproduce.generation import generate, gold_texts
 from ssdlm.reproduce.scale import scale_of
-from ssdlm.reproduce.setting import Options, Setting
+from ssdlm.reproduce.setting import FORMER_ROLE, ROLE, Options, Setting
 from ssdlm.values import choose
 
 DTYPES = ("float32", "bfloat16")
 TABLES = ("table1", "table2", "table3", "figures")
-MANY = 6
-"""Settings that an error names, from all over."""
 STAGES = ("generate", "read", "evaluate", "page", "both")
 
 
@@ -49,26 +41,22 @@ def reproduce(
 
     `models` are ROLE=FOLDER, `prompts` are NAME=FILE, `overrides` are FIELD=VALUE of the scale.
     """
-    if stage not in STAGES:
-        raise ValueError(f"stage={stage!r} is unknown; choose one of {', '.join(STAGES)}")
+    choose("stage", stage, STAGES)
     choose("dtype", dtype, DTYPES)
-    table, size = definition_of(name), scale_of(scale, overrides)
-    given = models_by_role(models)
+    if name not in TABLES:
+        raise ValueError(f"there is no table {name!r}; there are {', '.join(TABLES)}")
+    table: Definition = import_module(f"ssdlm.reproduce.{name}").DEFINITION
+    size, given = scale_of(scale, overrides), models_by_role(models)
     for role in given:
         if table.roles is not None and role not in table.roles:
             there = ", ".join(table.roles)
             raise ValueError(f"{name} has no use for a model as {role!r}; there are {there}")
+    every = models_by_role(size.models) | given
+    files = by_name(prompts, "prompts", "50=prompts-50.jsonl", bare="all")
     experiment = Experiment(
-        scale=size,
-        out=Path(out),
-        models=models_by_role(size.models) | given,
-        prompts=by_name(prompts, "prompts", "50=prompts-50.jsonl", bare="all"),
-        device=device,
-        dtype=dtype,
-        batch_size=batch_size,
-        only=tuple(only),
+        size, Path(out), every, files, device, dtype, batch_size, only=tuple(only)
     )
-    for path in experiment.prompts.values():
+    for path in files.values():
         if not Path(path).is_file():
             raise ValueError(f"prompts {path!r} are no file; make one with `ssdlm prompts`")
     if stage in ("generate", "both"):
@@ -76,30 +64,21 @@ def reproduce(
     settings = checked(table.settings(experiment))
     chosen = [setting for setting in settings if experiment.includes(setting)]
     if settings and not chosen:
+        some = ", ".join(one.name for one in settings[:: -(-len(settings) // 6)])
         asked = " or ".join(only)
-        some = ", ".join(one.name for one in settings[:: -(-len(settings) // MANY)])
         raise ValueError(f"no setting of {name} is named {asked}; there are {some}, ...")
     if stage in ("generate", "both"):
         generate(experiment, chosen)
         table.record(experiment)
-    if stage == "generate":
-        return []
-    if stage != "page":
+    if stage in ("read", "evaluate", "both"):
         from ssdlm.reproduce.measurement import measure
 
         measure(experiment, chosen, only_read=stage == "read")
-    if stage == "read":
+    if stage in ("generate", "read"):
         return []
     results = read_results(experiment, settings)
     page = table.page(experiment, results)
     return replace(page, values=page.values | facts(experiment, results)).save(name, experiment.out)
-
-
-def definition_of(name: str) -> Definition:
-    """Return what the module of a table offers; it is loaded when it is asked for."""
-    if name not in TABLES:
-        raise ValueError(f"there is no table {name!r}; there are {', '.join(TABLES)}")
-    return import_module(f"ssdlm.reproduce.{name}").DEFINITION
 
 
 def by_name(texts: Sequence[str], what: str, example: str, bare: str = "") -> dict[str, str]:
@@ -119,10 +98,7 @@ def by_name(texts: Sequence[str], what: str, example: str, bare: str = "") -> di
 
 def models_by_role(models: Sequence[str]) -> dict[str, str]:
     """Return ROLE=MODEL as a mapping, with roles as they are named now."""
-    former, now = f"{FORMER_ROLE}=", f"{ROLE}="
-    named = [
-        now + text.removeprefix(former) if text.startswith(former) else text for text in models
-    ]
+    named = [re.sub(f"^{FORMER_ROLE}=", f"{ROLE}=", text) for text in models]
     return by_name(named, "model", "ours=runs/mini")
 
 

@@ -1,6 +1,6 @@
 """One setting of an experiment: whose texts, after which prompts, and how they are measured.
 
-scale, experiment -> [setting] -> generation -> measurement
+experiment, tables -> [setting] -> generation -> measurement
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ssdlm.storage.files import read_json
+
 PLAIN_NAME = re.compile(r"[A-Za-z0-9._=+-]+(/[A-Za-z0-9._=+-]+)*")
+ROLE, FORMER_ROLE = "autoregressive", "twin"
+"""A role, and its name in older commands and folders."""
 
 Options = dict[str, Any]
 """Keyword arguments by name, as JSON can keep them."""
@@ -18,18 +22,16 @@ Options = dict[str, Any]
 
 @dataclass(frozen=True)
 class Diffusion:
-    """A model of this library, with options of `SSDLM.generate`."""
+    """A model of this library, a folder or Hub id, with options of `SSDLM.generate`."""
 
     model: str
-    """Folder or Hub id."""
 
 
 @dataclass(frozen=True)
 class Autoregressive:
-    """A causal model, through `transformers`: a BlockDenoiser's context stream, or any other."""
+    """A causal model through `transformers`: a BlockDenoiser's context stream, or any other."""
 
     model: str
-    """Folder or Hub id."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ TextSource = Diffusion | Autoregressive | Given | Gold
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of an experiment."""
+    """One setting of an experiment: whose texts, after which prompts, and how they are measured."""
 
     name: str
     """Unique in its OUT, and the folder of its files below OUT/cells: `50/ours/sampling-0.95`."""
@@ -57,7 +59,6 @@ class Setting:
     prompts: str
     """File of prompts; a line's `gold` and `gold_tokens` are the reference."""
     num_prompts: int
-    """How many of them are used, from the first."""
     num_samples: int = 1
     """Texts per prompt."""
     options: Options = field(default_factory=dict)
@@ -73,15 +74,21 @@ class Setting:
         if not PLAIN_NAME.fullmatch(self.name) or ".." in self.name:
             raise ValueError(f"setting {self.name!r} is no path of letters, digits and . _ = + -")
 
+    @property
+    def former_name(self) -> str:
+        """What the setting was called before its role was renamed."""
+        return self.name.replace(f"/{ROLE}/", f"/{FORMER_ROLE}/")
+
 
 class SettingFiles:
-    """The files of a setting."""
+    """The files of a setting: texts and how they came about, report and what it is of."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.generations = folder / "generations.jsonl"
-        self.made = folder / "made.json"
-        """How the generations came about: options, model, seconds."""
-        self.report = folder / "report.json"
-        self.measured = folder / "measured.json"
-        """What the report was computed from."""
+        self.generations, self.made = folder / "generations.jsonl", folder / "made.json"
+        self.report, self.measured = folder / "report.json", folder / "measured.json"
+
+
+def read_if_there(path: Path) -> Options:
+    """Return a file's JSON object, an empty one where there is no file."""
+    return read_json(path) if path.exists() else {}

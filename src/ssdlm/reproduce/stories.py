@@ -2,8 +2,7 @@
 
 a file of stories -> [stories] -> OUT/stories/{data, prompts.jsonl, ours} -> table2
 
-As in the paper's appendix C, the stories of a split are one text, cut into sequences wherever that
-falls. Nothing marks where a story ends, so that a judge reads plain text.
+As in the paper's appendix C, a split is one text without marks between stories, cut anywhere.
 """
 
 from __future__ import annotations
@@ -26,37 +25,25 @@ RECIPE = "paper_rocstories"
 
 
 class StoryFiles:
-    """The files of the stories."""
+    """The files of the stories: both splits as texts, their tokens, prompts, and our model."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.texts = folder / "texts.jsonl"
-        """Two documents, the training stories and the others."""
-        self.data = folder / "data"
-        """The token store."""
-        self.prompts = folder / "prompts.jsonl"
-        self.model = folder / "ours"
-        """The run of training, and the model that comes of it."""
+        self.folder, self.texts, self.data = folder, folder / "texts.jsonl", folder / "data"
+        self.prompts, self.model = folder / "prompts.jsonl", folder / "ours"
 
 
 def prepare_stories(source: str, files: StoryFiles, *, tokenizer: str, scale: Scale) -> None:
     """Write the token store and the prompts; what is there of the same stories is left."""
     files.folder.mkdir(parents=True, exist_ok=True)
-    train, held = split(read_stories(source), scale.story_holdout)
+    pieces = [piece for one in find_sources([source]) for piece in one.pieces(Tally())]
+    stories = [" ".join(piece.text.split()) for piece in pieces]
+    train, held = split(stories, scale.story_holdout)
     # Of two documents the library keeps back one of its own choice: that one is the held-out text.
     documents = [held, train] if is_held_out(0, 0.5) else [train, held]
     write_if_other(files.texts, [{"text": " ".join(stories)} for stories in documents])
     prepare([files.texts], tokenizer=tokenizer, out=files.data, holdout=0.5)
     prompts = prompts_of(files.data, length=scale.story_length, count=scale.stories)
     write_if_other(files.prompts, prompts)
-
-
-def read_stories(source: str) -> list[str]:
-    """Return the texts of a file, one per story."""
-    pieces = [piece for one in find_sources([source]) for piece in one.pieces(Tally())]
-    if not pieces:
-        raise ValueError(f"{source} has no stories; write one as `text` on each line")
-    return [" ".join(piece.text.split()) for piece in pieces]
 
 
 def split(stories: Sequence[str], holdout: float) -> tuple[list[str], list[str]]:

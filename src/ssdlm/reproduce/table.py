@@ -10,25 +10,16 @@ from dataclasses import dataclass, field
 from statistics import mean, stdev
 from typing import Any
 
-from ssdlm.reproduce.experiment import Result
+from ssdlm.reproduce.experiment import Result, Results
 from ssdlm.reproduce.setting import Gold, Options
 
 HEADINGS = {
-    "mauve": "MAUVE",
-    "ppl_micro": "PPL",
-    "ppl_macro": "PPL",
-    "ppl_ratio": "PPL / lambda 0",
-    "delta_log_ppl": "abs. delta log PPL",
-    "dist-1": "Dist-1",
-    "dist-2": "Dist-2",
-    "dist-3": "Dist-3",
-    "zipf": "Zipf",
-    "rep": "Rep",
-    "control_external": "C-Ext.",
-    "control_internal": "(Int.)",
-    "control_second": "second (Int.)",
-    "control_second_verbs": "second, by its verbs",
-}
+    "mauve": "MAUVE", "ppl_micro": "PPL", "ppl_macro": "PPL", "ppl_ratio": "PPL / lambda 0",
+    "delta_log_ppl": "abs. delta log PPL", "zipf": "Zipf", "rep": "Rep",
+    "dist-1": "Dist-1", "dist-2": "Dist-2", "dist-3": "Dist-3",
+    "control_external": "C-Ext.", "control_internal": "(Int.)",
+    "control_second": "second (Int.)", "control_second_verbs": "second, by its verbs",
+}  # fmt: skip
 OF_GOLD = {"mauve": 1.0, "delta_log_ppl": 0.0}
 """What human text is by definition, being what the others are compared with."""
 
@@ -88,21 +79,18 @@ COSTS = (
 
 
 def columns(names: Iterable[str], digits: int = 2) -> list[Column]:
-    """Return the columns of some metrics, under the paper's headings.
-
-    `control_external:LABEL` is the accuracy of one label.
-    """
+    """Return columns under the paper's headings; `METRIC:PART` is a metric of one label."""
     found = []
     for name in names:
         metric, _, part = name.partition(":")
-        unit = 100.0 if is_percent(name) else 1.0
         shown_digits = 2 if metric == "ppl_ratio" else digits
+        unit = 100.0 if is_percent(name) else 1.0
         found.append(Column(name, f"{HEADINGS[metric]} {part}".strip(), shown_digits, unit))
     return found
 
 
 def table(
-    columns: Sequence[Column], rows: Sequence[Row], published: Sequence[Row] = (), corner: str = ""
+    columns: Sequence[Column], rows: Iterable[Row], published: Iterable[Row] = (), corner: str = ""
 ) -> str:
     """Return a Markdown table: the paper's rows where there are any, then ours."""
     heading = [corner, *(column.heading for column in columns)]
@@ -123,7 +111,28 @@ def code(text: str) -> str:
     return f"`` {shown} ``" if "`" in shown else f"`{shown}`"
 
 
-def row_of(label: str, results: Sequence[Result], metrics: Iterable[str]) -> Row:
+def rows_of(
+    results: Results, home: str, names: Mapping[str, str], metrics: Sequence[str]
+) -> dict[str, Row]:
+    """Return a row for each setting below `home` that was measured; the seeds of one are one."""
+    groups: dict[str, list[Result]] = {}
+    for name, result in results.items():
+        if name.startswith(f"{home}/"):
+            setting = name.removeprefix(f"{home}/").partition("/seed-")[0]
+            groups.setdefault(setting, []).append(result)
+    rows = {}
+    for setting, group in groups.items():
+        role, _, sampler = setting.partition("/")
+        label = ", ".join(filter(None, (names.get(role, role), sampler.replace("-", " "))))
+        measured = [result for result in group if result.report is not None]
+        if len(measured) < len(group):
+            label += f" ({len(measured)} of {len(group)} seeds)"
+        if measured:
+            rows[setting] = row_of(label, measured, metrics, role=role)
+    return rows
+
+
+def row_of(label: str, results: Sequence[Result], metrics: Iterable[str], **facts: Any) -> Row:
     """Return the mean of some results' figures, their standard deviation, and what they cost."""
     values: dict[str, float | None] = {}
     spread: dict[str, float] = {}
@@ -138,12 +147,9 @@ def row_of(label: str, results: Sequence[Result], metrics: Iterable[str]) -> Row
     if isinstance(results[0].setting.source, Gold):
         values |= {metric: OF_GOLD[metric] for metric in values.keys() & OF_GOLD.keys()}
     training = results[0].made.get("training") or {}
-    facts = {
-        "tokens_seen": training.get("tokens"),
-        "training_s": training.get("seconds"),
-        "writing_s": average(one.made.get("seconds") for one in results),
-    }
-    return Row(label, values, spread, intervals, facts)
+    costs = {"tokens_seen": training.get("tokens"), "training_s": training.get("seconds")}
+    costs["writing_s"] = average(one.made.get("seconds") for one in results)
+    return Row(label, values, spread, intervals, facts | costs)
 
 
 def average(values: Iterable[float | None]) -> float | None:

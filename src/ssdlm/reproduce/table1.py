@@ -15,7 +15,7 @@ from ssdlm.reproduce.experiment import Definition, Experiment, Results
 from ssdlm.reproduce.page import Page
 from ssdlm.reproduce.scale import Scale
 from ssdlm.reproduce.setting import Autoregressive, Diffusion, Gold, Options, Setting, TextSource
-from ssdlm.reproduce.table import COSTS, Row, columns, row_of, table
+from ssdlm.reproduce.table import COSTS, Row, columns, rows_of, table
 
 METRICS = ("mauve", "ppl", "dist", "zipf", "rep")
 SHOWN = ("mauve", "ppl_micro", "delta_log_ppl", "dist-1", "dist-2", "dist-3", "zipf", "rep")
@@ -26,14 +26,9 @@ COMPARED = ("paper", "ours")
 OWN = ("ours", "builtin")
 """Those that have settings of their own."""
 PAPER_SAMPLER = {
-    "grid": "uniform",
-    "nucleus": "logits",
-    "temperature": 1.0,
-    "rule": "renoise",
-    "rho": 0.0,
-    "returns": "logits",
-    "early_exit": False,
-}
+    "grid": "uniform", "nucleus": "logits", "temperature": 1.0, "rule": "renoise", "rho": 0.0,
+    "returns": "logits", "early_exit": False,
+}  # fmt: skip
 """What the authors' decoder does, whatever a model's own settings are."""
 OPEN_TOP_P = 0.9
 """Without gold, the nuclei from here on are tried, at the first T."""
@@ -60,8 +55,7 @@ def settings_after(
     """Yield the settings after one file of prompts; without gold they are fewer."""
     scale, models = experiment.scale, experiment.models
     if has_gold:
-        gold = setting_of(experiment, f"{home}/gold", Gold(), file, {})
-        yield replace(gold, num_samples=1)
+        yield replace(setting_of(scale, f"{home}/gold", Gold(), file, {}), num_samples=1)
     sources: list[tuple[str, TextSource, Options]] = []
     for role in (role for role in models if role not in DIFFUSION):
         seeds = scale.seeds if has_gold else scale.seeds[:1]
@@ -80,7 +74,7 @@ def settings_after(
             name = f"{role}/own-p{top_p:g}"
             sources.append((name, Diffusion(models[role]), own | {"top_p": top_p}))
     for name, source, options in sources:
-        yield setting_of(experiment, f"{home}/{name}", source, file, options, has_gold=has_gold)
+        yield setting_of(scale, f"{home}/{name}", source, file, options, has_gold=has_gold)
 
 
 def grid(scale: Scale, length: int, *, is_small: bool = False) -> Iterator[tuple[str, Options]]:
@@ -94,59 +88,36 @@ def grid(scale: Scale, length: int, *, is_small: bool = False) -> Iterator[tuple
 
 
 def setting_of(
-    experiment: Experiment,
-    name: str,
-    source: TextSource,
-    file: str,
-    options: Options,
-    *,
-    has_gold: bool = True,
+    scale: Scale, name: str, source: TextSource, file: str, options: Options, has_gold: bool = True
 ) -> Setting:
-    """Return a setting of this table: how much the scale says, and the paper's metrics."""
-    scale, has_reference = experiment.scale, has_gold and not isinstance(source, Gold)
-    measures: Options = {"metrics": METRICS[1:]}
-    if has_reference:
-        measures = {"metrics": METRICS, "features": scale.features}
-    return Setting(
-        name=name,
-        source=source,
-        prompts=file,
-        num_prompts=scale.num_prompts,
-        num_samples=scale.num_samples,
-        options=options,
-        measures=measures,
-        has_reference=has_reference,
-    )
+    """Return a setting of this table: as much as the scale says, and the paper's metrics."""
+    counts = (scale.num_prompts, scale.num_samples)
+    if not has_gold or isinstance(source, Gold):
+        measures: Options = {"metrics": METRICS[1:]}
+        return Setting(name, source, file, *counts, options, measures, has_reference=False)
+    measures = {"metrics": METRICS, "features": scale.features}
+    return Setting(name, source, file, *counts, options, measures)
 
 
 def page(experiment: Experiment, results: Results) -> Page:
     """Return the page: for each length the paper's rows, then ours; then every setting."""
-    scale, judge = experiment.scale, " and ".join(results.judges()) or experiment.scale.judge
-    introduction = (
-        f"Scale `{scale.name}`. Prompts are as long as their continuations. Judge {judge}, "
-        f"MAUVE's features from {scale.features[0]}. MAUVE, Dist and Rep in percent. Rows marked "
-        "[paper] are printed in the paper, measured there on other text by other judges: compare "
-        "shapes, not digits."
-    )
-    shown = [*columns(SHOWN), *COSTS]
-    parts, values = [introduction], {}
+    scale, shown = experiment.scale, [*columns(SHOWN), *COSTS]
+    what, how = "prompts as long as their continuations", "MAUVE's features from "
+    parts, values = [results.introduction(experiment, what, how + scale.features[0])], {}
     for home in dict.fromkeys(name.partition("/")[0] for name in results):
-        rows = rows_of(results, home)
+        names = DIFFUSION | {"gold": "Gold continuation"}
+        rows = list(rows_of(results, home, names, SHOWN).values())
         values[home] = [row.json() for row in rows]
         length = int(home.removeprefix("owt-"))
-        heading, printed = f"## Length {length}, OpenWebText prompts, no gold", []
-        if home == str(length):
-            heading = f"## Length {length}"
-            printed = published.rows(published.UNCONSTRAINED, length)
+        is_open = home.startswith("owt-")
+        heading = f"## Length {length}{', OpenWebText prompts, no gold' if is_open else ''}"
+        printed = [] if is_open else published.rows(published.UNCONSTRAINED, length)
         best = shortlist(rows)
         parts += [heading, counts(results, home), table(shown, best, printed)]
         if len(best) < len(rows):
             parts += [f"Every setting at length {length}:", table(shown, rows)]
-    notes = [
-        f"no prompts were given for length {length}"
-        for length in scale.lengths
-        if experiment.prompt_file(str(length)) is None
-    ]
+    lacking = [length for length in scale.lengths if experiment.prompt_file(str(length)) is None]
+    notes = [f"no prompts were given for length {length}" for length in lacking]
     notes += results.notes(experiment, ("autoregressive", *COMPARED))
     notes.append("+- is the standard deviation over seeds; Dist of gold pools one text per prompt")
     return Page("Unconstrained generation", parts, {"tables": values}, notes)
@@ -158,26 +129,6 @@ def counts(results: Results, home: str) -> str:
     sizes = [report["counts"] for report in reports if report is not None]
     seen = {f"{size['samples']} texts after {size['prompts']} prompts" for size in sizes}
     return f"Measured on {', or '.join(sorted(seen))}." if seen else "Nothing is measured yet."
-
-
-def rows_of(results: Results, home: str) -> list[Row]:
-    """Return a row for each setting that was measured; the seeds of a sampler are one."""
-    groups: dict[str, list[str]] = {}
-    for name in results:
-        if name.startswith(f"{home}/"):
-            setting = name.removeprefix(f"{home}/").partition("/seed-")[0]
-            groups.setdefault(setting, []).append(name)
-    rows = []
-    for setting, names in groups.items():
-        role, _, rest = setting.partition("/")
-        label = f"{DIFFUSION.get(role, role)}, {rest.replace('-', ' ')}"
-        measured = [results[name] for name in names if results[name].report is not None]
-        if len(measured) < len(names):
-            label += f" ({len(measured)} of {len(names)} seeds)"
-        if measured:
-            row = row_of("Gold continuation" if role == "gold" else label, measured, SHOWN)
-            rows.append(replace(row, facts={"role": role, **row.facts}))
-    return rows
 
 
 def shortlist(rows: Sequence[Row]) -> list[Row]:

@@ -16,7 +16,7 @@ from ssdlm.reproduce.experiment import Definition, Experiment, Results
 from ssdlm.reproduce.page import Page
 from ssdlm.reproduce.setting import Diffusion, Given, Gold, Options, Setting, TextSource
 from ssdlm.reproduce.stories import RECIPE, StoryFiles, prepare_stories, train_on_stories
-from ssdlm.reproduce.table import COSTS, Column, columns, row_of, table
+from ssdlm.reproduce.table import COSTS, Column, columns, rows_of, table
 from ssdlm.reproduce.table1 import PAPER_SAMPLER, setting_of
 
 SHOWN = ("mauve", "ppl_micro", "dist-1", "dist-2", "dist-3", "zipf", "rep")
@@ -29,10 +29,11 @@ LABELS = {
     "ours": "SSD-LM, the paper's recipe",
     "block": "BlockDenoiser",
 }
-COMMANDS = (
-    "python benchmarks/diffusion_lm.py train --data {data} --out DIR --size {size}",
-    "python benchmarks/diffusion_lm.py generate --model DIR --input {prompts} --length {length} "
-    "--output DIR/texts.jsonl",
+NO_BASELINE = (
+    f"no texts were given as `{BASELINE}`; they are made by "
+    "`python benchmarks/diffusion_lm.py train --data {data} --out DIR --size {size}`; "
+    "`python benchmarks/diffusion_lm.py generate --model DIR --input {prompts} --length {length} "
+    "--output DIR/texts.jsonl`"
 )
 
 
@@ -57,9 +58,8 @@ def settings(experiment: Experiment) -> list[Setting]:
             "to the stage generate"
         )
     size = replace(scale, features=scale.story_features, num_prompts=scale.stories, num_samples=1)
-    stories = replace(experiment, scale=size)
     return [
-        setting_of(stories, f"{HOME}/{name}", source, str(prompts), options)
+        setting_of(size, f"{HOME}/{name}", source, str(prompts), options)
         for name, source, options in sources(experiment)
     ]
 
@@ -80,43 +80,26 @@ def sources(experiment: Experiment) -> Iterator[tuple[str, TextSource, Options]]
 
 
 def page(experiment: Experiment, results: Results) -> Page:
-    """Return the page: the paper's rows, then ours."""
-    scale, judge = experiment.scale, " and ".join(results.judges()) or experiment.scale.judge
+    """Return the page: the paper's rows, then ours; how the other's texts are made without any."""
+    scale, files = experiment.scale, StoryFiles(experiment.out / HOME)
+    first, *others = scale.story_features
     count = next(iter(results.values())).setting.num_prompts
     start = experiment.models.get("init") or scale.story_init
-    introduction = (
-        f"Scale `{scale.name}`: {count} held-out prompts of {scale.story_length} tokens, one "
-        f"continuation of {scale.story_length} tokens each. Ours is recipe `{RECIPE}`, started "
-        f"from {start}; Diffusion-LM is trained on the same text. Judge {judge}, "
-        f"MAUVE's features from {scale.story_features[0]}. MAUVE, Dist and Rep in percent. Rows "
-        "marked [paper] are printed in the paper, measured there on more stories by other judges."
+    what = (
+        f"{count} held-out prompts of {scale.story_length} tokens, one continuation of as many "
+        f"each; ours is recipe `{RECIPE}` started from {start}, Diffusion-LM has the same text"
     )
-    others = [
-        Column(f"mauve_{name}", f"MAUVE, {name}", 2, 100.0) for name in scale.story_features[1:]
-    ]
-    shown = [*columns(SHOWN), *others]
-    rows = {}
-    for name, result in results.items():
-        if result.report is not None:
-            _, kind, *rest = name.split("/")
-            label = ", ".join([LABELS[kind], *(part.replace("-", " ") for part in rest)])
-            rows[name] = row_of(label, [result], [column.name for column in shown])
-    printed = published.rows(published.STORIES, 50)
-    parts = [introduction, table([*shown, *COSTS], list(rows.values()), printed)]
-    values = {"rows": {name: row.values for name, row in rows.items()}}
-    notes = baseline_notes(experiment) + results.notes(experiment)
+    shown = [*columns(SHOWN), *(Column(f"mauve_{n}", f"MAUVE, {n}", 2, 100.0) for n in others)]
+    rows = rows_of(results, HOME, LABELS, [column.name for column in shown])
+    parts = [results.introduction(experiment, what, f"MAUVE's features from {first}")]
+    parts += [table([*shown, *COSTS], rows.values(), published.rows(published.STORIES, 50))]
+    values = {"rows": {f"{HOME}/{name}": row.values for name, row in rows.items()}}
+    notes = results.notes(experiment)
+    if BASELINE not in experiment.models:
+        size = "paper" if scale.name == "paper" else "mini"
+        asked = {"data": files.data, "prompts": files.prompts, "length": scale.story_length}
+        notes.insert(0, NO_BASELINE.format(size=size, **asked))
     return Page("Diffusion-LM and ours on stories", parts, values, notes)
-
-
-def baseline_notes(experiment: Experiment) -> list[str]:
-    """Return how the other model's texts are made, where they were not given."""
-    if BASELINE in experiment.models:
-        return []
-    scale, files = experiment.scale, StoryFiles(experiment.out / HOME)
-    size = scale.name if scale.name == "paper" else "mini"
-    asked = {"data": files.data, "prompts": files.prompts, "length": scale.story_length}
-    commands = "; ".join(f"`{command.format(size=size, **asked)}`" for command in COMMANDS)
-    return [f"no texts were given as `{BASELINE}`; they are made by {commands}"]
 
 
 DEFINITION = Definition(settings, page, (OURS, BLOCK, BASELINE, "init"), prepare)

@@ -7,7 +7,6 @@ asked of the same texts. Then two controls at once.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -17,13 +16,13 @@ from ssdlm.reproduce import published
 from ssdlm.reproduce.experiment import Definition, Experiment, Result, Results
 from ssdlm.reproduce.page import Page
 from ssdlm.reproduce.plot import EVEN, FROM_ZERO, LINEAR, Plot, curves
-from ssdlm.reproduce.setting import Diffusion, Options, Setting
+from ssdlm.reproduce.scale import Scale
+from ssdlm.reproduce.setting import Diffusion, Options, Setting, read_if_there
 from ssdlm.reproduce.table import COSTS, Row, average, average_interval, columns, row_of, table
 from ssdlm.reproduce.table1 import COMPARED, DIFFUSION, PAPER_SAMPLER
 
 PROMPTS = "pplm"
 METRICS = ("ppl", "dist")
-PLOTTED = ("control_external", "control_internal", "ppl_macro")
 TEXT_METRICS = ("ppl_macro", "dist-1", "dist-2", "dist-3")
 CLASSIFIERS = {"control_external": "control_judges", "control_internal": "control_guides"}
 """Accuracies, and the option of `evaluate` that names their classifiers."""
@@ -47,8 +46,8 @@ class Sampler:
     lams: tuple[float, ...]
 
     @property
-    def words(self) -> str:
-        """What a legend calls it."""
+    def legend(self) -> str:
+        """What a picture calls it."""
         known = self.options
         how = f"{known['projection']}, T = {known['T']}" if "T" in known else "own settings"
         return f"{DIFFUSION[self.role]}: {how}, top-p {known['top_p']:g}".replace("_", "-")
@@ -80,11 +79,9 @@ def settings(experiment: Experiment) -> list[Setting]:
     if file is None:
         raise ValueError(f"there are no prompts; give --prompts {PROMPTS}=FILE, the paper's 15")
     every = [one for n in experiment.scale.control_lengths for one in samplers(experiment, n)]
-    tried: list[tuple[list[Sampler], Targets]] = [(every, targets)]
-    tried.append((pair_samplers(experiment), pairs))
     return [
         setting_of(experiment, file, sampler, target)
-        for some, targets_at in tried
+        for some, targets_at in ((every, targets), (pair_samplers(experiment), pairs))
         for sampler in some
         for lam in sampler.lams
         for target in targets_at(experiment, lam)
@@ -121,8 +118,8 @@ def targets(experiment: Experiment, lam: float) -> Iterator[ControlTarget]:
     if lam == 0:
         yield ControlTarget("lam0", (), guides, sum(judges, ()))
         return
-    for label, guide, outside in zip(scale.labels, guides, judges, strict=True):
-        yield ControlTarget(f"lam{lam:g}/{label}", (f"{guide}:{lam:g}",), (guide,), outside)
+    for one, guide, outside in zip(scale.labels, guides, judges, strict=True):
+        yield ControlTarget(f"lam{lam:g}/{one}", (f"{guide}:{lam:g}",), (guide,), outside)
 
 
 def pairs(experiment: Experiment, lam: float) -> Iterator[ControlTarget]:
@@ -142,22 +139,13 @@ def setting_of(
     experiment: Experiment, file: str, sampler: Sampler, target: ControlTarget
 ) -> Setting:
     """Return a setting of this table."""
-    control = {"control": list(target.control)} if target.control else {}
-    return Setting(
-        name=f"{sampler.home}/{target.name}",
-        source=Diffusion(experiment.models[sampler.role]),
-        prompts=file,
-        num_prompts=experiment.scale.num_prompts,
-        num_samples=experiment.scale.control_samples,
-        options=sampler.options | control,
-        measures={
-            "metrics": METRICS,
-            "control_guides": target.guides,
-            "control_judges": target.judges,
-        },
-        judge=experiment.scale.control_ppl,
-        has_reference=False,
-    )
+    scale, source = experiment.scale, Diffusion(experiment.models[sampler.role])
+    counts = (scale.num_prompts, scale.control_samples)
+    options = sampler.options | ({"control": list(target.control)} if target.control else {})
+    measures: Options = {"metrics": METRICS, "control_guides": target.guides}
+    measures["control_judges"] = target.judges
+    name, judge = f"{sampler.home}/{target.name}", scale.control_ppl
+    return Setting(name, source, file, *counts, options, measures, judge, has_reference=False)
 
 
 def page(experiment: Experiment, results: Results) -> Page:
@@ -165,13 +153,19 @@ def page(experiment: Experiment, results: Results) -> Page:
     scale = experiment.scale
     by_label = [f"control_external:{label}" for label in scale.labels]
     shown = columns([*CLASSIFIERS, *TEXT_METRICS, "ppl_ratio", *by_label], digits=1)
-    shown.append(COSTS[-1])
-    parts, values, plots = [introduction(experiment, results)], {}, {}
+    judges = ", ".join(f"{name} ({accuracy_of(name)})" for name in scale.control_judges) or "none"
+    what = (
+        f"the paper's prompts x {scale.control_samples} samples x {len(scale.labels)} labels, "
+        f"figures are means over the labels; guide {scale.guide}, outside judge {judges}"
+    )
+    how = "PPL's macro average, and its ratio to lambda = 0 of the same setting"
+    parts = [results.introduction(experiment, what, how, scale.control_ppl)]
+    values, plots = {}, {}
     for length in scale.control_lengths:
         rows = rows_of(experiment, results, samplers(experiment, length), targets)
         values[str(length)] = [row.json() for row in rows]
-        parts += [f"## Length {length}"]
-        parts += [table(shown, rows, published.rows(published.CONTROLLED, length))]
+        printed = published.rows(published.CONTROLLED, length)
+        parts += [f"## Length {length}", table([*shown, COSTS[-1]], rows, printed)]
         if rows:
             plots[f"lambda-{length}"] = plot_of(rows)
     if both := rows_of(experiment, results, pair_samplers(experiment), pairs):
@@ -184,29 +178,11 @@ def page(experiment: Experiment, results: Results) -> Page:
     return Page("Controlled generation", parts, {"tables": values}, notes, plots)
 
 
-def introduction(experiment: Experiment, results: Results) -> str:
-    """Return what the figures are, and how far the outside judge can be trusted."""
-    scale = experiment.scale
-    reader = " and ".join(results.judges()) or scale.control_ppl or scale.judge
-    judges = ", ".join(f"{name} ({accuracy_of(name)})" for name in scale.control_judges) or "none"
-    return (
-        f"Scale `{scale.name}`: the paper's prompts x {scale.control_samples} samples x "
-        f"{len(scale.labels)} labels. Guide {scale.guide}; outside judge {judges}. PPL by "
-        f"{reader}, macro average, and its ratio to lambda = 0 of the "
-        "same setting. Accuracies and Dist in percent, means over the labels. Rows marked [paper] "
-        "are printed in the paper, measured there by other judges: compare shapes, not digits."
-    )
-
-
 def accuracy_of(judge: str) -> str:
     """Return a judge's own accuracy on held-out texts, from its folder."""
-    path = Path(judge) / "config.json"
-    if not path.exists():
-        return "its own accuracy is on its model card"
-    known = json.loads(path.read_text(encoding="utf-8")).get("guide_accuracy")
-    if not known:
-        return "its own accuracy is not known"
-    return "itself right on " + ", ".join(f"{100 * v:.1f} % of {k}" for k, v in known.items())
+    known = read_if_there(Path(judge) / "config.json").get("guide_accuracy", {})
+    shares = ", ".join(f"{100 * share:.1f} % of {name}" for name, share in known.items())
+    return f"itself right on {shares}" if shares else "its own accuracy is not known here"
 
 
 def rows_of(
@@ -214,39 +190,39 @@ def rows_of(
 ) -> list[Row]:
     """Return a row for each sampler and lambda of which every target was measured."""
     rows = []
-    for sampler in samplers:
-        setting = f"{DIFFUSION[sampler.role]}, {sampler.name.replace('-', ' ')}"
-        base = results.value(f"{sampler.home}/lam0", "ppl_macro")
-        for lam in sampler.lams:
-            names = [f"{sampler.home}/{target.name}" for target in targets(experiment, lam)]
-            some = [results[name] for name in names if results[name].report is not None]
-            if some and len(some) == len(names):
-                row = row_over_targets(experiment, f"{setting}, lambda {lam:g}", some)
-                ppl = row.values["ppl_macro"]
-                values = {**row.values, "ppl_ratio": ppl / base if ppl and base else None}
-                facts = {**row.facts, "lam": lam, "setting": setting, "curve": sampler.words}
-                rows.append(replace(row, values=values, facts=facts))
+    for sampler, lam in [(one, lam) for one in samplers for lam in one.lams]:
+        names = [f"{sampler.home}/{target.name}" for target in targets(experiment, lam)]
+        some = [results[name] for name in names if results[name].report is not None]
+        if some and len(some) == len(names):
+            base = results.value(f"{sampler.home}/lam0", "ppl_macro")
+            rows.append(row_over_targets(experiment.scale, sampler, lam, some, base))
     return rows
 
 
-def row_over_targets(experiment: Experiment, label: str, some: Sequence[Result]) -> Row:
+def row_over_targets(
+    scale: Scale, sampler: Sampler, lam: float, some: Sequence[Result], base: float | None
+) -> Row:
     """Return the figures of one lambda, means over its targets, and each label's accuracy."""
-    scale, row = experiment.scale, row_of(label, some, TEXT_METRICS)
+    name = f"{DIFFUSION[sampler.role]}, {sampler.name.replace('-', ' ')}"
+    facts = {"lam": lam, "setting": name, "curve": sampler.legend}
+    row = row_of(f"{name}, lambda {lam:g}", some, TEXT_METRICS, **facts)
+    values, intervals = dict(row.values), dict(row.intervals)
+    ppl = values["ppl_macro"]
+    values["ppl_ratio"] = ppl / base if ppl and base else None
+    values["control_second_verbs"] = share_by_verbs(some)
     seconds = tuple(f"{one.partition('=')[0]}=" for one in scale.second)
     accuracies = {
         "control_external": answers(some, "control_external"),
         "control_internal": answers(some, "control_internal", begins=(f"{scale.guide}=",)),
         "control_second": answers(some, "control_internal", begins=seconds),
     }
-    for name in scale.labels:
-        found = answers(some, "control_external", ends=f"={name}")
-        accuracies[f"control_external:{name}"] = found
-    values, intervals = dict(row.values), dict(row.intervals)
-    values["control_second_verbs"] = share_by_verbs(some)
-    for name, found in accuracies.items():
-        values[name] = average(result.value(metric) for result, metric in found)
-        if interval := average_interval([result.interval(metric) for result, metric in found]):
-            intervals[name] = interval
+    for one in scale.labels:
+        found = answers(some, "control_external", ends=f"={one}")
+        accuracies[f"control_external:{one}"] = found
+    for metric, found in accuracies.items():
+        values[metric] = average(result.value(known) for result, known in found)
+        if interval := average_interval([result.interval(known) for result, known in found]):
+            intervals[metric] = interval
     return replace(row, values=values, spread={}, intervals=intervals)
 
 
@@ -283,7 +259,7 @@ def share_by_verbs(some: Sequence[Result]) -> float | None:
 def plot_of(rows: Sequence[Row]) -> Plot:
     """Return accuracies and perplexity over lambda, a curve for each sampler."""
     scale = LINEAR if max(row.facts["lam"] for row in rows) <= EVEN else FROM_ZERO
-    return Plot("lambda", curves(rows, PLOTTED, "lam", "curve"), scale)
+    return Plot("lambda", curves(rows, (*CLASSIFIERS, "ppl_macro"), "lam", "curve"), scale)
 
 
 DEFINITION = Definition(settings, page, COMPARED)
