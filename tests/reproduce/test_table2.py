@@ -11,7 +11,7 @@ from tests import tiny
 
 from ssdlm import cli
 from ssdlm.data.shards import TokenStore
-from ssdlm.reproduce import stories
+from ssdlm.reproduce import table2
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*clustering")
 
@@ -112,7 +112,7 @@ def test_held_out_stories_are_in_the_prompts_and_not_in_training(done):
         tokenizer.decode(TokenStore.open(done / "stories/data", split).read(0, 40).tolist())
         for split in ("train", "holdout")
     )
-    kept = [text for i, text in enumerate(TEXTS) if stories.is_held_out(i, 0.2)]
+    kept = [text for i, text in enumerate(TEXTS) if table2.is_held_out(i, 0.2)]
     assert held.startswith(kept[0][:40]) and not train.startswith(kept[0][:40])
     lines = (done / "stories/prompts.jsonl").read_text().splitlines()
     joined = " ".join(kept)
@@ -152,4 +152,4 @@ def test_no_stories_are_refused(arguments, tmp_path, capsys):
 
 def test_too_few_stories_are_refused(tmp_path):
     with pytest.raises(ValueError, match="leave a part empty"):
-        stories.split(["one"], 0.2)
+        table2.split(["one"], 0.2)

@@ -60,13 +60,12 @@ class Sampler:
 
 @dataclass(frozen=True)
 class ControlTarget:
-    """What a setting's texts are steered to, and the labels that classifiers are asked about."""
+    """What texts are steered to, and each CLASSIFIER=LABEL that is asked, inside and outside."""
 
     name: str
     control: tuple[str, ...]
     guides: tuple[str, ...]
     judges: tuple[str, ...]
-    """CLASSIFIER=LABEL; the guides' are internal, the judges' external."""
 
 
 Targets = Callable[[Experiment, float], Iterable[ControlTarget]]
@@ -217,8 +216,7 @@ def row_over_targets(
         "control_second": answers(some, "control_internal", begins=seconds),
     }
     for one in scale.labels:
-        found = answers(some, "control_external", ends=f"={one}")
-        accuracies[f"control_external:{one}"] = found
+        accuracies[f"control_external:{one}"] = answers(some, "control_external", ends=f"={one}")
     for metric, found in accuracies.items():
         values[metric] = average(result.value(known) for result, known in found)
         if interval := average_interval([result.interval(known) for result, known in found]):
