@@ -186,3 +186,48 @@ def test_an_option_may_be_one_for_all_prompts_or_one_for_each():
         OPTIONS.per_prompt(2, seed=[1, 2, 3])
     with pytest.raises(ValueError, match=r"length=\[1, 2\] is not a whole number"):
         OPTIONS.per_prompt(2, length=[1, 2])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"max_new_tokens": 0}, "max_new_tokens=0 is out of range"),
+        ({"num_return_sequences": "2"}, "num_return_sequences='2' is not a whole number"),
+        ({"do_sample": False, "projection": "greedy", "top_p": 0.3}, "so top_p=0.3 has no effect"),
+        ({"pin": [("3", "a"), (3, "b")]}, "with one text at a position"),
+        ({"pin": {3: ""}}, "not empty"),
+        ({"pin": ["3x"]}, "pin='3x' is not a dictionary"),
+        ({"B": b"x"}, "B=b'x' is not a block length"),
+        ({"seed": b"x"}, "seed=b'x' is not a whole number"),
+        ({"streamer": "x"}, "streamer='x' is not an object with put() and end()"),
+        ({"length": 10**400}, "... is out of range"),
+    ],
+)
+def test_no_value_is_dropped_or_read_as_another(given, message):
+    with pytest.raises(ValueError) as caught:
+        OPTIONS.per_prompt(1, **given)
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_pins_of_each_prompt_may_have_positions_as_json_has_them():
+    (one,) = OPTIONS.per_prompt(1, pin=[{"0": "a", "1": "b"}])
+    assert one.pin == ((0, "a"), (1, "b"))
+    two = OPTIONS.per_prompt(2, must=[("a", "b"), ("c", "d")])
+    assert [one.must for one in two] == [("a", "b"), ("c", "d")]
+
+
+def test_a_streamer_that_skips_a_prompt_is_refused():
+    from transformers import TextStreamer
+
+    with pytest.raises(ValueError, match="skip_prompt=True and would drop the first tokens"):
+        OPTIONS.change(streamer=TextStreamer(None, skip_prompt=True))
+    assert OPTIONS.change(streamer=TextStreamer(None)).streamer is not None
+
+
+def test_names_of_prompts_are_answered():
+    model = SSDLM.__new__(SSDLM)
+    with pytest.raises(TypeError, match="no argument 'prompt'; prompts come first"):
+        model.generate(prompt="a")
+    with pytest.raises(TypeError, match="no argument 'prompts'; prompts come first"):
+        model.stream(prompts="a")

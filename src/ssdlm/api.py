@@ -22,7 +22,7 @@ from ssdlm.guidance.gradient import LogProb
 from ssdlm.options import GenerateOptions
 from ssdlm.storage import checkpoint
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
-from ssdlm.values import choose
+from ssdlm.values import choose, quote
 
 
 class SSDLM(Signature):
@@ -123,6 +123,8 @@ class SSDLM(Signature):
             prompts = [prompts]
         listed = list(prompts)
         base = self.options if options is None else options
+        if not isinstance(base, GenerateOptions):
+            raise TypeError(f"options={quote(base)} is not a GenerateOptions; give arguments")
         return self.engine.prepare(listed, base.per_prompt(len(listed), **changes or {}))
 
     def writer(self, **changes: Any) -> OptionsWriter:

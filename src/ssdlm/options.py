@@ -7,6 +7,7 @@ docs/reference/options.md. `make generate` writes the generated files anew; a te
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -217,6 +218,11 @@ class GenerateOptions:
                 "returns=w_0 does not go with projection=mean, which decides no tokens; use "
                 "returns=logits, and to demand or forbid words nucleus=logits and temperature=1"
             )
+        if getattr(self.streamer, "skip_prompt", False):
+            raise ValueError(
+                "streamer has skip_prompt=True and would drop the first tokens: it gets no prompt "
+                "here; use skip_prompt=False"
+            )
 
     def blocks(self) -> list[int]:
         """Return the lengths of the blocks that add up to `length`."""
@@ -305,11 +311,12 @@ R = TypeVar("R")
 
 def explained(method: Callable[P, R]) -> Callable[P, R]:
     """Return a method that answers an unknown argument with the name to use instead."""
+    known = tuple(inspect.signature(method).parameters)
 
     @wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
-            if name not in (*all_names(), "prompts", "prompt", "options"):
+            if name not in known:
                 raise TypeError(f"{method.__name__}() has no argument {name!r}; {advice(name)}")
         return method(*args, **kwargs)
 
@@ -346,13 +353,15 @@ def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
         if name == "do_sample":
             home = "projection"
             value = "sampling" if check(name, value, DO_SAMPLE) else "greedy"
+        elif name in OTHER_NAMES:
+            value = check(name, value, known_options()[home])  # errors name what was written
         if home in chosen and chosen[home] != value:
             raise ValueError(
                 f"{by[home]}={given[by[home]]} and {name}={given[name]} are two names for one "
                 "setting with different values; give one of them"
             )
         chosen[home], by[home] = value, name
-    if by.get("projection") == "do_sample" and chosen["projection"] == "greedy":
+    if given.get("do_sample") is not None and chosen["projection"] == "greedy":
         for name in ("top_p", "temperature"):
             if name in chosen:
                 raise ValueError(
@@ -382,8 +391,15 @@ def is_one(name: str, value: Any) -> bool:
     try:
         known_options()[name].kind.check(value)
     except (TypeError, ValueError):
-        return not isinstance(value, Sequence) or isinstance(value, str)
+        # Pairs of position and text, as a command line gives them, are not a list of dictionaries.
+        is_pairs = name == "pin" and isinstance(value, Sequence) and any(map(is_pair, value))
+        return is_pairs or not isinstance(value, Sequence) or isinstance(value, str | bytes)
     return True
+
+
+def is_pair(value: Any) -> bool:
+    """Tell whether a value is one pin: a position and its text."""
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str)
 
 
 def one_each(name: str, values: Sequence[Any], count: int) -> list[Any]:

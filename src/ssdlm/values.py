@@ -79,7 +79,7 @@ def check_sequence(value: Any) -> Sequence[Any]:
 
 def check_lengths(value: Any) -> tuple[int, ...]:
     """Return block lengths, given one or a list of them."""
-    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     return tuple(check_whole(item) for item in (value if is_list else [value]))
 
 
@@ -91,27 +91,40 @@ def check_levels(value: Any) -> tuple[float, ...]:
 
 def check_weights(value: Any) -> tuple[float, ...]:
     """Return weights, given one or a list of them."""
-    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     return tuple(check_real(item) for item in (value if is_list else [value]))
 
 
 def check_pins(value: Any) -> tuple[tuple[int, str], ...]:
     """Return positions and texts in order, from {position: text}; JSON has positions as text."""
-    pairs = value.items() if isinstance(value, Mapping) else check_sequence(value)
+    pairs = list(value.items()) if isinstance(value, Mapping) else check_sequence(value)
+    if not all(isinstance(pair, tuple | list) for pair in pairs):
+        raise TypeError
     pins = {}
     for place, text in pairs:
         is_digits = isinstance(place, str) and place.isdecimal()
         pins[int(place) if is_digits else check_whole(place)] = check_text(text)
+    if len(pins) < len(pairs) or not all(pins.values()):
+        raise ValueError
     return tuple(sorted(pins.items()))
 
 
 def check_controls(value: Any) -> tuple[Any, ...]:
     """Return controls, given one or a list: texts, guides or functions."""
-    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     controls = tuple(value) if is_list else (value,)
     if not all(isinstance(one, str) or callable(one) or hasattr(one, "fit") for one in controls):
         raise TypeError
     return controls
+
+
+def check_streamer(value: Any) -> Any:
+    """Return an object with the methods of a streamer, or None."""
+    if value is not None and not (
+        callable(getattr(value, "put", None)) and callable(getattr(value, "end", None))
+    ):
+        raise TypeError
+    return value
 
 
 def parse_pin(text: str) -> tuple[str, str]:
@@ -168,7 +181,7 @@ WEIGHTS = Kind(
     to_json=list,
 )
 PINS = Kind(
-    "a dictionary {position: text}",
+    "a dictionary {position: text}, with one text at a position, not empty",
     check_pins,
     "Mapping[int, str]",
     {"type": "object", "additionalProperties": {"type": "string"}},
@@ -184,7 +197,7 @@ CONTROLS = Kind(
     is_repeatable=True,
     to_json=lambda controls: [str(one) for one in controls],
 )
-OBJECT = Kind("an object", lambda value: value, "Any", {})
+OBJECT = Kind("an object with put() and end()", check_streamer, "Any", {})
 """What only Python can give: it has no flag and no place in JSON."""
 
 
@@ -229,7 +242,7 @@ def check(name: str, value: Any, option: About) -> Any:
         raise ValueError(f"{name}={quote(value)} is unknown; choose one of {choices}")
     has_range = option.low > -math.inf or option.high < math.inf
     if has_range and not option.allows(value):
-        raise ValueError(f"{name}={show(value)} is out of range; {option.remedy}")
+        raise ValueError(f"{name}={shorten(show(value))} is out of range; {option.remedy}")
     return value
 
 
@@ -248,7 +261,11 @@ def choose(name: str, value: Any, choices: Sequence[Any]) -> Any:
 
 def quote(value: Any) -> str:
     """Return a value as an error message shows it: at most 200 characters."""
-    text = repr(value)
+    return shorten(repr(value))
+
+
+def shorten(text: str) -> str:
+    """Return at most 200 characters of a text."""
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 

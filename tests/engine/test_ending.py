@@ -4,7 +4,7 @@ import pytest
 from tests import tiny
 
 from ssdlm import SSDLM, GenerateOptions
-from ssdlm.engine.ending import overlap
+from ssdlm.engine.ending import num_certain, overlap
 
 SETTINGS = GenerateOptions(length=24, B=(6,), T=2)
 
@@ -104,3 +104,11 @@ def test_stop_needs_a_tokenizer():
 )
 def test_what_may_become_a_stop_string_is_held_back(text, string, size):
     assert overlap(text, string) == size
+
+
+def test_a_character_on_its_way_is_held_back_if_a_stop_string_may_begin_in_it():
+    model = SSDLM.from_pretrained("builtin:mini")
+    tokens = model.tokenizer.encode("xé漢y")
+    (request,) = model.requests("the", {"length": 20, "stop": "é漢"})
+    counts = [num_certain(model.tokenizer, request, tokens[:n]) for n in range(len(tokens) + 1)]
+    assert counts == [0] + [1] * len(tokens)

@@ -8,6 +8,9 @@ from typing import NamedTuple
 from ssdlm.engine.requests import Request
 from ssdlm.tokenizer import Tokenizer
 
+HALF = "\ufffd"
+"""What stands for bytes that are no letter on their own."""
+
 
 class Ended(NamedTuple):
     """A text as its reader gets it."""
@@ -64,8 +67,9 @@ def num_certain(tokenizer: Tokenizer | None, request: Request, tokens: list[int]
         return 0  # the last end of a sentence is known when the text is whole
     if not request.options.stop or tokenizer is None:
         return len(tokens)
-    held = max(overlap(ended.text, string) for string in request.options.stop)
-    return count_within(tokenizer, request, tokens, len(ended.text) - held)
+    whole = ended.text.rstrip(HALF)  # a character on its way may be a stop string's
+    held = max(overlap(whole, string) for string in request.options.stop)
+    return count_within(tokenizer, request, tokens, len(whole) - held)
 
 
 def overlap(text: str, string: str) -> int:
