@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ssdlm import __version__
 from ssdlm.cli import generate, measure, train
@@ -44,7 +44,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with errors of one line."""
+    """argparse, with errors of one line and no abbreviated options."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # An abbreviation would change its meaning when an option is added.
+        super().__init__(*args, **kwargs | {"allow_abbrev": False})
 
     def error(self, message: str) -> NoReturn:
         print(f"error: {message}; see {self.prog} --help", file=sys.stderr)

@@ -148,10 +148,7 @@ class Engine:
 
     def candidates(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Generation]]:
         """Yield every text that is written, as it gets done."""
-        options = requests[0].options
-        # A CPU takes rows one by one anyway; texts that get done one by one can be saved so.
-        is_alone = self.device.type == "cpu" and options.reduction == "sum"
-        for batch in batches(requests, 1 if is_alone else options.batch_size):
+        for batch in batches(requests, self.batch_size):
             tokens, calls = self.drain(batch)
             for request, ids in zip(batch, tokens, strict=True):
                 ended = end(self.tokenizer, request, ids)
@@ -166,6 +163,12 @@ class Engine:
                         calls,
                     ),
                 )
+
+    def batch_size(self, options: GenerateOptions) -> int:
+        """Return how many requests go through the network together."""
+        # A CPU takes rows one by one anyway; texts that get done one by one can be saved so.
+        is_alone = self.device.type == "cpu" and options.reduction == "sum"
+        return 1 if is_alone else options.batch_size
 
     def drain(self, batch: Sequence[Request]) -> tuple[list[list[int]], int]:
         """Return the tokens of each text of a batch, and the network passes per block."""

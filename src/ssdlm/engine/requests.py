@@ -5,7 +5,7 @@ A request is one text: a prompt's ids, its options, and a seed of its own for al
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ssdlm.constraints.placement import Placement
@@ -53,12 +53,15 @@ class Request:
         return len(self.context), tuple(self.blocks()), options, controls, is_constrained
 
 
-def batches(requests: Sequence[Request], size: int) -> Iterator[list[Request]]:
-    """Yield requests that can go together, at most `size` at a time."""
+def batches(
+    requests: Sequence[Request], size_of: Callable[[GenerateOptions], int]
+) -> Iterator[list[Request]]:
+    """Yield requests that can go together, at most as many at a time as their options say."""
     groups: dict[Hashable, list[Request]] = {}
     for request in requests:
         groups.setdefault(request.batch_key(), []).append(request)
     for group in groups.values():
+        size = size_of(group[0].options)
         for start in range(0, len(group), size):
             yield group[start : start + size]
 
