@@ -411,19 +411,29 @@ def one_each(name: str, values: Sequence[Any], count: int) -> list[Any]:
     return [check(name, value, known_options()[name]) for value in values]
 
 
+def within_range(schema: Mapping[str, Any], option: About) -> dict[str, Any]:
+    """Return a schema in which every number, of a list too, has the option's range."""
+    ranged = dict(schema)
+    if schema.get("type") in ("integer", "number"):
+        lowest = "exclusiveMinimum" if option.is_open else "minimum"
+        ranged |= {lowest: option.low} if option.low > -math.inf else {}
+        ranged |= {"maximum": option.high} if option.high < math.inf else {}
+    if "items" in schema:
+        ranged["items"] = within_range(schema["items"], option)
+    if "anyOf" in schema:
+        ranged["anyOf"] = [within_range(kind, option) for kind in schema["anyOf"]]
+    return ranged
+
+
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema of what a request may set; Python objects are left out."""
     properties: dict[str, Any] = {}
     for name, option in known_options().items():
         if option.kind is OBJECT:
             continue
-        schema = {"description": option.help, **option.kind.schema}
+        schema = {"description": option.help, **within_range(option.kind.schema, option)}
         if option.choices:
             schema["enum"] = list(option.choices)
-        if option.kind in (WHOLE, REAL):
-            lowest = "exclusiveMinimum" if option.is_open else "minimum"
-            schema |= {lowest: option.low} if option.low > -math.inf else {}
-            schema |= {"maximum": option.high} if option.high < math.inf else {}
         properties[name] = schema
     for name, home in OTHER_NAMES.items():
         properties[name] = properties[home] | {"description": f"another name of {home}"}

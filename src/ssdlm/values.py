@@ -140,9 +140,10 @@ def parse_list(convert: Callable[[str], Any]) -> Callable[[str], list[Any]]:
     return lambda text: [convert(part) for part in text.split(",")]
 
 
-STRINGS = {"type": "array", "items": {"type": "string"}}
+STRING = {"type": "string", "minLength": 1}
+STRINGS = {"type": "array", "items": STRING}
 NUMBERS = {"type": "array", "items": {"type": "number"}}
-STRING_OR_STRINGS = {"anyOf": [{"type": "string"}, STRINGS]}
+STRING_OR_STRINGS = {"anyOf": [STRING, STRINGS]}
 
 WHOLE = Kind("a whole number", check_whole, "int", {"type": "integer"}, int)
 REAL = Kind("a number", check_real, "float", {"type": "number"}, float)
@@ -160,7 +161,12 @@ LENGTHS = Kind(
     "a block length such as 25, or several as 5,10,25",
     check_lengths,
     "int | Sequence[int]",
-    {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}]},
+    {
+        "anyOf": [
+            {"type": "integer"},
+            {"type": "array", "items": {"type": "integer"}, "minItems": 1},
+        ]
+    },
     parse_list(int),
     to_json=list,
 )
@@ -184,7 +190,7 @@ PINS = Kind(
     "a dictionary {position: text}, with one text at a position, not empty",
     check_pins,
     "Mapping[int, str]",
-    {"type": "object", "additionalProperties": {"type": "string"}},
+    {"type": "object", "propertyNames": {"pattern": "^[0-9]+$"}, "additionalProperties": STRING},
     parse_pin,
     is_repeatable=True,
     to_json=lambda pins: {str(place): text for place, text in pins},
