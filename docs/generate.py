@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from ssdlm.cli import parser
+from ssdlm.cli import parser, subcommands
 from ssdlm.cli.flags import default_of
 from ssdlm.options import DO_SAMPLE, GROUPS, OTHER_NAMES, GenerateOptions, known_options
 from ssdlm.values import OBJECT, About
@@ -218,20 +218,7 @@ def page_default(name: str, option: About) -> str:
 
 def cli_page() -> str:
     """Return the reference of all commands, as Markdown."""
-    return "\n".join([CLI_HEAD, *(section(*command) for command in commands(parser()))])
-
-
-def commands(
-    top: argparse.ArgumentParser, about: str = ""
-) -> Iterator[tuple[argparse.ArgumentParser, str]]:
-    """Yield every parser that takes arguments of its own, with its line of help."""
-    kinds = [action for action in top._actions if isinstance(action, argparse._SubParsersAction)]
-    if not kinds:
-        yield top, about
-    for kind in kinds:
-        lines = {choice.dest: choice.help or "" for choice in kind._choices_actions}
-        for name, command in kind.choices.items():
-            yield from commands(command, lines.get(name, ""))
+    return "\n".join([CLI_HEAD, *(section(*command) for command in subcommands(parser()))])
 
 
 def section(command: argparse.ArgumentParser, about: str) -> str:

@@ -25,6 +25,8 @@ END_OF_TEXT_NAMES = ("<|endoftext|>", "</s>", "[SEP]", "<|end_of_text|>", "<eos>
 """What tokenizers call the token that ends a document; the first one found counts."""
 ROBERTA_SPECIAL_NAMES = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 FILE_NAME = "tokenizer.json"
+HALF = "\ufffd"
+"""What stands in a text for bytes that are no character on their own."""
 
 
 def is_utf8(text: str) -> bool:

@@ -64,7 +64,7 @@ def check_text(value: Any) -> str:
 
 def check_words(value: Any) -> tuple[str, ...]:
     """Return the strings of one string or a list of them; empty ones are refused."""
-    words = (value,) if isinstance(value, str) else tuple(check_sequence(value))
+    words = one_or_several(value)
     if not all(isinstance(word, str) and word for word in words):
         raise TypeError
     return words
@@ -77,10 +77,15 @@ def check_sequence(value: Any) -> Sequence[Any]:
     return value
 
 
+def one_or_several(value: Any) -> tuple[Any, ...]:
+    """Return the items of a list, or the one value; a string is one."""
+    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    return tuple(value) if is_list else (value,)
+
+
 def check_lengths(value: Any) -> tuple[int, ...]:
     """Return block lengths, given one or a list of them."""
-    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-    return tuple(check_whole(item) for item in (value if is_list else [value]))
+    return tuple(map(check_whole, one_or_several(value)))
 
 
 def check_levels(value: Any) -> tuple[float, ...]:
@@ -91,8 +96,7 @@ def check_levels(value: Any) -> tuple[float, ...]:
 
 def check_weights(value: Any) -> tuple[float, ...]:
     """Return weights, given one or a list of them."""
-    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-    return tuple(check_real(item) for item in (value if is_list else [value]))
+    return tuple(map(check_real, one_or_several(value)))
 
 
 def check_pins(value: Any) -> tuple[tuple[int, str], ...]:
@@ -111,8 +115,7 @@ def check_pins(value: Any) -> tuple[tuple[int, str], ...]:
 
 def check_controls(value: Any) -> tuple[Any, ...]:
     """Return controls, given one or a list: texts, guides or functions."""
-    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-    controls = tuple(value) if is_list else (value,)
+    controls = one_or_several(value)
     if not all(isinstance(one, str) or callable(one) or hasattr(one, "fit") for one in controls):
         raise TypeError
     return controls

@@ -76,16 +76,19 @@ def parser() -> Parser:
         measure.add_reproduce,
     ):
         add(commands)
-    for command in subcommands(top):
+    for command, _ in subcommands(top):
         command.set_defaults(command=command)
     return top
 
 
-def subcommands(top: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Yield every command that takes arguments of its own, `tokenizer nested` too."""
+def subcommands(
+    top: argparse.ArgumentParser, about: str = ""
+) -> Iterator[tuple[argparse.ArgumentParser, str]]:
+    """Yield every command that takes arguments of its own, with its line of help."""
     kinds = [action for action in top._actions if isinstance(action, argparse._SubParsersAction)]
     if not kinds:
-        yield top
+        yield top, about
     for kind in kinds:
-        for command in kind.choices.values():
-            yield from subcommands(command)
+        lines = {choice.dest: choice.help or "" for choice in kind._choices_actions}
+        for name, command in kind.choices.items():
+            yield from subcommands(command, lines.get(name, ""))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ssdlm.tokenizer import HALF
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -14,8 +16,6 @@ if TYPE_CHECKING:
 FRAMES_PER_SECOND = 12
 SHADES = ((0.9, "bold magenta"), (0.3, "magenta"), (0.0, "dim magenta"))
 """Style of an open token by its probability, from the surest down."""
-HALF = "\ufffd"
-"""What stands for bytes that are no letter on their own."""
 DECIDED, NOISE = "default", "bright_black"
 
 

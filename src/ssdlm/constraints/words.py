@@ -19,7 +19,7 @@ from ssdlm.constraints.automaton import (
     is_word_char,
 )
 from ssdlm.constraints.placement import Placement, RequiredWord, TokenConstraint, find_placement
-from ssdlm.tokenizer import Tokenizer, is_utf8
+from ssdlm.tokenizer import HALF, Tokenizer, is_utf8
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class TextConstraint:
     """Whether it is cut at the last end of a sentence; there will be one."""
 
     def __post_init__(self) -> None:
-        if any("\ufffd" in word for word in self.must_not):
+        if any(HALF in word for word in self.must_not):
             raise ValueError(
                 "must_not='\\ufffd' is how broken bytes are shown, not a character; leave it out"
             )

@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ssdlm.engine.requests import Request
-from ssdlm.tokenizer import Tokenizer
-
-HALF = "\ufffd"
-"""What stands for bytes that are no letter on their own."""
+from ssdlm.tokenizer import HALF, Tokenizer
 
 
 class Ended(NamedTuple):

@@ -173,12 +173,11 @@ class Engine:
     def drain(self, batch: Sequence[Request]) -> tuple[list[list[int]], int]:
         """Return the tokens of each text of a batch, and the network passes per block."""
         tokens: list[list[int]] = [[] for _ in batch]
-        feeds = [Feed(self.tokenizer, request) for request in batch]
+        feed = Feed(self.tokenizer, batch[0])  # a streamer takes one text, so it is alone
         most = calls = 0
         for step in self.steps(batch):
             calls += 1
-            for feed, done, new in zip(feeds, tokens, step.tokens.tolist(), strict=True):
-                feed.take(step, done, new)
+            feed.take(step, tokens[0])
             if not step.is_last:
                 continue
             most, calls = max(most, calls), 0
@@ -186,8 +185,7 @@ class Engine:
             texts = zip(batch, tokens, strict=True)
             if all(end(self.tokenizer, request, done).is_over for request, done in texts):
                 break
-        for feed in feeds:
-            feed.end()
+        feed.end()
         return tokens, most + self.denoiser.num_context_passes
 
     def stream(self, request: Request) -> Iterator[Draft]:
@@ -196,7 +194,7 @@ class Engine:
         feed = Feed(self.tokenizer, request)
         for step in self.steps([request]):
             new = step.tokens[0].tolist()
-            feed.take(step, settled, new)
+            feed.take(step, settled)
             ended = end(self.tokenizer, request, settled + new)
             before = text_of(self.tokenizer, settled, request.context)
             yield Draft(ended.text, before, step.block, step.t, step)
@@ -237,10 +235,11 @@ class Feed:
         self.streamer = request.options.streamer
         self.count = 0
 
-    def take(self, step: Step, settled: list[int], block: list[int]) -> None:
+    def take(self, step: Step, settled: list[int]) -> None:
         """Look at a step of the block that follows the settled tokens."""
         if self.streamer is None:
-            return
+            return  # without looking at the tokens: a GPU would be waited for at every step
+        block = step.tokens[0].tolist()
         # Left of the window all is decided; at the end of a block, all of it.
         decided = settled + (block if step.is_last else block[: step.window.start])
         count = num_certain(self.tokenizer, self.request, decided)

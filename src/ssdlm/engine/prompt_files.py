@@ -83,10 +83,11 @@ class OptionsWriter:
 
     def requests(self, lines: Sequence[PromptLine]) -> list[Request]:
         """Return a request for each text of each line."""
-        options = [self.options.change(**line.changes) for line in lines]
         # Lines without changes share one value, so that it is checked once.
-        same = [self.options if one == self.options else one for one in options]
-        return self.engine.prepare([line.prompt for line in lines], same)
+        options = [
+            self.options.change(**line.changes) if line.changes else self.options for line in lines
+        ]
+        return self.engine.prepare([line.prompt for line in lines], options)
 
 
 @runtime_checkable
