@@ -13,7 +13,8 @@ from tests import bpe
 from ssdlm.data import encoding, writer
 from ssdlm.data.prepare import prepare
 from ssdlm.data.shards import TokenStore
-from ssdlm.data.writer import is_held_out, locked
+from ssdlm.data.writer import is_held_out
+from ssdlm.storage.files import locked
 from ssdlm.tokenizer import load_tokenizer
 
 KILLED_AT = """
@@ -201,7 +202,8 @@ def test_settings_out_of_range_are_refused(tmp_path, tokenizer, name, value):
 def test_two_runs_do_not_write_to_one_folder(tmp_path, tokenizer):
     source = write_jsonl(tmp_path / "a.jsonl", texts(2))
     (tmp_path / "out").mkdir()
-    with locked(tmp_path / "out"), pytest.raises(ValueError, match="another `ssdlm prepare`"):
+    message = "another `ssdlm prepare`"
+    with locked(tmp_path / "out", "prepare"), pytest.raises(ValueError, match=message):
         prepare([source], tokenizer=tokenizer, out=tmp_path / "out")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from ssdlm.api import SSDLM
 from ssdlm.config import EncoderConfig
 from ssdlm.data.shards import TokenStore
 from ssdlm.diffusion.noise import mix
+from ssdlm.storage.files import locked
 from ssdlm.train import configure, train
 from ssdlm.train import loop as training
 from ssdlm.train.checkpoint_folders import digests
@@ -153,9 +155,58 @@ def test_checkpoints_of_an_unknown_run_are_not_touched(store, trained, tmp_path)
     copy = tmp_path / "copy"
     shutil.copytree(trained, copy)
     (copy / "run.json").unlink()
-    with pytest.raises(ValueError, match=r"checkpoints but no run\.json"):
-        train(configure("tiny", SMALL), data=[store], out=copy)
+    for fresh in (False, True):
+        with pytest.raises(ValueError, match=r"is not empty .* not the folder of a run"):
+            train(configure("tiny", SMALL), data=[store], out=copy, fresh=fresh)
     assert (copy / "checkpoints" / "step-12").exists()
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_folder_that_is_no_run_is_refused_and_stays_as_it_is(store, tmp_path, fresh):
+    out = tmp_path / "model"
+    (out / "checkpoints").mkdir(parents=True)
+    for name in ("model.safetensors", "log.jsonl", "checkpoints/mine.pt"):
+        (out / name).write_text("mine")
+    with pytest.raises(ValueError, match=r"model is not empty \(checkpoints is there\)"):
+        train(configure("tiny", SMALL), data=[store], out=out, fresh=fresh)
+    assert {path.name for path in out.rglob("*")} == {
+        "model.safetensors",
+        "log.jsonl",
+        "checkpoints",
+        "mine.pt",
+    }
+
+
+def test_a_run_does_not_remove_the_weights_that_it_starts_from(store, trained, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy)
+    before = (copy / "model.safetensors").read_bytes()
+    for init in (copy, copy / "checkpoints" / "step-12"):
+        config = configure("tiny", [*SMALL, f"init={init}"])
+        with pytest.raises(ValueError, match=r"train.init=.* is in --out"):
+            train(config, data=[store], out=copy, fresh=True)
+    assert (copy / "model.safetensors").read_bytes() == before
+
+
+def test_a_refused_run_leaves_no_folder(store, tmp_path):
+    with pytest.raises(ValueError, match="needs a BlockDenoiser"):
+        config = configure("paper_mini", ["objective=all_blocks", "tensorboard=false"])
+        train(config, data=[store], out=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_second_run_on_one_folder_is_refused_while_the_first_is_at_work(store, tmp_path):
+    out, settings = tmp_path / "run", [*SMALL, "steps=400", "save_every=0"]
+    first = spawn(settings, [store], out)
+    while first.is_alive() and not (out / "log.jsonl").exists():
+        time.sleep(0.01)
+    with pytest.raises(ValueError, match=r"another `ssdlm train` is writing to .*run"):
+        train(configure("tiny", settings), data=[store], out=out)
+    assert first.is_alive()
+    first.kill()
+    first.join(LIMIT)
+    with locked(out, "train"):
+        pass  # a kill unlocks
 
 
 def test_fresh_starts_over(store, tmp_path):

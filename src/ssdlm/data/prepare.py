@@ -24,12 +24,11 @@ from ssdlm.data.writer import (
     Journal,
     Position,
     StoreWriter,
-    locked,
     remove_strays,
     total,
 )
 from ssdlm.progress import bar
-from ssdlm.storage.files import write_json
+from ssdlm.storage.files import locked, write_json
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -89,7 +88,7 @@ def prepare(
     }
     out_dir = Path(out)
     out_dir.mkdir(parents=True, exist_ok=True)
-    with locked(out_dir):
+    with locked(out_dir, "prepare"):
         was_finished = (out_dir / INDEX).is_file()
         if was_finished:
             refuse_other(read_index(out_dir)["settings"], settings, sources, out_dir)

@@ -7,11 +7,9 @@ contain is written again, to the same bytes.  encoding -> [writer] -> shards
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -275,24 +273,3 @@ def remove_strays(out_dir: Path, journal: Journal) -> None:
                 path.unlink()
     for path in out_dir.glob("*.json.*.tmp"):  # the index, the journal, the tokenizer's files
         path.unlink()
-
-
-@contextlib.contextmanager
-def locked(out_dir: Path) -> Iterator[None]:
-    """Keep a second run out of the folder while this one writes; a kill releases the lock."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such lock, and goes without
-        yield
-        return
-    descriptor = os.open(out_dir, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(
-                f"another `ssdlm prepare` is writing to {out_dir}; wait for it"
-            ) from error
-        yield
-    finally:
-        os.close(descriptor)

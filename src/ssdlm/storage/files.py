@@ -103,6 +103,27 @@ def new_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@contextmanager
+def locked(folder: Path, command: str) -> Iterator[None]:
+    """Keep a second run of a command out of a folder while this one writes; a kill unlocks it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock, and goes without
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(
+                f"another `ssdlm {command}` is writing to {folder}; wait for it"
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file's bytes."""
     digest = hashlib.sha256()

@@ -39,7 +39,7 @@ from ssdlm.train.initial_weights import find_init
 from ssdlm.train.learning_rate import lr_scale
 from ssdlm.train.log import NoLog, Record, RunLog
 from ssdlm.train.recipes import recipe
-from ssdlm.train.resume import start
+from ssdlm.train.resume import alone, start
 from ssdlm.train.run import DROPOUT, EXAMPLES, STEP, Run
 from ssdlm.train.validation import is_validated, validate
 
@@ -76,24 +76,30 @@ def train(
 ) -> TrainReport:
     """Train as `config` says on the stores in `data`, or go on with the run that is in `out`."""
     began = time.monotonic()
-    run = start(config, [Path(folder) for folder in data], Path(out), fresh=fresh)
-    resumed, settings = run.step, run.config.train
-    log = NoLog()
-    if run.accelerator.is_main_process:
-        log = RunLog(
-            run.out,
-            step=run.step,
-            steps=settings.steps,
-            settings=to_json(run.config),
-            tensorboard=settings.tensorboard,
-            tracker=settings.tracker,
-        )
-    with closing(log):
-        last = take_steps(run, log)
+    with alone(Path(out)):
+        run = start(config, [Path(folder) for folder in data], Path(out), fresh=fresh)
+        resumed = run.step
+        with closing(open_log(run)) as log:
+            last = take_steps(run, log)
     run.accelerator.end_training()
     seconds = time.monotonic() - began
     return TrainReport(
         run.out, run.step, resumed, seconds, last.get("loss"), last.get("validation")
+    )
+
+
+def open_log(run: Run) -> NoLog:
+    """Return the run's log in the main process, and one that drops everything elsewhere."""
+    settings = run.config.train
+    if not run.accelerator.is_main_process:
+        return NoLog()
+    return RunLog(
+        run.out,
+        step=run.step,
+        steps=settings.steps,
+        settings=to_json(run.config),
+        tensorboard=settings.tensorboard,
+        tracker=settings.tracker,
     )
 
 

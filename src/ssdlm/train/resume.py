@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,20 +17,36 @@ from ssdlm.data.shards import TokenStore
 from ssdlm.diffusion.noise import mix
 from ssdlm.settings import differences, from_json, to_json
 from ssdlm.storage import checkpoint
-from ssdlm.storage.files import read_json, write_json
+from ssdlm.storage.files import locked, read_json, write_json
 from ssdlm.train import checkpoint_folders, distributed
 from ssdlm.train.checkpoints import MODEL_FILES, SETTINGS, export, restore
-from ssdlm.train.initial_weights import build, make_denoiser
+from ssdlm.train.initial_weights import build, find_init, make_denoiser
 from ssdlm.train.log import LOG
 from ssdlm.train.run import WEIGHTS, Run, assemble, resolve
 
 RUN = "run.json"
-WRITTEN = ("checkpoints", LOG, "tensorboard", checkpoint.WEIGHTS, *MODEL_FILES, RUN)
-"""All that a run writes into OUT, in the order in which it is removed."""
+WRITTEN = ("checkpoints", LOG, "tensorboard", checkpoint.WEIGHTS, *MODEL_FILES)
+"""All that a run writes into OUT beside its settings."""
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Make the folder of a run and keep a second run out of it; left empty, it is removed."""
+    out.mkdir(parents=True, exist_ok=True)
+    if os.environ.get("RANK", "0") != "0":  # of several processes of one run, the first one locks
+        yield
+        return
+    with locked(out, "train"):
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                out.rmdir()
 
 
 def start(config: Config, folders: list[Path], out: Path, *, fresh: bool) -> Run:
     """Return a run at its beginning, or as its newest checkpoint has it."""
+    refuse_other_folder(out)
     stores = [TokenStore.open(folder) for folder in folders]
     asked = {"config": to_json(config), "data": [store.digest for store in stores]}
     is_sharded = config.train.sharding == "fsdp" or distributed.is_sharding_asked()
@@ -37,6 +56,7 @@ def start(config: Config, folders: list[Path], out: Path, *, fresh: bool) -> Run
     newest = None if fresh else find_checkpoint(accelerator, out, asked)
     torch.manual_seed(mix(config.train.seed, WEIGHTS))
     if newest is None:
+        refuse_own_weights(config.train.init, out)
         config = resolve(config, stores)
         denoiser = make_denoiser(config, stores)
         config = replace(config, model=denoiser.config)
@@ -50,6 +70,7 @@ def start(config: Config, folders: list[Path], out: Path, *, fresh: bool) -> Run
         export(newest, out)  # the run may have been killed between checkpoint and export
     elif accelerator.is_main_process:
         clear(out)
+        # Replaced at once and not removed: without it, the folder would be nobody's.
         write_json(out / RUN, {"asked": asked, "config": to_json(config)})
     accelerator.wait_for_everyone()
     return run
@@ -67,8 +88,6 @@ def find_checkpoint(accelerator: Any, out: Path, asked: dict[str, Any]) -> Path 
                 f"{out} contains a run with other settings ({words}); "
                 "give the same settings, another --out, or --fresh to start over"
             )
-    elif any(checkpoint_folders.list_steps(out)):
-        raise ValueError(f"{out} has checkpoints but no {RUN}; use another --out, or --fresh")
     newest = None
     if accelerator.is_main_process:
         checkpoint_folders.remove_partial(out)
@@ -76,9 +95,27 @@ def find_checkpoint(accelerator: Any, out: Path, asked: dict[str, Any]) -> Path 
     return distributed.broadcast(accelerator, newest)
 
 
+def refuse_other_folder(out: Path) -> None:
+    """Raise where OUT has something in it that no run wrote, and that a run would overwrite."""
+    if (out / RUN).exists():
+        return
+    # A run killed before it wrote its settings leaves the temporary file.
+    found = sorted(path.name for path in out.iterdir() if not path.match(f"{RUN}.*.tmp"))
+    if found:
+        raise ValueError(
+            f"{out} is not empty ({found[0]} is there) and not the folder of a run; "
+            "give --out a new folder"
+        )
+
+
+def refuse_own_weights(init: str, out: Path) -> None:
+    """Raise where a run that starts over would remove the weights that it starts from."""
+    if init and find_init(init).resolve().is_relative_to(out.resolve()):
+        raise ValueError(f"train.init={init} is in --out {out}, which is cleared; give another")
+
+
 def clear(out: Path) -> None:
     """Make OUT ready for a new run: what an earlier one wrote goes, the rest stays."""
-    out.mkdir(parents=True, exist_ok=True)
     for path in (out / name for name in WRITTEN):
         if path.is_dir():
             shutil.rmtree(path)
