@@ -23,7 +23,7 @@ ROWS = [
     ["engine", "guidance.training"],
     ["api", "train"],
     ["evaluate"],
-    ["reproduce"],
+    ["reproduce", "bench"],
     ["cli"],
     ["", "__main__"],
 ]

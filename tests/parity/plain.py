@@ -1,20 +1,20 @@
 """A second, plain reading of the authors' decoder: random folders like the recorded ones.
 
-Written from the description of the traces (README.md here) with torch and transformers alone, so
-that the library can be held against it at any size. Nothing here is imported from the library.
+The loop is that of ssdlm/bench/original.py, which uses torch alone, so that the rest of the library
+can be held against it at any size.
 """
 
 from __future__ import annotations
 
 import json
-import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn import functional as F
+
+from ssdlm.bench import original
 
 
 def record(folder: Path, *, seed: int, prefix: str = "", has_decoder: bool = True, **meta: Any):
@@ -61,45 +61,26 @@ def network(kind: str, *, V: int, D: int, positions: int) -> Any:
 def decode(model: Any, embed_sum: Any, timestep: Any, classifier: Any, meta: dict[str, Any]):
     """Return what the authors' decoder does, array by array."""
     N, B, T, K = meta["N"], meta["B"], meta["T"], meta["K"]
-    words, table = (m.get_input_embeddings().weight for m in (model, classifier))
-    alpha_bar = torch.tensor([cosine(t / T) / cosine(0.0) for t in range(T + 1)])
     noise = torch.randn(meta["blocks"], T + 1, N, B, meta["V"])
-    start = tokens = torch.randint(meta["V"], (N, meta["C"]))
-    logits_of, sampled = [], []
-    for block in range(meta["blocks"]):
-        x, before = K * noise[block, 0], words[tokens]
-        for i, t in enumerate(range(T, 0, -1)):
-            with torch.no_grad():
-                noisy = embed_sum(x.softmax(-1)) + timestep(torch.full((N, B, 1), t / T))
-                logits = model(inputs_embeds=torch.cat((before, noisy), 1)).logits[:, -B:]
-            if meta["control_lambda"]:
-                logits = logits.requires_grad_()
-                scores = classifier(inputs_embeds=logits.softmax(-1) @ table).logits
-                goal = scores.log_softmax(-1)[:, meta["control_label"]].mean()
-                (gradient,) = torch.autograd.grad(goal, logits)
-                logits = (logits + meta["control_lambda"] * gradient).detach()
-            chosen = nucleus(logits, meta["top_p"])
-            if meta["projection"] == "sampling":
-                sampled.append(logits.masked_fill(~chosen, -1e4).softmax(-1).flatten(0, 1))
-                sampled[-1] = sampled[-1].multinomial(1).view(N, B)
-                chosen = F.one_hot(sampled[-1], meta["V"]).bool()
-            a = alpha_bar[t - 1]
-            x = a.sqrt() * torch.where(chosen, K, -K) + (1 - a).sqrt() * K * noise[block, 1 + i]
-            logits_of.append(logits)
-        tokens = torch.cat((tokens, logits.argmax(-1)), 1)
-    trace = {"context": start, "noise": noise, "tokens": tokens[:, meta["C"] :]}
-    for name, steps in (("logits", logits_of), ("sampled", sampled)):
-        if steps:
-            trace[name] = torch.stack(steps).unflatten(0, (meta["blocks"], T))
-    return trace
-
-
-def cosine(progress: float) -> float:
-    return math.cos((progress + 1e-4) / (1 + 1e-4) * math.pi / 2) ** 2
-
-
-def nucleus(logits: Tensor, top_p: float) -> Tensor:
-    values, ids = logits.sort(-1, descending=True)
-    below = values.softmax(-1).cumsum(-1) < top_p
-    kept = torch.cat((torch.ones_like(below[..., :1]), below[..., :-1]), -1)
-    return torch.zeros_like(kept).scatter(-1, ids, kept)
+    start = torch.randint(meta["V"], (N, meta["C"]))
+    normals = iter(noise.flatten(0, 1))
+    lam, label = meta["control_lambda"], meta["control_label"]
+    steps = list(
+        original.decode(
+            original.OriginalNetwork(model, embed_sum, timestep),
+            start,
+            partial(getattr(original, meta["projection"]), K=K, top_p=meta["top_p"]),
+            T=T,
+            B=B,
+            num_blocks=meta["blocks"],
+            K=K,
+            draw=lambda shape: next(normals),
+            steer=original.steered(classifier, label=label, lam=lam) if lam else original.unsteered,
+        )
+    )
+    trace = {"logits": torch.stack([step.logits for step in steps])}
+    if meta["projection"] == "sampling":
+        trace["sampled"] = torch.stack([step.w_hat.argmax(-1) for step in steps])
+    trace = {name: rows.unflatten(0, (meta["blocks"], T)) for name, rows in trace.items()}
+    tokens = torch.cat([step.tokens for step in steps if step.t == 1], 1)
+    return trace | {"context": start, "noise": noise, "tokens": tokens}

@@ -1,0 +1,1 @@
+"""How fast texts are written, beside the authors' loop and beside what the machine can do."""
