@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -313,6 +314,69 @@ def test_a_prompt_that_is_no_list_either_is_refused(model):
     for prompts in (None, 5, [1, 2]):
         with pytest.raises(ValueError, match="a prompt is a string or a list of token ids"):
             model.generate(prompts)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_numbers_and_arrays_of_numpy_and_torch_are_taken(model, guide):
+    options = {"length": 5, "B": [3, 2], "top_p": 0.5, "control": [guide, guide], "lam": [5.0, 6.0]}
+    expected = model.generate(["the", "a"], seed=[3, 4], band=[0.0, 0.5], must=["b"], **options)
+    arrays = {
+        "length": np.int64(5),
+        "B": np.array([3, 2]),
+        "top_p": torch.tensor(0.5),
+        "lam": np.array([5, 6], dtype=np.float32),
+        "seed": torch.tensor([3, 4]),
+        "band": np.array([0.0, 0.5]),
+        "must": np.array(["b"]),
+        "stop_at_end": np.bool_(False),
+        "num_samples": np.uint8(1),
+    }
+    found = model.generate(np.array(["the", "a"]), **options | arrays)
+    assert found == expected
+    assert {type(text.prompt) for text in found} == {str}
+    alone = model.generate("the", length=5, seed=np.int64(3), control=guide, lam=np.float32(5))
+    assert alone == model.generate("the", length=5, seed=3, control=guide, lam=5.0)
+    ids = model.context("the")
+    for prompt in (ids, np.array(ids), torch.tensor(ids)):
+        assert list(model.stream(prompt, length=4))[-1].text == model.generate("the", length=4).text
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    "kind", [set, frozenset, dict.fromkeys, lambda ids: {}.fromkeys(ids).keys()]
+)
+def test_what_has_no_order_is_no_prompt_and_no_list_of_prompts(model, kind):
+    for prompts in (kind(["the", "a"]), [kind([1, 2])]):
+        for call in (model.generate, model.stream):
+            with pytest.raises(ValueError, match="a prompt is a string or a list of token ids"):
+                call(prompts, length=4)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("prompt", [b"abc", bytearray(b"abc"), iter([1, 2]), [True], [[1, 2]]])
+def test_bytes_iterators_and_truths_are_no_token_ids(model, prompt):
+    with pytest.raises(ValueError, match="a prompt is a string or a list of token ids"):
+        model.generate([prompt], length=4)
+
+
+def test_an_error_quotes_no_more_than_200_characters_of_a_prompt(model):
+    with pytest.raises(ValueError) as caught:
+        model.generate([[99] * 1000])
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"avoid": "false"}, "avoid='false' is not true or false"),
+        ({"has_special_tokens": "false"}, "has_special_tokens='false' is not true or false"),
+        ({"lam": "5"}, "lam='5' is not a number"),
+    ],
+)
+def test_a_guides_own_arguments_are_refused_by_name(options, message):
+    with pytest.raises(ValueError, match=message):
+        classifier_guide("sentiment", "positive", **options)
 
 
 def test_a_tokenizer_that_does_not_fit_is_refused():

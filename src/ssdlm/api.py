@@ -5,7 +5,7 @@ The arguments of `generate` and `stream` are in engine/signature.py, generated f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,7 @@ class SSDLM(Signature):
         options: GenerateOptions | None = None,
     ) -> list[Request]:
         """Return what to write; all bad input is refused here."""
-        if isinstance(prompts, str | Mapping | set) or not isinstance(prompts, Iterable):
+        if isinstance(prompts, str | bytes | Mapping | Set) or not isinstance(prompts, Iterable):
             prompts = [prompts]
         listed = list(prompts)
         base = self.options if options is None else options

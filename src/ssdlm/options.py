@@ -30,6 +30,7 @@ from ssdlm.values import (
     About,
     Kind,
     check,
+    plain,
     quote,
     show,
 )
@@ -349,6 +350,7 @@ def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if name not in all_names():
             raise ValueError(f"there is no option {name!r}; {advice(name)}")
+        value = plain(value)
         home = OTHER_NAMES.get(name, name)
         if name == "do_sample":
             home = "projection"

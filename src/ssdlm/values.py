@@ -34,8 +34,14 @@ class Kind:
     """From the normal form to what JSON holds."""
 
 
+def plain(value: Any) -> Any:
+    """Return scalars and arrays of NumPy and torch as Python's own, anything else as it is."""
+    return value.tolist() if callable(getattr(value, "tolist", None)) else value
+
+
 def check_whole(value: Any) -> int:
     """Return a whole number, NumPy's too; True is none."""
+    value = plain(value)
     if isinstance(value, bool):
         raise TypeError
     return operator.index(value)
@@ -43,6 +49,7 @@ def check_whole(value: Any) -> int:
 
 def check_real(value: Any) -> float:
     """Return a number, NumPy's too; neither True nor "0.9" is one."""
+    value = plain(value)
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError
     return float(value)
@@ -50,16 +57,17 @@ def check_real(value: Any) -> float:
 
 def check_switch(value: Any) -> bool:
     """Return a truth value, NumPy's too; "false" is none."""
-    if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
-        return bool(value)
-    raise TypeError
+    value = plain(value)
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
 
 
 def check_text(value: Any) -> str:
     """Return a string."""
     if not isinstance(value, str):
         raise TypeError
-    return value
+    return str(value)
 
 
 def check_words(value: Any) -> tuple[str, ...]:
@@ -67,18 +75,20 @@ def check_words(value: Any) -> tuple[str, ...]:
     words = one_or_several(value)
     if not all(isinstance(word, str) and word for word in words):
         raise TypeError
-    return words
+    return tuple(map(str, words))
 
 
 def check_sequence(value: Any) -> Sequence[Any]:
     """Return a list or tuple; a set has no order, and the keys of a dictionary are not meant."""
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+    value = plain(value)
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
         raise TypeError
     return value
 
 
 def one_or_several(value: Any) -> tuple[Any, ...]:
-    """Return the items of a list, or the one value; a string is one."""
+    """Return the items of a list or an array, or the one value; a string is one."""
+    value = plain(value)
     is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     return tuple(value) if is_list else (value,)
 

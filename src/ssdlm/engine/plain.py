@@ -5,7 +5,6 @@ All bad input is refused in `prepare`, before anything is written.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,6 +24,7 @@ from ssdlm.engine.requests import Draft, Generation, Request, batches
 from ssdlm.engine.strategy import strategy_of
 from ssdlm.options import GenerateOptions
 from ssdlm.tokenizer import Tokenizer, is_utf8
+from ssdlm.values import check_sequence, check_whole, quote
 
 Prompt = str | Sequence[int]
 CONSTRAINTS = ("must", "must_not", "suffix", "pin", "end_at_sentence")
@@ -55,7 +55,7 @@ class Engine:
         number = 0
         for prompt, own in zip(prompts, options, strict=True):
             context = self.context(prompt)
-            shown = prompt if isinstance(prompt, str) else text_of(self.tokenizer, context)
+            shown = str(prompt) if isinstance(prompt, str) else text_of(self.tokenizer, context)
             request = self.constrain(Request(shown, context, own), compilers)
             for sample in range(own.num_samples * own.best_of):
                 home = number + sample // own.best_of
@@ -85,7 +85,9 @@ class Engine:
         if not isinstance(prompt, str):
             ids = token_ids(prompt)
             if any(not 0 <= token < self.denoiser.V for token in ids):
-                raise ValueError(f"prompt ids {prompt} reach outside 0..{self.denoiser.V - 1}")
+                raise ValueError(
+                    f"prompt ids {quote(prompt)} reach outside 0..{self.denoiser.V - 1}"
+                )
             return ids
         if self.tokenizer is None:
             raise ValueError(
@@ -93,7 +95,7 @@ class Engine:
                 "tokenizer.json beside its weights"
             )
         if not is_utf8(prompt):
-            raise ValueError(f"prompt {prompt!r} is not UTF-8; save or type it as UTF-8")
+            raise ValueError(f"prompt {quote(prompt)} is not UTF-8; save or type it as UTF-8")
         return tuple(self.tokenizer.encode(prompt) if prompt else [self.tokenizer.end_of_text])
 
     def constrain(
@@ -256,8 +258,9 @@ class Feed:
 def token_ids(prompt: Any) -> tuple[int, ...]:
     """Return a prompt that is not a string as whole numbers."""
     try:
-        return tuple(map(operator.index, prompt))
+        return tuple(map(check_whole, check_sequence(prompt)))
     except TypeError:
         raise ValueError(
-            f"prompt {prompt!r} is of the wrong type; a prompt is a string or a list of token ids"
+            f"prompt {quote(prompt)} is of the wrong type; a prompt is a string or a list of token "
+            "ids"
         ) from None

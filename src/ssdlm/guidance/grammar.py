@@ -12,9 +12,10 @@ from pathlib import Path
 from ssdlm.guidance.classifiers import label_index, load_classifier, vocabulary_of
 from ssdlm.guidance.fitting import ClassifierGuide, check_lam
 from ssdlm.storage.builtin import GUIDES, builtin_guides
-from ssdlm.values import choose
+from ssdlm.values import SWITCH, About, check, choose
 
 SEES = ("context", "block")
+A_SWITCH = About(SWITCH, "", "")
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ def classifier_guide(
     """
     choose("sees", sees, SEES)
     lam = None if lam is None else check_lam(lam)
+    avoid = check("avoid", avoid, A_SWITCH)
+    has_special_tokens = check("has_special_tokens", has_special_tokens, A_SWITCH)
     folder = find_guide(name_or_path)
     classifier = load_classifier(folder).to(device)
     if classifier.config.is_encoder_decoder:
