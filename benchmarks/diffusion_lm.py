@@ -411,7 +411,7 @@ def generate(args: argparse.Namespace) -> dict[str, Any]:
             source,
             target,
             identity=options | {"model": trained, "num_samples": args.num_samples},
-        )
+        ).texts
     made = {"texts": count, "seconds": round(time.monotonic() - began, 3), "options": options}
     made |= {"training": trained, "settings": asdict(writer.net.settings)}
     about = target.with_suffix(".about.json")

@@ -16,7 +16,7 @@ from ssdlm.engine.controls import Control
 from ssdlm.engine.ending import text_of
 from ssdlm.engine.plain import Engine, Prompt
 from ssdlm.engine.prompt_files import OptionsWriter
-from ssdlm.engine.requests import Draft, Generation, Request
+from ssdlm.engine.requests import Draft, Generation, Requests, in_order
 from ssdlm.engine.signature import Signature
 from ssdlm.guidance.gradient import LogProb
 from ssdlm.options import GenerateOptions
@@ -97,8 +97,7 @@ class SSDLM(Signature):
     ) -> Generation | list[Generation]:
         """Continue prompts with some options changed: what `generate` does."""
         requests = self.requests(prompts, changes, options)
-        texts = dict(self.engine.write(requests))
-        ordered = [texts[number] for number in sorted(texts)]
+        ordered = list(in_order(self.engine.write(requests)))
         return ordered[0] if isinstance(prompts, str) and len(ordered) == 1 else ordered
 
     def run_stream(
@@ -117,7 +116,7 @@ class SSDLM(Signature):
         prompts: str | Sequence[Prompt],
         changes: Mapping[str, Any] | None = None,
         options: GenerateOptions | None = None,
-    ) -> list[Request]:
+    ) -> Requests:
         """Return what to write; all bad input is refused here."""
         if isinstance(prompts, str | bytes | Mapping | Set) or not isinstance(prompts, Iterable):
             prompts = [prompts]

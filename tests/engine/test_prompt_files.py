@@ -1,6 +1,10 @@
 """A file of prompts to a file of texts."""
 
 import json
+import os
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from tests import tiny
@@ -26,7 +30,7 @@ def source(tmp_path):
 
 def write(model, source, target, *, identity=None, **options):
     writer = model.writer(**options)
-    return prompt_files.generate_file(writer, source, target, identity=identity or {})
+    return prompt_files.generate_file(writer, source, target, identity=identity or {}).texts
 
 
 def read(path):
@@ -186,3 +190,115 @@ def test_lines_with_several_texts_each_are_resumed_too(model, tmp_path, cut):
     (tmp_path / "out.jsonl.part").write_bytes(whole.read_bytes()[:cut])
     write(model, source, tmp_path / "out.jsonl")
     assert (tmp_path / "out.jsonl").read_bytes() == whole.read_bytes()
+
+
+def command_of(folder, source, target):
+    files = ["--input", str(source), "--output", str(target)]
+    return ["generate", "--model", str(folder), "--device", "cpu", *files]
+
+
+def test_a_finished_file_says_so_and_other_weights_behind_the_same_name_are_another_run(
+    model, source, tmp_path, capsys
+):
+    folder, target = tmp_path / "model", tmp_path / "out.jsonl"
+    model.save_pretrained(folder)
+    assert cli.main(command_of(folder, source, target)) == 0
+    assert f"wrote {target}: 8 texts" in capsys.readouterr().out
+    assert cli.main(command_of(folder, source, target)) == 0
+    assert f"{target} is already complete: 8 texts" in capsys.readouterr().out
+    folder.rename(tmp_path / "moved")  # the weights are what counts, not where they are
+    assert cli.main(command_of(tmp_path / "moved", source, target)) == 0
+    SSDLM(tiny.encoder(seed=1), tiny.tokenizer(), model.options).save_pretrained(folder)
+    assert cli.main(command_of(folder, source, target)) == 2
+    assert "was not written from these prompts with these settings" in capsys.readouterr().err
+    target.rename(tmp_path / "out.jsonl.part")
+    assert cli.main(command_of(folder, source, target)) == 2
+    assert "is the beginning of another run" in capsys.readouterr().err
+
+
+def test_another_tokenizer_behind_the_same_name_is_another_run(model, source, tmp_path, capsys):
+    folder, target = tmp_path / "model", tmp_path / "out.jsonl"
+    model.save_pretrained(folder)
+    assert cli.main(command_of(folder, source, target)) == 0
+    path = folder / "tokenizer.json"
+    path.write_text(path.read_text().replace('"a": 0', '"b": 0').replace('"b": 1', '"a": 1'))
+    assert cli.main(command_of(folder, source, target)) == 2
+    assert "was not written from these prompts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_set_by_lines", [False, True])
+def test_other_weights_of_a_guide_are_another_run(model, tmp_path, capsys, is_set_by_lines):
+    folder, target, source = (tmp_path / name for name in ("model", "out.jsonl", "in.jsonl"))
+    guide = tiny.save_classifier(tmp_path / "guide")
+    model.save_pretrained(folder)
+    control = f"{guide}=positive"
+    source.write_text(
+        json.dumps({"prompt": "a"} | ({"control": control} if is_set_by_lines else {})) + "\n"
+    )
+    command = command_of(folder, source, target)
+    command += [] if is_set_by_lines else ["--control", control]
+    assert cli.main(command) == 0
+    assert cli.main(command) == 0
+    assert "already complete" in capsys.readouterr().out
+    tiny.save_classifier(guide, seed=2)
+    assert cli.main(command) == 2
+    assert "was not written from these prompts" in capsys.readouterr().err
+
+
+def test_texts_go_to_a_pipe_that_another_process_reads(model, source, tmp_path):
+    pipe, plain = tmp_path / "pipe", tmp_path / "plain.jsonl"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        content = pool.submit(pipe.read_bytes)
+        assert write(model, source, pipe) == 8
+    write(model, source, plain)
+    assert content.result() == plain.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "pipe",
+        "plain.jsonl",
+        "prompts.jsonl",
+    ]
+
+
+def test_prompts_come_from_a_pipe(model, source, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(pipe.write_bytes, source.read_bytes())
+        assert write(model, pipe, tmp_path / "out.jsonl") == 8
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such devices")
+def test_devices_without_an_end_or_without_room_are_refused(model, source, tmp_path, monkeypatch):
+    monkeypatch.setattr("ssdlm.storage.files.MOST_FROM_PIPES", 1 << 16)
+    with pytest.raises(ValueError, match="/dev/zero has no end"):
+        write(model, Path("/dev/zero"), tmp_path / "out.jsonl")
+    with pytest.raises(OSError, match="No space left"):
+        write(model, source, Path("/dev/full"))
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_an_output_nested_too_deep_is_not_ours(model, source, tmp_path):
+    target = tmp_path / "out.jsonl"
+    for path in (target, tmp_path / "out.jsonl.part"):
+        path.write_text(('{"a":' * 50_000 + "1" + "}" * 50_000 + "\n") * 8)
+        with pytest.raises(ValueError, match=r"was not written from|beginning of another run"):
+            write(model, source, target)
+        path.unlink()
+
+
+def test_many_texts_of_a_prompt_are_written_as_they_come(model, tmp_path, monkeypatch):
+    source, target = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    source.write_text('{"prompt": "a", "num_samples": 1000000}\n{"prompt": "be"}\n')
+    model = SSDLM(model.denoiser, model.tokenizer, model.options)
+
+    def stop(batch):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(model.engine, "drain", stop)
+    tracemalloc.start()
+    with pytest.raises(KeyboardInterrupt):
+        write(model, source, target)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20e6

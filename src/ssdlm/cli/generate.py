@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from ssdlm.storage.builtin import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from ssdlm.api import SSDLM
-    from ssdlm.engine.requests import Generation
 
 
 def add_generate(commands: Any) -> None:
@@ -42,6 +40,7 @@ def add_generate(commands: Any) -> None:
 def run_generate(arguments: argparse.Namespace) -> None:
     """Continue the prompts and print the texts."""
     from ssdlm.api import SSDLM
+    from ssdlm.engine.requests import in_order
 
     model = SSDLM.from_pretrained(arguments.model, device=arguments.device, dtype=arguments.dtype)
     if arguments.input or arguments.output:
@@ -57,7 +56,9 @@ def run_generate(arguments: argparse.Namespace) -> None:
         drafts = model.engine.stream(requests[0])
         print(prompts[0] + watch(prompts[0], drafts, model.spellings()))
         return
-    show_in_order(model.engine.write(requests), as_json=arguments.json)
+    for text in in_order(model.engine.write(requests)):
+        line = json.dumps(vars(text)) if arguments.json else text.prompt + text.text
+        print(line, flush=True)
 
 
 def run_generate_file(arguments: argparse.Namespace, model: SSDLM) -> None:
@@ -65,32 +66,25 @@ def run_generate_file(arguments: argparse.Namespace, model: SSDLM) -> None:
     from pathlib import Path
 
     from ssdlm.engine.prompt_files import generate_file
+    from ssdlm.storage.checkpoint import digests, find
 
     if not (arguments.input and arguments.output) or arguments.prompts:
         raise ValueError("--input and --output go together, without other prompts; give both")
     writer = model.writer(**given_options(arguments))
     # Where it runs and how many go together do not change what is written.
     settings = {k: v for k, v in writer.options.to_json().items() if k != "batch_size"}
-    count = generate_file(
+    model_files = digests(find(arguments.model))
+    report = generate_file(
         writer,
         Path(arguments.input),
         Path(arguments.output),
-        identity={"model": arguments.model, "dtype": arguments.dtype} | settings,
+        identity={"model": model_files, "dtype": arguments.dtype} | settings,
         is_shown=True,
     )
-    print(f"wrote {arguments.output}: {count} texts")
-
-
-def show_in_order(texts: Iterable[tuple[int, Generation]], *, as_json: bool) -> None:
-    """Print texts in the order of their numbers, each as soon as all before it are there."""
-    waiting: dict[int, Generation] = {}
-    shown = 0
-    for number, text in texts:
-        waiting[number] = text
-        while shown in waiting:
-            done = waiting.pop(shown)
-            print(json.dumps(vars(done)) if as_json else done.prompt + done.text, flush=True)
-            shown += 1
+    said = f"wrote {arguments.output}"
+    if report.was_finished:
+        said = f"{arguments.output} is already complete"
+    print(f"{said}: {report.texts} texts", file=sys.stderr if report.was_streamed else sys.stdout)
 
 
 def add_models(commands: Any) -> None:

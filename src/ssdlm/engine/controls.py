@@ -77,6 +77,12 @@ class Controls:
             )
         return self.loaded[key]
 
+    def digest(self, control: str, options: GenerateOptions) -> str:
+        """Return the digest of the guide that a text names."""
+        guide = self.guide(control, options)
+        assert isinstance(guide, ClassifierGuide)
+        return guide.digest
+
     def fit(self, guide: ClassifierGuide | LogProb) -> LogProb:
         """Return a guide's log_prob for this model's vocabulary."""
         if not isinstance(guide, ClassifierGuide):

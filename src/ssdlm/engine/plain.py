@@ -20,7 +20,7 @@ from ssdlm.diffusion.projection import untruncated
 from ssdlm.diffusion.sampler import Step, generate
 from ssdlm.engine.controls import Controls
 from ssdlm.engine.ending import end, num_certain, text_of
-from ssdlm.engine.requests import Draft, Generation, Request, batches
+from ssdlm.engine.requests import Draft, Generation, Request, Requests, batches
 from ssdlm.engine.strategy import strategy_of
 from ssdlm.options import GenerateOptions
 from ssdlm.tokenizer import Tokenizer, is_utf8
@@ -42,25 +42,22 @@ class Engine:
     def device(self) -> torch.device:
         return self.denoiser.device
 
-    def prepare(
-        self, prompts: Sequence[Prompt], options: Sequence[GenerateOptions]
-    ) -> list[Request]:
+    def prepare(self, prompts: Sequence[Prompt], options: Sequence[GenerateOptions]) -> Requests:
         """Return a request for each sample of each prompt, or raise on what cannot be written."""
         if not prompts:
             raise ValueError("there are no prompts; give at least one, which may be empty")
         for one in {id(one): one for one in options}.values():
             self.check(one)
-        requests: list[Request] = []
+        firsts: list[Request] = []
         compilers: dict[tuple[int, bool], ConstraintCompiler] = {}
         number = 0
         for prompt, own in zip(prompts, options, strict=True):
             context = self.context(prompt)
             shown = str(prompt) if isinstance(prompt, str) else text_of(self.tokenizer, context)
             request = self.constrain(Request(shown, context, own), compilers)
-            for sample in range(own.num_samples * own.best_of):
-                home = number + sample // own.best_of
-                requests.append(replace(request, number=home, sample=sample))
+            firsts.append(replace(request, number=number))
             number += own.num_samples
+        requests = Requests(firsts)
         if requests[0].options.streamer is not None and len(requests) > 1:
             raise ValueError(f"streamer takes one text, and {len(requests)} are asked for")
         return requests
@@ -132,7 +129,7 @@ class Engine:
         placement = compilers[key].compile(TextConstraint(**asked), request.context)
         return replace(request, placement=placement)
 
-    def write(self, requests: Sequence[Request]) -> Iterator[tuple[int, Generation]]:
+    def write(self, requests: Requests) -> Iterator[tuple[int, Generation]]:
         """Yield (number, text) as texts get done; with best_of, the likeliest of its candidates."""
         rated: dict[int, list[tuple[float, Generation]]] = {}
         for request, text in self.candidates(requests):
@@ -148,7 +145,7 @@ class Engine:
                 sample = request.sample // request.options.best_of
                 yield request.number, replace(best, sample=sample, calls=calls)
 
-    def candidates(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Generation]]:
+    def candidates(self, requests: Requests) -> Iterator[tuple[Request, Generation]]:
         """Yield every text that is written, as it gets done."""
         for batch in batches(requests, self.batch_size):
             tokens, calls = self.drain(batch)

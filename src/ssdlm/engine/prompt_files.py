@@ -8,24 +8,28 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import IO, Any, Protocol, runtime_checkable
 
 import torch
 
 from ssdlm.engine.plain import Engine
-from ssdlm.engine.requests import Generation, Request
+from ssdlm.engine.requests import Generation, Requests, in_order
 from ssdlm.options import GenerateOptions, all_names
 from ssdlm.progress import Show, bar, ignore
+from ssdlm.storage.files import JsonError, parse_object, read_whole
 from ssdlm.storage.jsonl import append_jsonl, parse_jsonl
 
 PROMPTS_AT_A_TIME = {"cpu": 4}
 """How many prompts are written between two saves; elsewhere more go together."""
 MANY = 256
+MOST_TEXTS = 4096
+"""Texts that may wait for each other between two saves."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +59,24 @@ class Writer(Protocol):
     def check(self, lines: Sequence[PromptLine]) -> None:
         """Raise a ValueError on lines that cannot be continued."""
 
-    def write(self, lines: Sequence[PromptLine]) -> list[Generation]:
-        """Return the texts of the lines, line by line."""
+    def guides(self, lines: Sequence[PromptLine]) -> Mapping[str, str]:
+        """Return the digests of the guides that steer the lines; they must have been checked."""
         ...
+
+    def write(self, lines: Sequence[PromptLine]) -> Iterable[Generation]:
+        """Give the texts of the lines, line by line."""
+        ...
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """What a file of texts contains, and how it came to be there."""
+
+    texts: int
+    was_finished: bool = False
+    """It was there before, complete."""
+    was_streamed: bool = False
+    """It went to a pipe or a device, and cannot be resumed."""
 
 
 @dataclass(frozen=True)
@@ -77,17 +96,26 @@ class OptionsWriter:
     def check(self, lines: Sequence[PromptLine]) -> None:
         self.requests(lines)
 
-    def write(self, lines: Sequence[PromptLine]) -> list[Generation]:
-        texts = dict(self.engine.write(self.requests(lines)))
-        return [texts[number] for number in sorted(texts)]
+    def guides(self, lines: Sequence[PromptLine]) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        for options in self.options_of(lines):
+            for control in options.control:
+                if isinstance(control, str) and control not in found:
+                    found[control] = self.engine.controls.digest(control, options)
+        return found
 
-    def requests(self, lines: Sequence[PromptLine]) -> list[Request]:
+    def write(self, lines: Sequence[PromptLine]) -> Iterator[Generation]:
+        return in_order(self.engine.write(self.requests(lines)))
+
+    def requests(self, lines: Sequence[PromptLine]) -> Requests:
         """Return a request for each text of each line."""
-        # Lines without changes share one value, so that it is checked once.
-        options = [
+        return self.engine.prepare([line.prompt for line in lines], self.options_of(lines))
+
+    def options_of(self, lines: Sequence[PromptLine]) -> list[GenerateOptions]:
+        """Return each line's options; lines without changes share one value, checked once."""
+        return [
             self.options.change(**line.changes) if line.changes else self.options for line in lines
         ]
-        return self.engine.prepare([line.prompt for line in lines], options)
 
 
 @runtime_checkable
@@ -133,6 +161,10 @@ class KeywordWriter:
         prompts = [line.prompt for line in lines]
         self.model.check(prompts, num_samples=self.num_samples, **self.options)
 
+    def guides(self, lines: Sequence[PromptLine]) -> Mapping[str, str]:
+        del lines
+        return {}
+
     def write(self, lines: Sequence[PromptLine]) -> list[Generation]:
         return self.model.generate(
             [line.prompt for line in lines],
@@ -150,43 +182,79 @@ def generate_file(
     identity: Mapping[str, Any],
     is_shown: bool = False,
     observe: Show = ignore,
-) -> int:
-    """Continue every prompt of `source` into `target` and return how many texts it contains.
+) -> FileReport:
+    """Continue every prompt of `source` into `target`.
 
-    `identity` is what, with the prompts, decides the texts: a file written under another is not
-    continued. Fields of an input line are carried over. `observe` is called with how many prompts
-    are done.
+    `identity` is what, with the prompts and the guides, decides the texts: a file written under
+    another is not continued. Fields of an input line are carried over. `observe` is called with how
+    many prompts are done.
     """
     lines = prompt_lines(source)
-    run = digest(lines, identity)
     counts = [num_texts(writer, line) for line in lines]
-    if target.exists():
-        return finished(target, run, sum(counts))
     refuse_bad(writer, lines)
+    job = Job(writer, lines, counts, digest(lines, with_guides(identity, writer.guides(lines))))
+    if is_stream(target):
+        with target.open("w", encoding="utf-8") as file:
+            write_lines(job, file, observe=observe)
+        return FileReport(sum(counts), was_streamed=True)
+    if target.exists():
+        refuse_other(target, job)
+        return FileReport(sum(counts), was_finished=True)
     part = target.with_name(target.name + ".part")
-    size = PROMPTS_AT_A_TIME.get(writer.device.type, MANY)
     with alone(part) as file:
-        done = resume(part, run, counts)
+        done = resume(part, job.run, counts)
         with bar("generate", len(lines), done=done, is_shown=is_shown) as show:
-            for start in range(done, len(lines), size):
-                chunk = lines[start : start + size]
-                owners = [
-                    line for line, n in zip(chunk, counts[start:], strict=False) for _ in range(n)
-                ]
-                texts = writer.write(chunk)
-                append_jsonl(
-                    file,
-                    (
-                        line.values | asdict(text) | {"run": run}
-                        for line, text in zip(owners, texts, strict=True)
-                    ),
-                )
-                file.flush()
+
+            def tell(number: int, words: str) -> None:
                 os.fsync(file.fileno())
-                show(start + len(chunk), "prompts")
-                observe(start + len(chunk), "prompts")
+                show(number, words)
+                observe(number, words)
+
+            write_lines(job, file, done=done, observe=tell)
         os.replace(part, target)
-    return sum(counts)
+    return FileReport(sum(counts))
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be written to one file."""
+
+    writer: Writer
+    lines: Sequence[PromptLine]
+    counts: Sequence[int]
+    """How many texts each line gets."""
+    run: str
+    """What the run is known by; every line of its output carries it."""
+
+
+def write_lines(job: Job, file: IO[str], *, done: int = 0, observe: Show) -> None:
+    """Append the texts of all lines but the first `done` to an open file."""
+    while done < len(job.lines):
+        chunk = slice(done, done + num_together(job, done))
+        texts = iter(job.writer.write(job.lines[chunk]))
+        for line, count in zip(job.lines[chunk], job.counts[chunk], strict=True):
+            own = islice(texts, count)
+            append_jsonl(file, (line.values | asdict(text) | {"run": job.run} for text in own))
+        file.flush()
+        done += len(job.lines[chunk])
+        observe(done, "prompts")
+
+
+def num_together(job: Job, start: int) -> int:
+    """Return how many lines from `start` on are written before the next save, at least one."""
+    size = PROMPTS_AT_A_TIME.get(job.writer.device.type, MANY)
+    texts = list(accumulate(job.counts[start : start + size]))
+    return max(1, sum(count <= MOST_TEXTS for count in texts))
+
+
+def with_guides(identity: Mapping[str, Any], guides: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return what a run is known by, its guides included where it has any."""
+    return identity | {"guides": guides} if guides else identity
+
+
+def is_stream(target: Path) -> bool:
+    """Tell whether a name means a pipe or a device, from which nothing can be read back."""
+    return target.exists() and not target.is_file() and not target.is_dir()
 
 
 @contextmanager
@@ -248,7 +316,7 @@ def read_prompts(path: Path) -> list[dict[str, Any]]:
 def prompt_lines(path: Path) -> list[PromptLine]:
     """Return the lines of a JSON-lines file, each an object with a text under `prompt`."""
     names, lines = set(all_names()), []
-    for where, values in parse_jsonl(path.read_bytes().splitlines(), source=str(path)):
+    for where, values in parse_jsonl(read_whole(path).splitlines(), source=str(path)):
         if not isinstance(values.get("prompt"), str):
             raise ValueError(f'{where} has no text "prompt"; correct or remove it')
         changes = {name: value for name, value in values.items() if name in names}
@@ -264,11 +332,11 @@ def digest(lines: Sequence[PromptLine], identity: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def finished(target: Path, run: str, count: int) -> int:
-    """Return the number of texts if the file is this run's, complete; refuse any other file."""
+def refuse_other(target: Path, job: Job) -> None:
+    """Raise unless a file has all texts of this run, and no other."""
     lines = target.read_bytes().splitlines()
-    if len(lines) == count and all(is_of(line, run) for line in lines):
-        return count
+    if len(lines) == sum(job.counts) and all(is_of(line, job.run) for line in lines):
+        return
     raise ValueError(
         f"{target} exists and was not written from these prompts with these settings; "
         "remove it or choose another name"
@@ -296,6 +364,6 @@ def resume(part: Path, run: str, counts: Sequence[int]) -> int:
 def is_of(line: bytes, run: str) -> bool:
     """Tell whether a line of output was written by this run."""
     try:
-        return json.loads(line).get("run") == run
-    except (ValueError, AttributeError):
+        return parse_object(line, where="", remedy="").get("run") == run
+    except JsonError:
         return False

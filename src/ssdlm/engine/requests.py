@@ -5,8 +5,11 @@ A request is one text: a prompt's ids, its options, and a seed of its own for al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import overload
 
 from ssdlm.constraints.placement import Placement
 from ssdlm.diffusion.noise import mix
@@ -53,17 +56,59 @@ class Request:
         return len(self.context), tuple(self.blocks()), options, controls, is_constrained
 
 
+class Requests(Sequence[Request]):
+    """A request for each sample of each prompt, made when it is asked for: there may be many."""
+
+    def __init__(self, firsts: Sequence[Request]) -> None:
+        self.firsts = firsts
+        """The first request of each prompt."""
+        counts = [one.options.num_samples * one.options.best_of for one in firsts]
+        self.ends = list(accumulate(counts))
+
+    def __len__(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    @overload
+    def __getitem__(self, index: int) -> Request: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Request]: ...
+    def __getitem__(self, index: int | slice) -> Request | list[Request]:
+        places = range(len(self))[index]
+        if isinstance(places, range):
+            return [self[place] for place in places]
+        prompt = bisect_right(self.ends, places)
+        start = self.ends[prompt - 1] if prompt else 0
+        return sample_of(self.firsts[prompt], places - start)
+
+
+def sample_of(first: Request, sample: int) -> Request:
+    """Return a later sample of the same prompt; `best_of` candidates compete for one text."""
+    number = first.number + sample // first.options.best_of
+    return replace(first, number=number, sample=sample)
+
+
 def batches(
-    requests: Sequence[Request], size_of: Callable[[GenerateOptions], int]
+    requests: Requests, size_of: Callable[[GenerateOptions], int]
 ) -> Iterator[list[Request]]:
     """Yield requests that can go together, at most as many at a time as their options say."""
     groups: dict[Hashable, list[Request]] = {}
-    for request in requests:
-        groups.setdefault(request.batch_key(), []).append(request)
+    for first in requests.firsts:
+        groups.setdefault(first.batch_key(), []).append(first)
     for group in groups.values():
-        size = size_of(group[0].options)
-        for start in range(0, len(group), size):
-            yield group[start : start + size]
+        size, members = size_of(group[0].options), Requests(group)
+        for start in range(0, len(members), size):
+            yield members[start : start + size]
+
+
+def in_order(texts: Iterable[tuple[int, Generation]]) -> Iterator[Generation]:
+    """Yield texts in the order of their numbers, each as soon as all before it are there."""
+    waiting: dict[int, Generation] = {}
+    done = 0
+    for number, text in texts:
+        waiting[number] = text
+        while done in waiting:
+            yield waiting.pop(done)
+            done += 1
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ssdlm.storage.files import read_whole
 from ssdlm.storage.jsonl import parse_jsonl
 from ssdlm.tokenizer import is_utf8
 
@@ -74,7 +75,7 @@ def load(source: Source) -> Loaded:
         raise ValueError(f"{path} is a folder; {remedy}")
     if not os.path.exists(path):
         raise ValueError(f"there is no file {path}; {remedy}")
-    content = Path(path).read_bytes()
+    content = read_whole(Path(path))
     if content.startswith(GZIP):
         raise ValueError(f"{path} is compressed; unpack it first")
     return LoadedFile(path, content)

@@ -6,6 +6,7 @@ needs an embedding for each token of the language model, and `ClassifierGuide.fi
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -65,6 +66,15 @@ class ClassifierGuide:
     def title(self) -> str:
         """What error messages call it."""
         return self.name or "the classifier"
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of its weights and its vocabulary."""
+        state = hashlib.sha256(repr((self.token_strings, self.end_of_text)).encode())
+        for name, weight in sorted(self.classifier.state_dict().items()):
+            state.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+            state.update(weight.cpu().contiguous().view(torch.uint8).numpy())
+        return state.hexdigest()
 
     @property
     def frame(self) -> tuple[list[int], list[int]]:

@@ -126,11 +126,11 @@ def generate_by_model(
         kept = ("prompt", "source")
         lines = read_prompts(Path(setting.prompts))[: setting.num_prompts]
         write_jsonl(path, ({key: line[key] for key in kept if key in line} for line in lines))
-        count = generate_file(
+        report = generate_file(
             write, path, files.generations, identity=identity | samples, observe=observe
         )
     costs = {
-        "texts": count,
+        "texts": report.texts,
         "calls": read_jsonl(files.generations)[0]["calls"],
         # How long the part took that was there before is not known.
         "seconds": None if is_resumed else time.monotonic() - began,

@@ -19,7 +19,7 @@ from ssdlm.denoiser.encoder import EncoderDenoiser, masked_lm
 from ssdlm.options import GenerateOptions
 from ssdlm.settings import DENOISERS, from_json, to_json
 from ssdlm.storage.builtin import builtin_folder, is_builtin
-from ssdlm.storage.files import read_json, write_file, write_json
+from ssdlm.storage.files import read_json, sha256, write_file, write_json
 from ssdlm.storage.int8 import quantise
 from ssdlm.storage.tensors import fill, read_tensors, require_shapes, unique_tensors
 from ssdlm.values import choose
@@ -29,6 +29,9 @@ MODEL_TYPE = "ssdlm"
 """What config.json calls a model of this package."""
 RELEASED = ("embed_sum_layer.pt", "timestep_layer.pt")
 """What the authors' layout has beside a masked LM: W_diff and W_time."""
+IDENTITY = (CONFIG, WEIGHTS, "pytorch_model.bin", *RELEASED)
+IDENTITY += ("tokenizer.json", "vocab.json", "merges.txt")
+"""Files that, with the generation options, decide what a model writes."""
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -52,6 +55,12 @@ def find(name_or_path: str | Path) -> Path:
             f"{name_or_path} is no folder here and the Hub did not give it ({reason}); "
             "check the name, or give a folder"
         ) from error
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file that makes a checkpoint what it is."""
+    paths = [folder / name for name in IDENTITY]
+    return {path.name: sha256(path) for path in paths if path.exists()}
 
 
 def load_denoiser(folder: Path, *, device: str = "cpu", dtype: str = "float32") -> DenoiserModule:

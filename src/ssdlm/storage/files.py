@@ -16,6 +16,10 @@ JSON_KINDS = {list: "a list", str: "a string", bool: "true or false", type(None)
 """What JSON calls values that are neither objects nor numbers."""
 
 
+MOST_FROM_PIPES = 1 << 28
+"""Bytes that are read from what is not a file and may have no end: a pipe, a device."""
+
+
 class JsonError(ValueError):
     """Bytes that are not a JSON object."""
 
@@ -56,10 +60,21 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
+def read_whole(path: Path) -> bytes:
+    """Return the bytes of a file, or of a pipe that ends soon enough."""
+    with path.open("rb") as file:
+        if path.is_file():
+            return file.read()
+        content = file.read(MOST_FROM_PIPES + 1)
+    if len(content) > MOST_FROM_PIPES:
+        raise ValueError(f"{path} has no end, or is too long for a pipe; give a file")
+    return content
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file, or raise a ValueError that says what is wrong with it."""
     try:
-        raw = path.read_bytes()
+        raw = read_whole(path)
     except FileNotFoundError:
         raise ValueError(f"{path} is missing; is {path.parent} the right folder?") from None
     return parse_object(raw, where=str(path), remedy="restore the file")

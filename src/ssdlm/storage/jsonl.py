@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from ssdlm.storage.files import parse_object, write_file
+from ssdlm.storage.files import parse_object, read_whole, write_file
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """What some editors put before UTF-8; it is no part of the first line."""
@@ -23,8 +23,8 @@ class Line(NamedTuple):
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """Return the objects of a file; blank lines are skipped."""
-    with path.open("rb") as file:
-        return [line.value for line in parse_jsonl(file, source=str(path))]
+    lines = read_whole(path).split(b"\n")
+    return [line.value for line in parse_jsonl(lines, source=str(path))]
 
 
 def parse_jsonl(lines: Iterable[bytes], *, source: str) -> Iterator[Line]:
