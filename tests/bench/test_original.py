@@ -53,7 +53,7 @@ def drawn(draws, logits, *, K: float, top_p: float):
     """A recorded draw in place of a new one; it must be in the nucleus."""
     ids = next(draws)
     assert original.nucleus(logits, top_p).gather(-1, ids.unsqueeze(-1)).all()
-    return original.one_hot(ids, K=K, V=logits.shape[-1])
+    return original.one_hot(ids, logits, K=K)
 
 
 @pytest.mark.parametrize("folder", TRACES, ids=lambda folder: folder.name)

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 Project = Callable[[Tensor], Tensor]
 """From logits (N, B, V) to w_hat, +K or -K everywhere."""
@@ -53,8 +52,11 @@ class OriginalStep:
     logits: Tensor
     """After any control, before the projection."""
     w_hat: Tensor
-    tokens: Tensor
-    """The block if it ended here: argmax of the logits."""
+
+    @property
+    def tokens(self) -> Tensor:
+        """The block if it ended here: argmax of the logits, not what was drawn."""
+        return self.logits.argmax(-1)
 
 
 def unsteered(logits: Tensor) -> Tensor:
@@ -87,9 +89,8 @@ def decode(
             a = alpha_bar((t - 1) / T)
             z = draw(shape).to(device)  # drawn at the last step too, where it counts for nothing
             w_t = math.sqrt(a) * w_hat + math.sqrt(1 - a) * K * z
-            tokens = logits.argmax(-1)
-            yield OriginalStep(block, t, logits, w_hat, tokens)
-        context = torch.cat((context, tokens), 1)
+            yield OriginalStep(block, t, logits, w_hat)
+        context = torch.cat((context, logits.argmax(-1)), 1)
 
 
 def alpha_bar(progress: float) -> float:
@@ -117,12 +118,12 @@ def multi_hot(logits: Tensor, *, K: float, top_p: float) -> Tensor:
 def sampling(logits: Tensor, *, K: float, top_p: float) -> Tensor:
     """Return +K at one token per position, drawn from the nucleus."""
     kept = logits.masked_fill(~nucleus(logits, top_p), -torch.inf)
-    return one_hot(torch.distributions.Categorical(logits=kept).sample(), K=K, V=logits.shape[-1])
+    return one_hot(torch.distributions.Categorical(logits=kept).sample(), logits, K=K)
 
 
-def one_hot(ids: Tensor, *, K: float, V: int) -> Tensor:
-    """Return +K at a token, -K at all others."""
-    return K * (2.0 * F.one_hot(ids, V) - 1)
+def one_hot(ids: Tensor, logits: Tensor, *, K: float) -> Tensor:
+    """Return +K at a token, -K at all others, as wide as the logits."""
+    return torch.full_like(logits, -K).scatter_(-1, ids.unsqueeze(-1), K)
 
 
 def steered(classifier: Any, *, label: int, lam: float) -> Project:

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from ssdlm import __version__
-from ssdlm.cli import generate, measure, train
+from ssdlm.cli import bench, generate, measure, train
 from ssdlm.options import FOREIGN_NAMES
 
 
@@ -74,6 +74,7 @@ def parser() -> Parser:
         measure.add_evaluate,
         measure.add_prompts,
         measure.add_reproduce,
+        bench.add_bench,
     ):
         add(commands)
     for command, _ in subcommands(top):

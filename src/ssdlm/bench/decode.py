@@ -1,0 +1,389 @@
+"""How long a step of decoding takes, beside the plain loop, the authors' and the machine's floor.
+
+sizes, costs, machine, original -> [decode] -> command line
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, cast
+
+import torch
+
+from ssdlm.api import SSDLM
+from ssdlm.bench import original
+from ssdlm.bench.costs import Floor, Pass, autoregressive_passes, diffusion_passes, network_of
+from ssdlm.bench.machine import (
+    Measured,
+    bandwidth,
+    forget_peak,
+    machine_name,
+    matmul_peak,
+    peak_memory,
+    seconds_of,
+)
+from ssdlm.bench.sizes import DENOISERS, SIZES, open_model, original_network, prompts_for
+from ssdlm.denoiser import DenoiserModule
+from ssdlm.denoiser.block import BlockDenoiser
+from ssdlm.engine import plain
+from ssdlm.engine.requests import Generation
+from ssdlm.evaluate.autoregressive import as_causal_lm
+from ssdlm.options import GenerateOptions, known_options
+from ssdlm.storage.checkpoint import DTYPES, resolve_device
+from ssdlm.values import choose, require, show
+
+ORIGINAL_STEPS = 5
+"""Steps per block of the authors' loop; they are all alike, and slow."""
+ORIGINAL_TOP_P = 0.95
+PATH = ("mode", "grid", "width", "B", "T", "rule", "rho", "projection", "top_p", "nucleus")
+"""Options that say which way a text was written."""
+
+Prompts = Sequence[Sequence[int]]
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class DecodeBench:
+    """What to measure; None is the model's own."""
+
+    size: str = "mini"
+    batch: int = 1
+    context: int = 50
+    length: int = 50
+    block: int | None = None
+    steps: int | None = None
+    mode: str | None = None
+    denoiser: str | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    control: tuple[str, ...] = ()
+    original: bool = False
+    twin: bool = False
+    repeats: int = 5
+
+    def __post_init__(self) -> None:
+        choose("size", self.size, tuple(SIZES))
+        choose("dtype", self.dtype, ("auto", *DTYPES))
+        if self.denoiser is not None:
+            choose("denoiser", self.denoiser, DENOISERS)
+        for name in ("batch", "context", "length", "repeats"):
+            count = getattr(self, name)
+            require(count >= 1, name, count, "use 1 or more")
+        if self.control and (self.size, self.family) != ("mini", "block"):
+            raise ValueError(
+                f"control={self.control[0]}: a guide needs a model whose tokens it knows, and only "
+                "size mini as it is has them; the others are random weights"
+            )
+        if self.twin and self.family != "block":
+            raise ValueError(
+                "twin: an encoder has no context stream to write with; use --denoiser block"
+            )
+        if "mode" not in known_options() and self.mode not in (None, "diffusion"):
+            raise ValueError(f"mode={self.mode!r} is unknown; choose one of diffusion")
+
+    @property
+    def family(self) -> str:
+        """The denoiser's family: as asked for, else the size's own."""
+        return self.denoiser or SIZES[self.size].denoiser
+
+    def changes(self) -> dict[str, Any]:
+        """Return the generation options that differ from the model's own."""
+        asked = {"length": self.length, "B": self.block, "T": self.steps}
+        asked |= {"control": self.control or None}
+        asked |= {"mode": self.mode} if "mode" in known_options() else {}
+        # All texts go together, whatever the usual number is.
+        return {k: v for k, v in asked.items() if v is not None} | {"batch_size": self.batch}
+
+
+def run_engine(model: SSDLM, prompts: Prompts, changes: dict[str, Any]) -> list[Generation]:
+    """Write texts as users do."""
+    return model.generate(prompts, **changes)
+
+
+def run_plain(model: SSDLM, prompts: Prompts, options: GenerateOptions) -> int:
+    """Write texts by the plain loop of diffusion/, all rows together; return its passes."""
+    engine = plain.Engine(model.denoiser, model.tokenizer)
+    requests = engine.prepare(prompts, [options] * len(prompts))
+    num_steps = sum(1 for _ in engine.steps(requests))
+    return num_steps + len(options.blocks()) * model.denoiser.num_context_passes
+
+
+def run_original(network: original.OriginalNetwork, context: torch.Tensor, blocks: list[int]):
+    """Write texts by the authors' loop; the last block may be longer than asked, as theirs are."""
+    project = partial(original.sampling, K=5.0, top_p=ORIGINAL_TOP_P)
+    steps = original.decode(
+        network, context, project, T=ORIGINAL_STEPS, B=blocks[0], num_blocks=len(blocks)
+    )
+    for _ in steps:
+        pass
+
+
+def run_twin(causal_lm: Any, context: torch.Tensor, **asked: Any) -> None:
+    """Write texts by the context stream, under `transformers`' own generation."""
+    with torch.no_grad():
+        causal_lm.generate(context, attention_mask=torch.ones_like(context), **asked)
+
+
+def num_passes(text: Generation, options: GenerateOptions) -> float:
+    """Return the network passes that a text took, the prompt's included."""
+    if hasattr(text, "passes_per_token"):
+        return getattr(text, "passes_per_token") * len(text.tokens)  # noqa: B009
+    return text.calls * len(options.blocks())
+
+
+def mode_of(options: GenerateOptions) -> str:
+    """Return how a text is written."""
+    return getattr(options, "mode", "diffusion")
+
+
+def passes_of(model: SSDLM, options: GenerateOptions, context: int) -> list[Pass]:
+    """Return what the passes of a text are about; nothing where it is not known beforehand."""
+    mode = mode_of(options)
+    if mode == "diffusion":
+        return diffusion_passes(model.denoiser, options, context=context)
+    if mode == "autoregressive":
+        return autoregressive_passes(context=context, length=options.length)
+    return []
+
+
+@dataclass
+class Bench:
+    """A model that is set up, and what was measured of it so far."""
+
+    asked: DecodeBench
+    device: torch.device
+    dtype: torch.dtype
+    model: SSDLM
+    prompts: Prompts
+    options: GenerateOptions
+    found: dict[str, Measured]
+    tell: Tell
+
+    @classmethod
+    def set_up(cls, asked: DecodeBench, tell: Tell) -> Bench:
+        """Open the model and write its prompts."""
+        device = resolve_device(asked.device)
+        auto = "bfloat16" if device.type == "cuda" else "float32"
+        dtype = getattr(torch, auto if asked.dtype == "auto" else asked.dtype)
+        tell(f"opening {asked.size} on {machine_name(device)}")
+        max_len = asked.context + asked.length + (asked.block or 25)
+        model = open_model(asked.size, asked.family, device=device, dtype=dtype, max_len=max_len)
+        options = model.options.change(**asked.changes())
+        prompts = prompts_for(model, batch=asked.batch, context=asked.context)
+        return cls(asked, device, dtype, model, prompts, options, {}, tell)
+
+    @property
+    def context(self) -> torch.Tensor:
+        return torch.tensor(self.prompts, device=self.device)
+
+    @property
+    def network(self) -> DenoiserModule:
+        return cast(DenoiserModule, self.model.denoiser)
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all texts of a run."""
+        return self.asked.batch * self.asked.length
+
+    def times(self, what: str, work: Callable[[int], Any]) -> list[float]:
+        """Return the seconds of each repetition, after one that warms up; work gets its number."""
+        self.tell(f"timing {what}")
+        warm_up = seconds_of(partial(work, 0), self.device)
+        self.found.setdefault("warm_up_s", Measured((warm_up,)))  # the engine's, which is first
+        numbers = range(1, self.asked.repeats + 1)
+        return [seconds_of(partial(work, number), self.device) for number in numbers]
+
+    def keep(self, name: str, values: Sequence[float]) -> None:
+        self.found[name] = Measured(tuple(values))
+
+    def measure_engine(self) -> None:
+        """Time the engine, and count its passes and its memory."""
+        written: list[list[Generation]] = []
+
+        def work(number: int) -> None:
+            changes = self.asked.changes() | {"seed": number}
+            written.append(run_engine(self.model, self.prompts, changes))
+
+        forget_peak(self.device)
+        seconds = self.times("this engine", work)
+        passes = [[num_passes(text, self.options) for text in texts] for texts in written[1:]]
+        # Rows go together, so the one that takes most passes decides how many there are.
+        pairs = list(zip(seconds, passes, strict=True))
+        self.keep("ms_per_step", [1000 * second / max(rows) for second, rows in pairs])
+        self.keep("tokens_per_s", [self.num_tokens / second for second in seconds])
+        self.keep("passes_per_token", [sum(rows) / self.num_tokens for rows in passes])
+
+    def measure_plain(self) -> None:
+        """Time the plain loop."""
+        counts: list[int] = []
+
+        def work(number: int) -> None:
+            options = self.options.change(seed=number)
+            counts.append(run_plain(self.model, self.prompts, options))
+
+        pairs = zip(self.times("the plain loop", work), counts[1:], strict=True)
+        self.keep("ms_per_step_plain", [1000 * second / count for second, count in pairs])
+
+    def measure_original(self) -> None:
+        """Time the authors' loop."""
+        max_len = self.asked.context + self.asked.length + self.options.B[0]
+        network = original_network(self.asked.size, self.device, max_len=max_len)
+        blocks = self.options.blocks()
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            seconds = self.times(
+                "the authors' loop", lambda number: run_original(network, self.context, blocks)
+            )
+        count = ORIGINAL_STEPS * len(blocks)
+        self.keep("ms_per_step_original", [1000 * second / count for second in seconds])
+
+    def measure_twins(self) -> None:
+        """Time the context stream under `transformers`, and under this engine where it can."""
+        length, tokenizer = self.asked.length, self.model.tokenizer
+        asked: dict[str, Any] = {"max_new_tokens": length, "pad_token_id": 0}
+        asked |= {"do_sample": True, "top_p": self.options.top_p, "top_k": 0}
+        if tokenizer is not None:
+            end = tokenizer.end_of_text
+            asked |= {"min_new_tokens": length, "pad_token_id": end, "eos_token_id": end}
+        causal_lm = as_causal_lm(cast(BlockDenoiser, self.model.denoiser)).eval()
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            seconds = self.times(
+                "the context stream under transformers",
+                lambda number: run_twin(causal_lm, self.context, **asked),
+            )
+        self.keep("tokens_per_s_twin", [self.num_tokens / second for second in seconds])
+        if "mode" not in known_options():
+            return
+        changes = {"mode": "autoregressive", "length": length, "batch_size": self.asked.batch}
+        seconds = self.times(
+            "the context stream under this engine",
+            lambda number: run_engine(self.model, self.prompts, changes | {"seed": number}),
+        )
+        self.keep("tokens_per_s_twin_engine", [self.num_tokens / second for second in seconds])
+
+    def floor(self) -> dict[str, Any]:
+        """Return the least time of a pass on this machine, and what it was counted from."""
+        self.tell("measuring the machine")
+        speed, peak = bandwidth(self.device, self.dtype), matmul_peak(self.device, self.dtype)
+        machine = {"bandwidth_bytes_per_s": speed, "matmul_flops_per_s": peak}
+        passes = passes_of(self.model, self.options, self.asked.context)
+        nothing = {"floor_ms": None, "bytes_per_pass": None, "flops_per_pass": None}
+        if not passes:
+            return machine | nothing
+        network = network_of(self.network)
+        floor = Floor.under(network, passes, self.asked.batch, bandwidth=speed, peak=peak)
+        counted = {"bytes_per_pass": floor.bytes_per_pass, "flops_per_pass": floor.flops_per_pass}
+        return machine | counted | {"floor_ms": floor.ms}
+
+    def about(self) -> dict[str, Any]:
+        """Return what was measured, and where."""
+        asked = {item.name: getattr(self.asked, item.name) for item in fields(self.asked)}
+        for name in ("block", "steps", "mode", "original", "twin", "device"):
+            del asked[name]  # the path tells the first three, with the model's own values
+        options = self.options.to_json()
+        return asked | {
+            "denoiser": self.asked.family,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "machine": machine_name(self.device),
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "parameters": sum(weight.numel() for weight in self.network.parameters()),
+            "path": {"mode": "diffusion"} | {n: options[n] for n in PATH if n in options},
+        }
+
+
+FIGURES = (
+    "ms_per_step_original",
+    "ms_per_step_plain",
+    "ms_per_step",
+    "passes_per_token",
+    "tokens_per_s",
+    "tokens_per_s_twin",
+    "tokens_per_s_twin_engine",
+)
+"""What is measured several times; in the result, the medians."""
+
+
+def silent(line: str) -> None:
+    """Tell nobody."""
+
+
+def bench_decode(asked: DecodeBench, tell: Tell = silent) -> dict[str, Any]:
+    """Return what was measured: all keys are there, None where something was not asked for."""
+    try:
+        bench = Bench.set_up(asked, tell)
+        bench.measure_engine()
+        memory = peak_memory(bench.device)  # before the others need more
+        if mode_of(bench.options) == "diffusion":
+            bench.measure_plain()
+        if asked.twin:
+            bench.measure_twins()
+        if asked.original:
+            bench.measure_original()
+        floor = bench.floor()
+    except torch.OutOfMemoryError as error:
+        reason = str(error).partition(". ")[0]
+        raise ValueError(f"batch={asked.batch}: {reason}; use a smaller --batch") from error
+    return bench.about() | summary(bench.found, floor) | {"peak_memory": memory}
+
+
+def summary(found: dict[str, Measured], floor: dict[str, Any]) -> dict[str, Any]:
+    """Return medians, ratios between them, and how far the single runs lie apart."""
+    figures = {name: found[name].median if name in found else None for name in FIGURES}
+    own, theirs, least = (
+        figures["ms_per_step"],
+        figures["ms_per_step_original"],
+        floor["floor_ms"],
+    )
+    return (
+        figures
+        | floor
+        | {
+            "ratio_to_original": theirs / own if own and theirs else None,
+            "fraction_of_floor": least / own if own and least else None,
+            "warm_up_s": found["warm_up_s"].median,
+            "spread": {name: found[name].spread for name in FIGURES if name in found},
+        }
+    )
+
+
+ROWS = (
+    ("this engine", "ms_per_step", "tokens_per_s"),
+    ("plain loop", "ms_per_step_plain", ""),
+    ("authors' loop", "ms_per_step_original", ""),
+    ("context stream, transformers", "", "tokens_per_s_twin"),
+    ("context stream, this engine", "", "tokens_per_s_twin_engine"),
+    ("floor", "floor_ms", ""),
+)
+"""Of the table: a name, and which figures are its time and its speed."""
+
+
+def table(found: dict[str, Any]) -> str:
+    """Return the result as lines for people."""
+    what = f"{found['size']} ({found['denoiser']}), batch {found['batch']}, {found['length']} "
+    what += f"tokens after {found['context']}, {found['dtype']}, {found['machine']}"
+    path = ", ".join(f"{name} {show(value)}" for name, value in found["path"].items())
+    lines = [what, path, "", f"{'':30}{'ms/step':>12}{'min':>10}{'max':>10}{'tokens/s':>12}"]
+    for name, step, speed in ROWS:
+        spread = found["spread"].get(step, [None, None])
+        cells = [cell(value, ".3f") for value in (found.get(step), *spread)]
+        cells.append(cell(found.get(speed), ",.0f"))
+        if any(cells):
+            columns = zip(cells, (12, 10, 10, 12), strict=True)
+            lines.append(f"{name:30}" + "".join(f"{text:>{width}}" for text, width in columns))
+    ratio, fraction, memory = (
+        found[name] for name in ("ratio_to_original", "fraction_of_floor", "peak_memory")
+    )
+    parts = [f"{found['passes_per_token']:.3f} passes per token"]
+    parts += [f"{ratio:.1f} times as fast as the authors' loop"] if ratio else []
+    parts += [f"{fraction:.1%} of the speed at the floor"] if fraction else []
+    parts += [f"{memory / 2**20:,.0f} MiB"] if memory else []
+    return "\n".join([*lines, "", ", ".join(parts)])
+
+
+def cell(value: float | None, form: str) -> str:
+    """Return a figure of the table; nothing where it was not measured."""
+    return "" if value is None else format(value, form)

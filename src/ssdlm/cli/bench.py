@@ -1,0 +1,77 @@
+"""Commands that time: bench decode.  [timing]"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+
+def add_bench(commands: Any) -> None:
+    command = commands.add_parser("bench", help="time this machine")
+    kinds = command.add_subparsers(title="kinds", metavar="KIND", required=True)
+    decode = kinds.add_parser(
+        "decode", help="time decoding: a table, and one JSON line with all figures"
+    )
+    decode.set_defaults(run=run_decode)
+    decode.add_argument(
+        "--size",
+        default="mini",
+        help="mini (default: the built-in model), or random weights of the shape of "
+        "roberta-large, roberta-base, tiny",
+    )
+    for name, default, what in (
+        ("batch", 1, "texts at a time"),
+        ("context", 50, "tokens per prompt"),
+        ("length", 50, "tokens per text"),
+        ("repeats", 5, "runs, of which the median is reported"),
+    ):
+        text = f"{what} (default {default})"
+        decode.add_argument(f"--{name}", type=int, default=default, metavar="N", help=text)
+    decode.add_argument(
+        "--block", "--B", type=int, metavar="N", help="tokens per block (default: the model's, 25)"
+    )
+    decode.add_argument(
+        "--steps",
+        "--T",
+        type=int,
+        metavar="N",
+        help="diffusion steps per block (default: the model's own; 50 for an encoder)",
+    )
+    decode.add_argument("--mode", help="how texts are written (default: the model's, diffusion)")
+    decode.add_argument(
+        "--denoiser", help="encoder or block (default: block for mini, else encoder)"
+    )
+    decode.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
+    decode.add_argument(
+        "--dtype", default="auto", help="default auto: bfloat16 on a GPU, float32 on a CPU"
+    )
+    decode.add_argument(
+        "--control",
+        action="append",
+        default=[],
+        metavar="NAME=LABEL",
+        help="steer while timing, with size mini; may be repeated",
+    )
+    decode.add_argument(
+        "--original", action="store_true", help="time the authors' loop over an encoder too"
+    )
+    decode.add_argument(
+        "--twin",
+        action="store_true",
+        help="time the context stream, token by token: under transformers, and under this engine",
+    )
+
+
+def run_decode(arguments: argparse.Namespace) -> None:
+    """Time decoding; print a table and, as the last line, JSON."""
+    from dataclasses import fields
+
+    from ssdlm.bench.decode import DecodeBench, bench_decode, table
+
+    given = {item.name: getattr(arguments, item.name) for item in fields(DecodeBench)}
+    asked = DecodeBench(**given | {"control": tuple(arguments.control)})
+    found = bench_decode(asked, lambda line: print(line, file=sys.stderr, flush=True))
+    print(table(found))
+    print(json.dumps(found))

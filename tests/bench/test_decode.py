@@ -1,0 +1,154 @@
+"""`ssdlm bench decode`: a table, and one line of JSON whose figures fit together."""
+
+import json
+
+import pytest
+import torch
+from tests.closeness import assert_close
+
+from ssdlm import cli
+from ssdlm.bench import decode
+from ssdlm.bench.decode import DecodeBench, bench_decode, num_passes, run_plain
+from ssdlm.bench.sizes import open_model, prompts_for
+from ssdlm.engine.requests import Generation
+from ssdlm.options import GenerateOptions, known_options
+
+KEYS = {
+    "ms_per_step_original",
+    "ms_per_step_plain",
+    "ms_per_step",
+    "ratio_to_original",
+    "floor_ms",
+    "fraction_of_floor",
+    "passes_per_token",
+    "tokens_per_s",
+    "tokens_per_s_twin",
+    "peak_memory",
+}
+SMALL = ("--size", "tiny", "--device", "cpu", "--context", "5", "--length", "8", "--repeats", "2")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, unchecked):
+    """A short look at the machine, and the code as users have it."""
+    monkeypatch.setattr("ssdlm.bench.machine.TRIES", 1)
+
+
+def run(capsys, *arguments):
+    code = cli.main(["bench", "decode", *SMALL, *map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_all_flags_together(capsys):
+    flags = ("--batch", 2, "--block", 4, "--steps", 3, "--mode", "diffusion", "--denoiser", "block")
+    flags += ("--dtype", "float32", "--original", "--twin")
+    code, out, err = run(capsys, *flags)
+    assert code == 0, err
+    *lines, last = out.splitlines()
+    found = json.loads(last)
+    assert KEYS <= set(found)
+    assert [name for name in KEYS if found[name] is None] == []
+    assert_close(found["ratio_to_original"], found["ms_per_step_original"] / found["ms_per_step"])
+    assert_close(found["fraction_of_floor"], found["floor_ms"] / found["ms_per_step"])
+    assert found["passes_per_token"] == 1.0  # two blocks of three steps, each read once
+    rows = {line[:30].strip() for line in lines}
+    assert {"this engine", "plain loop", "authors' loop", "floor"} <= rows
+    assert "context stream, transformers" in rows
+    assert found["path"] | {"mode": "diffusion", "B": [4], "T": 3} == found["path"]
+    assert (found["dtype"], found["batch"], found["denoiser"]) == ("float32", 2, "block")
+    assert found["machine"] and found["threads"] >= 1
+    assert "timing the authors' loop" in err
+
+
+def test_what_was_not_asked_for_is_null_and_named(capsys):
+    code, out, _ = run(capsys, "--B", 4, "--T", 3)
+    found = json.loads(out.splitlines()[-1])
+    assert code == 0
+    assert KEYS <= set(found)
+    empty = {"ms_per_step_original", "ratio_to_original", "tokens_per_s_twin"}
+    assert {name for name in KEYS if found[name] is None} == empty
+    assert found["tokens_per_s_twin_engine"] is None
+    assert found["denoiser"] == "encoder"
+    assert (found["path"]["B"], found["path"]["T"]) == ([4], 3)
+    assert "authors' loop" not in out.rpartition("\n{")[0]
+
+
+def test_medians_lie_within_their_spread(capsys):
+    found = json.loads(run(capsys, "--repeats", 3, "--steps", 2)[1].splitlines()[-1])
+    assert {"ms_per_step", "ms_per_step_plain", "tokens_per_s"} <= set(found["spread"])
+    for name, (least, most) in found["spread"].items():
+        assert least <= found[name] <= most
+    seconds = found["length"] * found["batch"] / found["tokens_per_s"]
+    assert_close(found["ms_per_step"], 1000 * seconds / (found["passes_per_token"] * 8))
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (("--size", "huge"), "size='huge' is unknown; choose one of mini, roberta-base"),
+        (("--denoiser", "rnn"), "denoiser='rnn' is unknown; choose one of encoder, block"),
+        (("--dtype", "int3"), "dtype='int3' is unknown; choose one of auto, float32"),
+        (("--device", "abacus"), "device='abacus' is not there"),
+        (("--batch", 0), "batch=0 is out of range; use 1 or more"),
+        (("--context", 0), "context=0 is out of range"),
+        (("--length", 0), "length=0 is out of range"),
+        (("--repeats", 0), "repeats=0 is out of range"),
+        (("--steps", 0), "T=0 is out of range"),
+        (("--block", 0), "B=0 is out of range"),
+        (("--control", "sentiment=positive"), "only size mini as it is has them"),
+        (("--twin",), "an encoder has no context stream"),
+        (("--mode", "telepathy"), "mode='telepathy' is unknown"),
+    ],
+)
+def test_bad_values_end_in_one_line(capsys, flags, complaint):
+    code, out, err = run(capsys, *flags)
+    assert (code, out) == (2, "")
+    lines = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    assert complaint in lines[0]
+    assert "Traceback" not in err
+
+
+def test_a_guide_steers_the_built_in_model_while_it_is_timed():
+    asked = DecodeBench(
+        context=2,
+        length=2,
+        block=2,
+        steps=2,
+        repeats=1,
+        device="cpu",
+        control=("sentiment=positive",),
+    )
+    found = bench_decode(asked)
+    assert found["control"] == ("sentiment=positive",)
+    assert found["ms_per_step"] > 0
+
+
+def test_the_plain_loop_counts_every_pass():
+    cpu = {"device": torch.device("cpu"), "dtype": torch.float32, "max_len": 30}
+    for family, expected in (("block", 2 * (3 + 1)), ("encoder", 2 * 3)):
+        model = open_model("tiny", family, **cpu)
+        options = model.options.change(T=3, B=4, length=8)
+        assert run_plain(model, prompts_for(model, batch=2, context=5), options) == expected
+
+
+def test_passes_of_a_text_are_those_of_all_its_blocks():
+    text = Generation("", "", [0] * 8, seed=0, sample=0, calls=4)
+    assert num_passes(text, GenerateOptions(length=8, B=(4,), T=3)) == 8
+
+
+def test_a_batch_beyond_the_memory_is_refused_in_one_line(capsys, monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 TiB. And more")
+
+    monkeypatch.setattr(decode, "run_engine", full)
+    code, _, err = run(capsys, "--steps", 1)
+    assert code == 2
+    assert err.splitlines()[-1] == ("error: batch=1: CUDA out of memory; use a smaller --batch")
+
+
+@pytest.mark.skipif("mode" not in known_options(), reason="one mode only")
+def test_the_twin_under_this_engine_is_timed_too(capsys):
+    found = json.loads(run(capsys, "--denoiser", "block", "--twin")[1].splitlines()[-1])
+    assert found["tokens_per_s_twin_engine"] > 0
