@@ -1,6 +1,8 @@
 """`ssdlm bench decode`: a table, and one line of JSON whose figures fit together."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -72,6 +74,13 @@ def test_what_was_not_asked_for_is_null_and_named(capsys):
     assert found["denoiser"] == "encoder"
     assert (found["path"]["B"], found["path"]["T"]) == ([4], 3)
     assert "authors' loop" not in out.rpartition("\n{")[0]
+
+
+def test_the_page_explains_every_key(capsys):
+    page = Path(__file__).parents[2] / "docs" / "speed.md"
+    explained = set(re.findall(r"`(\w+)`", page.read_text()))
+    found = json.loads(run(capsys, "--steps", 1, "--repeats", 1)[1].splitlines()[-1])
+    assert set(found) - explained == set()
 
 
 def test_medians_lie_within_their_spread(capsys):
@@ -152,3 +161,17 @@ def test_a_batch_beyond_the_memory_is_refused_in_one_line(capsys, monkeypatch):
 def test_the_twin_under_this_engine_is_timed_too(capsys):
     found = json.loads(run(capsys, "--denoiser", "block", "--twin")[1].splitlines()[-1])
     assert found["tokens_per_s_twin_engine"] > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["encoder", "block"])
+def test_a_gpu_is_measured_in_all_ways(capsys, family):
+    flags = ("--device", "cuda", "--denoiser", family, "--batch", 3, "--block", 4, "--steps", 3)
+    flags += ("--original", *(["--twin"] if family == "block" else []))
+    code, out, err = run(capsys, *flags)
+    assert code == 0, err
+    found = json.loads(out.splitlines()[-1])
+    twin = {"tokens_per_s_twin"} if family == "encoder" else set()
+    assert {name for name in KEYS if found[name] is None} == twin
+    assert (found["device"], found["dtype"]) == ("cuda", "bfloat16")
+    assert found["machine"] == torch.cuda.get_device_name()

@@ -110,8 +110,10 @@ def run_plain(model: SSDLM, prompts: Prompts, options: GenerateOptions) -> int:
     return num_steps + len(options.blocks()) * model.denoiser.num_context_passes
 
 
-def run_original(network: original.OriginalNetwork, context: torch.Tensor, blocks: list[int]):
-    """Write texts by the authors' loop; the last block may be longer than asked, as theirs are."""
+def run_original(
+    network: original.OriginalNetwork, context: torch.Tensor, blocks: list[int]
+) -> None:
+    """Write texts by the authors' loop, in as many blocks; theirs are equally long."""
     project = partial(original.sampling, K=5.0, top_p=ORIGINAL_TOP_P)
     steps = original.decode(
         network, context, project, T=ORIGINAL_STEPS, B=blocks[0], num_blocks=len(blocks)
@@ -124,6 +126,11 @@ def run_twin(causal_lm: Any, context: torch.Tensor, **asked: Any) -> None:
     """Write texts by the context stream, under `transformers`' own generation."""
     with torch.no_grad():
         causal_lm.generate(context, attention_mask=torch.ones_like(context), **asked)
+
+
+def count_tokens(texts: Sequence[Generation]) -> int:
+    """Return the tokens of all texts; one may end before its length."""
+    return sum(len(text.tokens) for text in texts)
 
 
 def num_passes(text: Generation, options: GenerateOptions) -> float:
@@ -182,11 +189,6 @@ class Bench:
     def network(self) -> DenoiserModule:
         return cast(DenoiserModule, self.model.denoiser)
 
-    @property
-    def num_tokens(self) -> int:
-        """Of all texts of a run."""
-        return self.asked.batch * self.asked.length
-
     def times(self, what: str, work: Callable[[int], Any]) -> list[float]:
         """Return the seconds of each repetition, after one that warms up; work gets its number."""
         self.tell(f"timing {what}")
@@ -197,6 +199,11 @@ class Bench:
 
     def keep(self, name: str, values: Sequence[float]) -> None:
         self.found[name] = Measured(tuple(values))
+
+    def keep_speed(self, name: str, counts: Sequence[int], seconds: Sequence[float]) -> None:
+        """Keep the tokens per second of some runs."""
+        pairs = zip(counts, seconds, strict=True)
+        self.keep(name, [count / second for count, second in pairs])
 
     def measure_engine(self) -> None:
         """Time the engine, and count its passes and its memory."""
@@ -212,8 +219,10 @@ class Bench:
         # Rows go together, so the one that takes most passes decides how many there are.
         pairs = list(zip(seconds, passes, strict=True))
         self.keep("ms_per_step", [1000 * second / max(rows) for second, rows in pairs])
-        self.keep("tokens_per_s", [self.num_tokens / second for second in seconds])
-        self.keep("passes_per_token", [sum(rows) / self.num_tokens for rows in passes])
+        counts = [count_tokens(texts) for texts in written[1:]]
+        self.keep_speed("tokens_per_s", counts, seconds)
+        pairs = list(zip(passes, counts, strict=True))
+        self.keep("passes_per_token", [sum(rows) / count for rows, count in pairs])
 
     def measure_plain(self) -> None:
         """Time the plain loop."""
@@ -254,15 +263,19 @@ class Bench:
                 "the context stream under transformers",
                 lambda number: run_twin(causal_lm, self.context, **asked),
             )
-        self.keep("tokens_per_s_twin", [self.num_tokens / second for second in seconds])
+        counts = [self.asked.batch * length] * len(seconds)  # no text ends before its length
+        self.keep_speed("tokens_per_s_twin", counts, seconds)
         if "mode" not in known_options():
             return
+        written: list[int] = []
         changes = {"mode": "autoregressive", "length": length, "batch_size": self.asked.batch}
-        seconds = self.times(
-            "the context stream under this engine",
-            lambda number: run_engine(self.model, self.prompts, changes | {"seed": number}),
-        )
-        self.keep("tokens_per_s_twin_engine", [self.num_tokens / second for second in seconds])
+
+        def work(number: int) -> None:
+            texts = run_engine(self.model, self.prompts, changes | {"seed": number})
+            written.append(count_tokens(texts))
+
+        seconds = self.times("the context stream under this engine", work)
+        self.keep_speed("tokens_per_s_twin_engine", written[1:], seconds)
 
     def floor(self) -> dict[str, Any]:
         """Return the least time of a pass on this machine, and what it was counted from."""
@@ -281,11 +294,12 @@ class Bench:
     def about(self) -> dict[str, Any]:
         """Return what was measured, and where."""
         asked = {item.name: getattr(self.asked, item.name) for item in fields(self.asked)}
-        for name in ("block", "steps", "mode", "original", "twin", "device"):
+        for name in ("block", "steps", "mode", "original", "twin"):
             del asked[name]  # the path tells the first three, with the model's own values
         options = self.options.to_json()
         return asked | {
             "denoiser": self.asked.family,
+            "device": str(self.device),
             "dtype": str(self.dtype).removeprefix("torch."),
             "machine": machine_name(self.device),
             "threads": torch.get_num_threads(),
