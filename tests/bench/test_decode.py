@@ -73,6 +73,7 @@ def test_what_was_not_asked_for_is_null_and_named(capsys):
     assert found["tokens_per_s_twin_engine"] is None
     assert found["denoiser"] == "encoder"
     assert (found["path"]["B"], found["path"]["T"]) == ([4], 3)
+    assert found["path"]["draft_nodes"] is None
     assert "authors' loop" not in out.rpartition("\n{")[0]
 
 

@@ -37,8 +37,9 @@ from ssdlm.values import choose, require, show
 ORIGINAL_STEPS = 5
 """Steps per block of the authors' loop; they are all alike, and slow."""
 ORIGINAL_TOP_P = 0.95
-PATH = ("mode", "grid", "width", "B", "T", "rule", "rho", "projection", "top_p", "nucleus")
-"""Options that say which way a text was written."""
+DIFFUSION_PATH = ("grid", "width", "B", "T", "rule", "rho", "projection", "nucleus")
+"""Options that say which way a block was denoised."""
+PATH = (*DIFFUSION_PATH, "top_p", "temperature", "draft_nodes")
 
 Prompts = Sequence[Sequence[int]]
 Tell = Callable[[str], None]
@@ -143,6 +144,14 @@ def num_passes(text: Generation, options: GenerateOptions) -> float:
 def mode_of(options: GenerateOptions) -> str:
     """Return how a text is written."""
     return getattr(options, "mode", "diffusion")
+
+
+def path_of(options: GenerateOptions) -> dict[str, Any]:
+    """Return which way a text was written; what means nothing in its mode is None."""
+    mode, values = mode_of(options), options.to_json()
+    unused = ("draft_nodes",) if mode == "diffusion" else DIFFUSION_PATH
+    unused += ("draft_nodes",) if mode == "autoregressive" else ()
+    return {"mode": mode} | {n: None if n in unused else values.get(n) for n in PATH}
 
 
 def passes_of(model: SSDLM, options: GenerateOptions, context: int) -> list[Pass]:
@@ -296,7 +305,6 @@ class Bench:
         asked = {item.name: getattr(self.asked, item.name) for item in fields(self.asked)}
         for name in ("block", "steps", "mode", "original", "twin"):
             del asked[name]  # the path tells the first three, with the model's own values
-        options = self.options.to_json()
         return asked | {
             "denoiser": self.asked.family,
             "device": str(self.device),
@@ -305,7 +313,7 @@ class Bench:
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
             "parameters": sum(weight.numel() for weight in self.network.parameters()),
-            "path": {"mode": "diffusion"} | {n: options[n] for n in PATH if n in options},
+            "path": path_of(self.options),
         }
 
 
@@ -379,7 +387,9 @@ def table(found: dict[str, Any]) -> str:
     """Return the result as lines for people."""
     what = f"{found['size']} ({found['denoiser']}), batch {found['batch']}, {found['length']} "
     what += f"tokens after {found['context']}, {found['dtype']}, {found['machine']}"
-    path = ", ".join(f"{name} {show(value)}" for name, value in found["path"].items())
+    path = ", ".join(
+        f"{name} {show(value)}" for name, value in found["path"].items() if value is not None
+    )
     lines = [what, path, "", f"{'':30}{'ms/step':>12}{'min':>10}{'max':>10}{'tokens/s':>12}"]
     for name, step, speed in ROWS:
         spread = found["spread"].get(step, [None, None])
