@@ -318,13 +318,19 @@ def test_a_prompt_that_is_no_list_either_is_refused(model):
 
 @pytest.mark.usefixtures("unchecked")
 def test_numbers_and_arrays_of_numpy_and_torch_are_taken(model, guide):
-    options = {"length": 5, "B": [3, 2], "top_p": 0.5, "control": [guide, guide], "lam": [5.0, 6.0]}
+    options = {
+        "length": 5,
+        "B": [3, 2],
+        "top_p": 0.5,
+        "control": [guide, guide],
+        "lam": [50.0, 60.0],
+    }
     expected = model.generate(["the", "a"], seed=[3, 4], band=[0.0, 0.5], must=["b"], **options)
     arrays = {
         "length": np.int64(5),
         "B": np.array([3, 2]),
         "top_p": torch.tensor(0.5),
-        "lam": np.array([5, 6], dtype=np.float32),
+        "lam": np.array([50, 60], dtype=np.float32),
         "seed": torch.tensor([3, 4]),
         "band": np.array([0.0, 0.5]),
         "must": np.array(["b"]),
@@ -334,8 +340,8 @@ def test_numbers_and_arrays_of_numpy_and_torch_are_taken(model, guide):
     found = model.generate(np.array(["the", "a"]), **options | arrays)
     assert found == expected
     assert {type(text.prompt) for text in found} == {str}
-    alone = model.generate("the", length=5, seed=np.int64(3), control=guide, lam=np.float32(5))
-    assert alone == model.generate("the", length=5, seed=3, control=guide, lam=5.0)
+    alone = model.generate("the", length=5, seed=np.int64(3), control=guide, lam=np.float32(50))
+    assert alone == model.generate("the", length=5, seed=3, control=guide, lam=50.0)
     ids = model.context("the")
     for prompt in (ids, np.array(ids), torch.tensor(ids)):
         assert list(model.stream(prompt, length=4))[-1].text == model.generate("the", length=4).text

@@ -17,7 +17,7 @@ from ssdlm.tokenizer import load_tokenizer
 def store_dir(tmp_path, monkeypatch) -> Path:
     """A store whose train split has several shards."""
     monkeypatch.setattr(writer, "SHARD_TOKENS", 100)
-    (tmp_path / "a.txt").write_text("\n\n".join([bpe.TEXT.strip()] * 20))
+    (tmp_path / "a.txt").write_text("\n\n".join(f"{i} {bpe.TEXT.strip()}" for i in range(20)))
     tokenizer = bpe.write_gpt2(tmp_path / "tokenizer")
     prepare([tmp_path / "a.txt"], tokenizer=tokenizer, out=tmp_path / "out", holdout=0.1)
     return tmp_path / "out"

@@ -41,8 +41,8 @@ def test_a_denoiser_of_ones_own_writes_and_is_steered_and_constrained():
     model = SSDLM(Echo(tiny.V), tiny.tokenizer(), GenerateOptions(length=8, B=(4,), T=5))
     assert model.generate("abcdefgh").text == "efghefgh"
     assert " no" in model.generate("abcdefgh", must="no").text
-    steered = model.generate("abcd", control=lambda _, logits: -logits[..., 5].sum(-1), lam=9.0)
-    assert len(steered.tokens) == 8
+    steered = model.generate("abcd", control=lambda _, logits: logits[..., 5].sum(-1), lam=90.0)
+    assert steered.text == "ffffffff"
 
 
 def test_what_it_does_not_announce_is_refused_and_not_tried():

@@ -15,7 +15,7 @@ import pytest
 import torch
 from tests.closeness import assert_close
 
-from ssdlm import DecodeConfig
+from ssdlm import SSDLM, DecodeConfig
 from ssdlm.cli import parser
 from ssdlm.diffusion.grid import Uniform
 from ssdlm.diffusion.steps import Ddpm, Renoise
@@ -83,6 +83,20 @@ def test_python_on_the_page_runs(page, tiny, tmp_path, capsys):
     for snippet in snippets:
         exec(compile(tiny_form(snippet, *tiny, tmp_path), page, "exec"), namespace)
     assert "Error" not in capsys.readouterr().out
+
+
+def test_the_control_pages_own_function_acts_on_the_default_model(tmp_path):
+    (snippet,) = (
+        body
+        for body in fences((ROOT / "docs/control.md").read_text(), "python")
+        if "builtin:mini" in body
+    )
+    *_, call = snippet.strip().splitlines()
+    assert call.startswith("model.generate(")
+    namespace: dict[str, object] = {"SSDLM": SSDLM}
+    exec(snippet.replace(call, "made = " + call.replace("length=20", "length=4")), namespace)
+    plain = namespace["model"].generate("The food", length=4, seed=0)
+    assert namespace["made"].tokens != plain.tokens
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

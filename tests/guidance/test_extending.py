@@ -54,7 +54,11 @@ def test_a_class_steers_by_what_it_knows_of_the_context(model):
 
 def test_guides_of_both_kinds_and_named_ones_go_together(model, tmp_path):
     folder = tiny.save_classifier(tmp_path / "classifier")
-    controls = [f"{folder}=positive:20", Unlike(tiny.V, 2.0), lambda _, logits: logits.sum((1, 2))]
+    controls = [
+        f"{folder}=positive:50",
+        Unlike(tiny.V, 2.0),
+        lambda _, logits: logits[..., 3].sum(1),
+    ]
     together = model.generate(["the river", "a movie"], seed=2, control=controls)
     assert together[1] == model.generate("a movie", seed=2, control=controls)
     assert together[1] != model.generate("a movie", seed=2)

@@ -217,6 +217,7 @@ def test_a_guide_has_windows_where_it_and_the_denoiser_allow_them():
     assert not guided(tiny.encoder(), likes(3), 1.0, has_windows=True).has_windows
 
 
+@pytest.mark.filterwarnings("ignore::ssdlm.engine.controls.ControlWarning")  # one lam for all
 @pytest.mark.parametrize("gradient", ["logits", "simplex", "words"])
 @pytest.mark.parametrize("band", [(0.0, 1.0), (0.3, 1.0)])
 def test_controlled_rows_in_a_moving_window_do_not_depend_on_their_batch(gradient, band, tmp_path):

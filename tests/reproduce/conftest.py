@@ -48,7 +48,7 @@ TOY = replace(
     control_samples=2,
     control_T=(2,),
     control_top_p=(0.9,),
-    lams=(0.0, 10.0),
+    lams=(0.0, 100.0),
     own_top_p=(0.9,),
     own_lams=(0.0, 2.0),
 )

@@ -49,9 +49,9 @@ def test_every_setting_has_a_row_whose_figures_are_in_its_reports(done):
     rows = {row["label"]: row for row in values["tables"]["4"]}
     assert list(rows) == [
         "the paper's recipe, sampling p0.9 T2, lambda 0",
-        "the paper's recipe, sampling p0.9 T2, lambda 10",
+        "the paper's recipe, sampling p0.9 T2, lambda 100",
         "the paper's recipe, multi_hot p0.9 T2, lambda 0",
-        "the paper's recipe, multi_hot p0.9 T2, lambda 10",
+        "the paper's recipe, multi_hot p0.9 T2, lambda 100",
         "ours, own p0.9, lambda 0",
         "ours, own p0.9, lambda 2",
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
@@ -17,7 +18,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; bad input ends in a line on stderr and exit code 2."""
     arguments = parse(sys.argv[1:] if argv is None else argv)
     try:
-        arguments.run(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = show_warning
+            arguments.run(arguments)
     except (ValueError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -25,6 +28,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     return 0
+
+
+def show_warning(message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """Print a warning as one line, without the place in the code."""
+    del category, place
+    print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

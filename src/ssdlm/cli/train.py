@@ -51,6 +51,13 @@ def add_prepare(commands: Any) -> None:
         default=0.01,
         help="share of documents held out of training (default 0.01)",
     )
+    command.add_argument(
+        "--deduplicate",
+        default="holdout",
+        metavar="none|holdout|all",
+        help="leave out of training what repeats a held-out text (holdout, the default), or keep "
+        "each text once (all); case and white space do not count",
+    )
     command.add_argument("--workers", type=int, default=1, help="number of threads (default 1)")
 
 
@@ -63,6 +70,7 @@ def run_prepare(arguments: argparse.Namespace) -> None:
         tokenizer=arguments.tokenizer,
         out=arguments.out,
         holdout=arguments.holdout,
+        deduplicate=arguments.deduplicate,
         workers=arguments.workers,
         show_progress=True,
     )

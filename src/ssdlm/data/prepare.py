@@ -12,9 +12,13 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from ssdlm.data import repeats
 from ssdlm.data.encoding import batches, encode, one_thread_each
 from ssdlm.data.formats import Piece, Tally
 from ssdlm.data.shards import FORMAT, INDEX, JOURNAL, SPLITS, read_index, token_dtype
@@ -24,12 +28,14 @@ from ssdlm.data.writer import (
     Journal,
     Position,
     StoreWriter,
+    is_held_out,
     remove_strays,
     total,
 )
 from ssdlm.progress import bar
 from ssdlm.storage.files import locked, write_json
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
+from ssdlm.values import choose
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,8 @@ class PrepareReport:
     """For each source its name, documents, bad lines, and the first bad line with its reason."""
     was_finished: bool
     """Nothing was left to do."""
+    repeats: int = 0
+    """Documents that were left out because another has their text."""
 
     def __str__(self) -> str:
         lines = [f"{self.out} was already prepared from this input"] if self.was_finished else []
@@ -55,6 +63,8 @@ class PrepareReport:
             )
         if self.train.documents == 1 and self.holdout.documents == 0:
             lines.append("only one document: it is for training, and nothing is held out")
+        if self.repeats:
+            lines.append(f"left out: {self.repeats:,} documents whose text another one has")
         for file in self.files:
             if file["bad_lines"]:
                 lines.append(
@@ -70,10 +80,15 @@ def prepare(
     tokenizer: str | os.PathLike[str] | Tokenizer,
     out: str | os.PathLike[str],
     holdout: float = 0.01,
+    deduplicate: str = "holdout",
     workers: int = 1,
     show_progress: bool = False,
 ) -> PrepareReport:
-    """Tokenise the inputs into a store at `out`, or finish one that was begun there."""
+    """Tokenise the inputs into a store at `out`, or finish one that was begun there.
+
+    `deduplicate` is one of `repeats.RULES`.
+    """
+    choose("deduplicate", deduplicate, repeats.RULES)
     if not 0 <= holdout < 1:
         raise ValueError(f"holdout={holdout} is not a share of the documents; use 0 to below 1")
     if workers < 1:
@@ -83,6 +98,7 @@ def prepare(
     sources = find_sources(inputs)
     settings = {
         "holdout": float(holdout),
+        "deduplicate": deduplicate,
         "tokenizer_sha256": tokenizer.digest,
         "inputs": [source.identity() for source in sources],
     }
@@ -97,12 +113,52 @@ def prepare(
             refuse_other(journal.settings, settings, sources, out_dir)
             remove_strays(out_dir, journal)
             tokenizer.save(out_dir)
-            tallies = write_parts(sources, tokenizer, journal, out_dir, workers, show_progress)
-            write_json(out_dir / INDEX, describe_store(journal, tokenizer, sources, tallies))
+            splits = plan_splits(sources, journal, out_dir, show_progress)
+            tallies = write_parts(
+                sources, tokenizer, journal, out_dir, splits, workers, show_progress
+            )
+            left_out = 0 if splits is None else repeats.num_left_out(splits)
+            described = describe_store(journal, tokenizer, sources, tallies)
+            write_json(out_dir / INDEX, described | {"repeats": left_out})
         (out_dir / JOURNAL).unlink(missing_ok=True)
+        (out_dir / repeats.FILE).unlink(missing_ok=True)
     index = read_index(out_dir)
     train, held = (total(index["splits"][split]["shards"]) for split in SPLITS)
-    return PrepareReport(out_dir, train, held, index["digest"], index["files"], was_finished)
+    return PrepareReport(
+        out_dir,
+        train,
+        held,
+        index["digest"],
+        index["files"],
+        was_finished,
+        index.get("repeats", 0),  # stores made before have none
+    )
+
+
+def plan_splits(
+    sources: list[Source], journal: Journal, out_dir: Path, show_progress: bool
+) -> np.ndarray | None:
+    """Return what becomes of each document, from a first reading; None where all are kept.
+
+    A journal on disk says that the reading is done: the file beside it is of the same command.
+    """
+    settings = journal.settings
+    if settings["deduplicate"] == "none":
+        return None
+    if not ((out_dir / JOURNAL).is_file() and (out_dir / repeats.FILE).is_file()):
+        num_bytes = sum(source.num_bytes for source in sources)
+        with bar("look for copies", num_bytes, is_shown=show_progress) as show:
+            repeats.plan(
+                sources,
+                out_dir,
+                settings["deduplicate"],
+                partial(is_held_out, holdout=settings["holdout"]),
+                has_holdout=settings["holdout"] > 0,
+                show=show,
+            )
+        if (out_dir / repeats.FILE).stat().st_size:  # else there is no document, which is an error
+            journal.save(out_dir)
+    return repeats.read_splits(out_dir)
 
 
 def write_parts(
@@ -110,6 +166,7 @@ def write_parts(
     tokenizer: Tokenizer,
     journal: Journal,
     out_dir: Path,
+    splits: np.ndarray | None,
     workers: int,
     show_progress: bool,
 ) -> list[Tally]:
@@ -118,7 +175,7 @@ def write_parts(
     sizes = [source.num_bytes for source in sources]
     with (
         bar("prepare", sum(sizes), is_shown=show_progress) as show,
-        contextlib.closing(StoreWriter(out_dir, journal, tokenizer, tallies)) as writer,
+        contextlib.closing(StoreWriter(out_dir, journal, tokenizer, tallies, splits)) as writer,
         one_thread_each(),
     ):
         pieces = read_pieces(sources, journal.position, tallies)
@@ -178,9 +235,12 @@ def refuse_other(
     old: dict[str, Any], new: dict[str, Any], sources: list[Source], out_dir: Path
 ) -> None:
     """Raise a ValueError that says what differs where a folder was written by another command."""
+    old = {"deduplicate": "none"} | old  # stores made before kept everything
     if old == new:
         return
-    if old["holdout"] != new["holdout"]:
+    if old["deduplicate"] != new["deduplicate"]:
+        what = f"deduplicate {old['deduplicate']}, not {new['deduplicate']}"
+    elif old["holdout"] != new["holdout"]:
         what = f"holdout {old['holdout']}, not {new['holdout']}"
     elif old["tokenizer_sha256"] != new["tokenizer_sha256"]:
         what = "another tokenizer"

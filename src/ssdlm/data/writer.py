@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -196,8 +197,17 @@ class Part:
 class StoreWriter:
     """Tokenised pieces on their way into parts: decides splits, and where a part ends."""
 
-    def __init__(self, out_dir: Path, journal: Journal, tokenizer: Tokenizer, tallies: list[Tally]):
+    def __init__(
+        self,
+        out_dir: Path,
+        journal: Journal,
+        tokenizer: Tokenizer,
+        tallies: list[Tally],
+        splits: np.ndarray | None = None,
+    ):
         self.out_dir = out_dir
+        self.splits = splits
+        """What becomes of each document (`repeats`); None where the hold-out goes by number."""
         self.journal = journal
         self.tokenizer = tokenizer
         self.tallies = tallies
@@ -220,14 +230,24 @@ class StoreWriter:
             if self.part.num_tokens >= SHARD_TOKENS:
                 self.commit()
         at, starts, ends = self.position, self.starts_document, encoded.ends_document
-        split = "holdout" if is_held_out(at.documents, self.holdout) else "train"
-        self.part.append(split, encoded.ids, encoded.num_bytes, starts=starts, ends=ends)
+        if split := self.split_of(at.documents):
+            self.part.append(split, encoded.ids, encoded.num_bytes, starts=starts, ends=ends)
         self.position = replace(
             at,
             documents=at.documents + ends,
             documents_of_source=at.documents_of_source + ends,
         )
         self.starts_document = ends
+
+    def split_of(self, document: int) -> str:
+        """Return the split of the document of this number; "" where it is left out."""
+        if self.splits is None:
+            return "holdout" if is_held_out(document, self.holdout) else "train"
+        if document >= len(self.splits):
+            raise ValueError(
+                f"the input has changed while it was read; delete {self.out_dir} and prepare again"
+            )
+        return (*SPLITS, "")[self.splits[document]]
 
     def commit(self) -> None:
         """Close a full part, enter it in the journal and begin the next."""
@@ -243,6 +263,13 @@ class StoreWriter:
 
         Training always gets one, the hold-out where one was asked for and training keeps another.
         """
+        if self.splits is None:
+            self.fill_empty_split()
+        self.part.commit()
+        self.journal.enter(self.part, self.position, self.tallies)
+
+    def fill_empty_split(self) -> None:
+        """Give a split without a document the last one of the other."""
         num_train, num_holdout = (
             self.journal.counts(split).documents + self.part.counts[split].documents
             for split in SPLITS
@@ -251,8 +278,6 @@ class StoreWriter:
             self.part.move_last_document("holdout", "train")
         elif num_holdout == 0 and num_train > 1 and self.holdout > 0:
             self.part.move_last_document("train", "holdout")
-        self.part.commit()
-        self.journal.enter(self.part, self.position, self.tallies)
 
     def close(self) -> None:
         """Remove what was not committed."""
@@ -273,3 +298,5 @@ def remove_strays(out_dir: Path, journal: Journal) -> None:
                 path.unlink()
     for path in out_dir.glob("*.json.*.tmp"):  # the index, the journal, the tokenizer's files
         path.unlink()
+    for path in out_dir.glob("repeats-*"):
+        shutil.rmtree(path)

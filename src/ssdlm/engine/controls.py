@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
+
 from ssdlm.denoiser import Denoiser
 from ssdlm.guidance import ClassifierGuide, load_guide
-from ssdlm.guidance.fitting import refuse_contradictions, suggested_lam
-from ssdlm.guidance.gradient import LogProb, guided, weighted
+from ssdlm.guidance.fitting import out_of_scale, refuse_contradictions, suggested_lam
+from ssdlm.guidance.gradient import LogProb, WeightedSum, guided, weighted
 from ssdlm.options import GenerateOptions
 from ssdlm.tokenizer import Tokenizer
 
 Control = str | ClassifierGuide | LogProb
 """`sentiment=positive:500`, or a guide, or any function from context ids and logits."""
+
+LEAST_SHIFT = 0.01
+"""A control that moves no probability by more than this has, as good as surely, changed no word."""
+
+
+class ControlWarning(UserWarning):
+    """A control that is not what was likely meant."""
 
 
 class Controls:
@@ -20,7 +29,9 @@ class Controls:
         self.denoiser = denoiser
         self.tokenizer = tokenizer
         self.loaded: dict[tuple[str, str, bool], ClassifierGuide] = {}
-        self.latest: tuple[GenerateOptions, Denoiser] | None = None
+        self.latest: tuple[GenerateOptions, guided] | None = None
+        self.steered: list[tuple[GenerateOptions, guided]] = []
+        """All that were in use since `warn_of_idle` was called."""
 
     def apply(self, options: GenerateOptions) -> Denoiser:
         """Return the denoiser, nudged by the guides if there are any, each with its own weight."""
@@ -33,13 +44,29 @@ class Controls:
         # Fitting a guide to the vocabulary takes longer than a step; rows ask one by one.
         if self.latest is None or not same_control(self.latest[0], options):
             self.latest = options, self.steer(options)
+            self.steered.append(self.latest)
         return self.latest[1]
 
-    def steer(self, options: GenerateOptions) -> Denoiser:
+    def warn_of_idle(self) -> None:
+        """Warn of every control that has changed nothing since this was last called."""
+        for options, denoiser in self.steered:
+            terms = zip(
+                options.control, weights_in(denoiser.log_prob), denoiser.shifts, strict=False
+            )
+            for control, weight, shift in terms:
+                if weight > 0 and float(shift) < LEAST_SHIFT:
+                    warnings.warn(idle(control, options.gradient), ControlWarning, stacklevel=2)
+            denoiser.shifts = []
+        self.steered = [] if self.latest is None else [self.latest]
+
+    def steer(self, options: GenerateOptions) -> guided:
         """Return the denoiser under the guides that the options name."""
         guides = [self.guide(control, options) for control in options.control]
         refuse_contradictions(guides)
         weights = self.weights(guides, options)
+        for guide, weight in zip(guides, weights, strict=True):
+            if said := out_of_scale(guide, weight, options.gradient):
+                warnings.warn(said, ControlWarning, stacklevel=2)
         terms = [(self.fit(guide), weight) for guide, weight in zip(guides, weights, strict=True)]
         sees_all = all(getattr(guide, "sees", "context") == "context" for guide in guides)
         return guided(
@@ -93,6 +120,21 @@ class Controls:
         return guide.fit(
             V=V, token_strings=tokenizer.token_strings(), end_of_text=tokenizer.end_of_text
         )
+
+
+def weights_in(log_prob: LogProb) -> list[float]:
+    """Return the weights of the terms of a sum."""
+    return [weight for _, weight in log_prob.terms] if isinstance(log_prob, WeightedSum) else []
+
+
+def idle(control: Control, gradient: str) -> str:
+    """Return what to say of a control that has changed nothing."""
+    name = control if isinstance(control, str) else getattr(control, "title", "")
+    name = name or getattr(control, "__name__", type(control).__name__)
+    remedy = "use a larger lam"
+    if gradient == "words":
+        remedy += ", a smaller threshold, or gradient=logits, which follows more than a few words"
+    return f"control {name} changed nothing; {remedy}"
 
 
 def same_control(one: GenerateOptions, other: GenerateOptions) -> bool:

@@ -144,6 +144,7 @@ class Engine:
                 calls = sum(text.calls + 1 for _, text in group)
                 sample = request.sample // request.options.best_of
                 yield request.number, replace(best, sample=sample, calls=calls)
+        self.controls.warn_of_idle()
 
     def candidates(self, requests: Requests) -> Iterator[tuple[Request, Generation]]:
         """Yield every text that is written, as it gets done."""
@@ -202,6 +203,7 @@ class Engine:
                 if ended.is_over:
                     break
         feed.end()
+        self.controls.warn_of_idle()
 
     def steps(self, batch: Sequence[Request]) -> Iterator[Step]:
         """Yield the sampler's steps for requests that go together."""

@@ -34,6 +34,8 @@ ONE_WEIGHT = replace(known_options()["lam"], kind=REAL)
 DEFAULT_LAM = {"logits": 2000.0, "simplex": 10.0, "words": 5.0}
 """The weight of a guide that suggests none, by where its gradient is taken; the first is the
 largest of the paper's."""
+FAR_ABOVE, FAR_BELOW = 10, 50
+"""How many times more, or less, than a guide's usual weight is likely a slip of scales."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +86,14 @@ class ClassifierGuide:
         return frame_ids(self.classifier.config, self.token_strings)
 
     def suggested(self, gradient: str) -> float:
-        """Return its weight: as given, else `guide_lam` of its config.json, else the default.
+        """Return its weight: as given, else its usual one."""
+        return self.usual(gradient) if self.lam is None else self.lam
+
+    def usual(self, gradient: str) -> float:
+        """Return its weight where none is given: `guide_lam` of its config.json, or the default.
 
         `guide_lam` is a number for the paper's gradient, or an object with one for each kind.
         """
-        if self.lam is not None:
-            return self.lam
         guide_lam = getattr(self.classifier.config, "guide_lam", None)
         by_gradient = guide_lam if isinstance(guide_lam, dict) else {"logits": guide_lam}
         value = by_gradient.get(gradient)
@@ -245,6 +249,23 @@ def refuse_contradictions(guides: Sequence[ClassifierGuide | LogProb]) -> None:
             raise ValueError(
                 f"{guide.name}: label {label!r} is to be sought and avoided; drop one of the two"
             )
+
+
+def out_of_scale(guide: ClassifierGuide | LogProb, lam: float, gradient: str) -> str:
+    """Return what is odd about a weight of a classifier under a gradient; "" if nothing is."""
+    if not isinstance(guide, ClassifierGuide) or lam == 0:
+        return ""  # a function of one's own has a scale of its own
+    usual = guide.usual(gradient)
+    if lam > FAR_ABOVE * usual:
+        where, what = "above", "the text may become a list of its favourite words"
+    elif lam < usual / FAR_BELOW:
+        where, what = "below", "the text may stay as it is"
+    else:
+        return ""
+    return (
+        f"lam={lam:g} of {guide.title} is far {where} what is usual with gradient={gradient}, "
+        f"{usual:g}: {what}"
+    )
 
 
 def suggested_lam(control: ClassifierGuide | LogProb, gradient: str) -> float:

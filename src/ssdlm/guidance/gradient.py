@@ -53,6 +53,9 @@ class guided(DenoiserWrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.has_windows = self.has_windows and self.denoiser.has_windows
+        self.shifts: list[Tensor] = []
+        """For each term, the most that it moved the probabilities of a position so far: a total
+        variation, from 0 to 1."""
 
     def prefill(self, context: Context) -> Any:
         return self.denoiser.prefill(context)
@@ -103,7 +106,14 @@ class guided(DenoiserWrapper):
             if self.gradient == "words":
                 gradient = without_repeats(soft_threshold(gradient, self.threshold), context)
             parts.append(weight * gradient)
+        shifts = [shift(logits, self.lam * part) for part in parts]
+        self.shifts = list(map(torch.maximum, self.shifts, shifts)) if self.shifts else shifts
         return torch.stack(parts).sum(0)
+
+
+def shift(logits: Simplex, nudge: Simplex) -> Tensor:
+    """Return the most that a nudge moves the probabilities of any position (total variation)."""
+    return ((logits + nudge).softmax(-1) - logits.softmax(-1)).abs().sum(-1).amax() / 2
 
 
 def logit_gradient(log_prob: LogProb, context: Context, logits: Simplex) -> Simplex:
