@@ -31,7 +31,7 @@ def make_store(folder: Path, *, documents: int = 60, turn: int = 0) -> Path:
     ]
     source = folder.with_suffix(".txt")
     source.write_text("\n\n".join(lines), encoding="utf-8")
-    prepare([source], tokenizer=tokenizer(), out=folder, holdout=0.05)
+    prepare([source], tokenizer=tokenizer(), out=folder, holdout=0.05, deduplicate="none")
     return folder
 
 
