@@ -19,7 +19,7 @@ from ssdlm.engine.prompt_files import OptionsWriter
 from ssdlm.engine.requests import Draft, Generation, Requests, in_order
 from ssdlm.engine.signature import Signature
 from ssdlm.guidance.gradient import LogProb
-from ssdlm.options import GenerateOptions
+from ssdlm.options import GenerateOptions, refuse_unused
 from ssdlm.storage import checkpoint
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 from ssdlm.values import choose, quote
@@ -124,6 +124,8 @@ class SSDLM(Signature):
         base = self.options if options is None else options
         if not isinstance(base, GenerateOptions):
             raise TypeError(f"options={quote(base)} is not a GenerateOptions; give arguments")
+        if options is not None:
+            refuse_unused(base.mode, base.differing(self.options))
         return self.engine.prepare(listed, base.per_prompt(len(listed), **changes or {}))
 
     def writer(self, **changes: Any) -> OptionsWriter:

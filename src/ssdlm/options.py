@@ -32,13 +32,17 @@ from ssdlm.values import (
     check,
     plain,
     quote,
+    shorten,
     show,
 )
 
 MOST = 10**6
 """Tokens in a text and steps in a block: more is a slip of the hand, and would fill the memory."""
 MOST_SEED = 2**63 - 1
+MOST_NODES = 256
+"""Guesses per pass: those after the first hundred are hardly ever right."""
 
+ModeName = Literal["diffusion", "autoregressive", "speculative"]
 GridName = Literal["uniform", "warped", "staggered"]
 RuleName = Literal["renoise", "adaptive", "ddpm", "ddpm_simplified"]
 ReturnName = Literal["logits", "w_0"]
@@ -49,12 +53,13 @@ ReductionName = Literal["sum", "mean"]
 SeesName = Literal["context", "block"]
 
 BLOCKS = "length and blocks"
+MODE = "mode"
 PATH = "diffusion path"
 SAMPLING = "sampling"
 CONTROL = "control"
 CONSTRAINTS = "constraints"
 OUTPUT = "output"
-GROUPS = (BLOCKS, PATH, SAMPLING, CONTROL, CONSTRAINTS, OUTPUT)
+GROUPS = (BLOCKS, MODE, PATH, SAMPLING, CONTROL, CONSTRAINTS, OUTPUT)
 
 
 def option(default: Any, kind: Kind, group: str, help: str, **facts: Any) -> Any:
@@ -94,6 +99,15 @@ class GenerateOptions:
     never_end: bool = stored(
         False, SWITCH, BLOCKS, "write no end-of-text token, so that the text is as long as asked "
         "for; stop_at_end overrules it")
+
+    mode: ModeName = option(
+        "diffusion", TEXT, MODE, "how tokens are decided: out of noise, one by one by the context "
+        "stream (autoregressive), or so with the diffusion's guesses checked several at a time "
+        "(speculative: the same text in fewer passes)",
+        choices=get_args(ModeName))
+    draft_nodes: int = option(
+        32, WHOLE, MODE, "speculative: guesses that a pass checks; 0 guesses nothing",
+        low=0, high=MOST_NODES, remedy=f"use 0 to {MOST_NODES} guesses", metavar="N")
 
     T: int = stored(
         1000, WHOLE, PATH, "diffusion steps per block",
@@ -209,6 +223,8 @@ class GenerateOptions:
         if self.band[0] >= self.band[1]:
             remedy = known_options()["band"].remedy
             raise ValueError(f"band={show(self.band)} is out of range; {remedy}")
+        own = {name: getattr(self, name) for name in known_options()}
+        refuse_unused(self.mode, {n: v for n, v in own.items() if not known_options()[n].is_stored})
         if self.nucleus == "network" and self.projection == "multi_hot":
             raise ValueError(
                 "nucleus=network does not go with projection=multi_hot, which marks the nucleus of "
@@ -236,7 +252,9 @@ class GenerateOptions:
 
     def change(self, **given: Any) -> GenerateOptions:
         """Return the options with some replaced, by any of their names; None leaves one alone."""
-        return replace(self, **checked(resolve(given)))
+        chosen = checked(resolve(given))
+        refuse_unused(chosen.get("mode", self.mode), chosen)
+        return replace(self, **chosen)
 
     def per_prompt(self, count: int, **given: Any) -> list[GenerateOptions]:
         """Return options for each of several prompts; some may be lists with one per prompt."""
@@ -244,13 +262,23 @@ class GenerateOptions:
         for name, value in list(given.items()):
             if known_options()[name].is_per_prompt and not is_one(name, value):
                 lists[name] = one_each(name, given.pop(name), count)
-        base = replace(self, **checked(given))
+        base = self.change(**given)
         if not lists:
             return [base] * count
         return [
             replace(base, **{name: values[index] for name, values in lists.items()})
             for index in range(count)
         ]
+
+    def differing(self, other: GenerateOptions) -> dict[str, Any]:
+        """Return those options that are neither another's nor the defaults."""
+        own = {name: getattr(self, name) for name in known_options()}
+        usual = GenerateOptions()
+        return {
+            name: value
+            for name, value in own.items()
+            if value != getattr(other, name) and value != getattr(usual, name)
+        }
 
     def to_json(self, *, is_stored: bool = False) -> dict[str, Any]:
         """Return the options as JSON has them; only those that a model keeps, if asked."""
@@ -259,6 +287,35 @@ class GenerateOptions:
             for name, option in known_options().items()
             if option.kind is not OBJECT and (option.is_stored or not is_stored)
         }
+
+
+def is_for_diffusion(name: str, value: Any) -> bool:
+    """Tell whether a setting asks for what only the diffusion can do."""
+    default, option = getattr(GenerateOptions, name), known_options()[name]
+    if name == "projection":
+        return value not in ("sampling", "greedy")
+    if option.is_stored:  # a model brings its own, so that any value says something
+        return option.group in (PATH, CONTROL) or name == "nucleus"
+    is_free = option.group == CONTROL or name in ("must", "suffix", "pin", "end_at_sentence")
+    return is_free and value != default
+
+
+def unused(name: str, value: Any, mode: str) -> str:
+    """Return what to say of a setting that means nothing in a mode."""
+    return (
+        f"{name}={shorten(show(value))} is the diffusion's and does not go with mode={mode}; "
+        "leave it out, or use mode=diffusion"
+    )
+
+
+def refuse_unused(mode: str, given: Mapping[str, Any]) -> None:
+    """Raise on settings that were given and mean nothing in a mode.
+
+    A model's own settings of the diffusion are not given: they wait for the mode that they are for.
+    """
+    for name, value in given.items():
+        if mode != "diffusion" and is_for_diffusion(name, value):
+            raise ValueError(unused(name, value, mode))
 
 
 DecodeConfig = GenerateOptions

@@ -91,3 +91,36 @@ def test_mix_depends_on_every_part_and_on_their_order():
     seeds = {noise.mix(*parts) for parts in ((), (0,), (1,), (0, 1), (1, 0), (1, 0, 0), (-1,))}
     assert len(seeds) == 7
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_gumbel_numbers_have_their_moments_and_are_finite_at_both_ends():
+    g = noise.gumbel(torch.tensor([3, 4]), position=7, V=4001, count=40).flatten().double()
+    assert bool(g.isfinite().all())
+    n = len(g)
+    assert abs(g.mean() - 0.5772) < 4 * 1.28 / math.sqrt(n)
+    assert abs(g.var() - math.pi**2 / 6) < 12 / math.sqrt(n)
+
+
+def test_the_greatest_of_log_p_and_gumbel_numbers_is_a_draw_from_p():
+    p = torch.tensor([0.5, 0.3, 0.15, 0.05])
+    drawn = (p.log() + noise.gumbel(torch.tensor([5]), position=0, V=4, count=20000)).argmax(-1)
+    shares = drawn.flatten().bincount(minlength=4) / 20000
+    assert bool(((shares - p).abs() < 4 * (p * (1 - p) / 20000).sqrt()).all())
+
+
+def test_gumbel_numbers_belong_to_a_position_whatever_else_is_asked_for():
+    seeds = torch.tensor([5, 2**62 + 11, 7])
+    rows = noise.RowNoise(seeds)
+    whole = rows.gumbel(position=0, V=50, count=9)
+    assert whole.dtype == torch.float32
+    alone = noise.RowNoise(seeds[1:2]).gumbel(position=6, V=33, count=2)
+    assert torch.equal(whole[1:2, 6:8, :33], alone)
+    assert torch.equal(rows.gumbel(position=8, V=50), whole[:, 8:])
+
+
+def test_gumbel_numbers_share_nothing_with_the_other_streams():
+    seeds = torch.tensor([1])
+    g = noise.gumbel(seeds, position=0, V=4096, count=4).flatten()
+    z = noise.normal(seeds, block=0, step=0, B=4, V=4096).flatten()
+    for other in (z, g.roll(4096), noise.gumbel(seeds + 1, position=0, V=4096, count=4).flatten()):
+        assert abs(torch.corrcoef(torch.stack((g, other)))[0, 1]) < 0.04

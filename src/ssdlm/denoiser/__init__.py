@@ -51,7 +51,7 @@ class Denoiser:
     has_evidence: bool = False
     """Whether its logits are a sum of what the network adds and `evidence`."""
     has_context_stream: bool = False
-    """Whether it has `next_logits`: it is a causal language model of the context too."""
+    """Whether it has `next_logits` and `read_next`: it is a causal language model too."""
     has_all_blocks: bool = False
     """Whether it has `all_logits`."""
     has_fast_loss: bool = False
@@ -94,6 +94,10 @@ class Denoiser:
     def next_logits(self, cache: Any, block: Block) -> Simplex:
         """Return the logits for the token after each token of a block."""
         raise NotImplementedError
+
+    def read_next(self, cache: Any, tokens: Block) -> tuple[Tensor, Any]:
+        """Return the logits (N, V) for the token after some new ones, and the longer cache."""
+        return self.next_logits(cache, tokens)[:, -1], self.extend(cache, tokens)
 
     def all_logits(
         self, tokens: Tokens, progress: Tensor, *, z: Simplex, blocks: Tensor

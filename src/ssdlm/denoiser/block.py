@@ -73,6 +73,17 @@ class BlockDenoiser(BlockNetwork):
         hidden = row_by_row(lambda *row: self.run_context(*row)[0], block, cache.keys_values)
         return self.to_logits(hidden)
 
+    def read_next(self, cache: BlockCache, tokens: Block) -> tuple[Tensor, BlockCache]:
+        """Return the logits after the last of some new tokens, and the longer cache: one pass."""
+        rows = [(tokens, cache.keys_values)]
+        if self.device.type == "cpu":  # one by one, as `row_by_row` does
+            rows = zip(tokens.split(1), cache.keys_values.split(1), strict=True)
+        hidden, new = zip(*(self.run_context(*row) for row in rows), strict=True)
+        logits = torch.cat([self.to_logits(one[:, -1]) for one in hidden])
+        context = torch.cat((cache.context, tokens), 1)
+        keys_values = torch.cat((cache.keys_values, torch.cat(new)), 4)
+        return logits, BlockCache(context, keys_values, cache.blank)
+
     def run_context(self, tokens: Block, past: Tensor) -> tuple[Tensor, Tensor]:
         """Run the context stream over tokens that follow `past`: its output, keys and values."""
         num_past, num_new = past.shape[4], tokens.shape[1]

@@ -21,8 +21,8 @@ WORD = 0xFFFFFFFF
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 
-NORMAL, UNIFORM = 0, 1
-"""Streams: normals and uniforms of one (block, step) share nothing."""
+NORMAL, UNIFORM, GUMBEL = 0, 1, 2
+"""Streams: normals, uniforms and Gumbel numbers of one place share nothing."""
 NUM_STREAMS = 4
 
 STEPS_TOGETHER = 64
@@ -48,6 +48,13 @@ class Noise(Protocol):
     def uniform(self, *, block: int, step: int, B: int) -> Levels: ...
 
 
+@runtime_checkable
+class GumbelNoise(Protocol):
+    """Gumbel numbers for any position of a text, as a chain of tokens asks for them."""
+
+    def gumbel(self, *, position: int, V: int, count: int = 1) -> Simplex: ...
+
+
 @dataclass(frozen=True)
 class RowNoise:
     """All the randomness of a decoding run: one seed per row."""
@@ -71,6 +78,9 @@ class RowNoise:
             self.drawn.clear()  # steps come in order, so the earlier ones are not asked for again
             self.drawn[block, B, run] = uniforms(self.seeds, block=block, steps=steps, B=B)
         return self.drawn[block, B, run][..., number]
+
+    def gumbel(self, *, position: int, V: int, count: int = 1) -> Simplex:
+        return gumbel(self.seeds, position=position, V=V, count=count)
 
 
 @functools.cache
@@ -114,6 +124,20 @@ def uniforms(seeds: Seeds, *, block: int, steps: Tensor, B: int) -> Tensor:
     """Return `uniform` for several steps, (N, B, steps)."""
     word, *_ = words_at(seeds, block=block, step=steps, B=B, count=1, stream=UNIFORM)
     return to_unit(word)
+
+
+def gumbel(seeds: Seeds, *, position: int, V: int, count: int = 1) -> Simplex:
+    """Return -log(-log u) (N, count, V) for positions of a text, counted from its first token.
+
+    With these added to log p, the greatest is a draw from p (the Gumbel-max trick).
+    """
+    words = words_at(
+        seeds, block=0, step=0, B=count, count=-(-V // 4), stream=GUMBEL, first=position
+    )
+    word = torch.stack(words, -1).flatten(-2)[..., :V]
+    # 1 - u, for it is u close to 1 that decides: there all 32 bits count, and no two are equal.
+    rest = ((word.to(torch.float32) + 0.5) * 2**-32).clamp(max=1 - 2**-24)
+    return -(-torch.log1p(-rest)).log()
 
 
 def words_at(

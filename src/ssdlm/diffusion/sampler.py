@@ -39,12 +39,14 @@ class Step:
     """The network's logits for them (N, b, V), after any control."""
     w_hat: Tensor
     """Their projection."""
-    w_t: Simplex
-    """The state at level t, of the whole block."""
+    w_t: Tensor
+    """The state at level t, of the whole block; empty where nothing is noise."""
     tokens: Block
     """The block if it ended here; settled rows no longer change, and noise reads as noise."""
     is_last: bool
     """Whether the block ends here."""
+    num_passes: int = 1
+    """Passes of the network since the step before."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from ssdlm.diffusion.likelihood import text_nll
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.projection import untruncated
 from ssdlm.diffusion.sampler import Step, generate
+from ssdlm.engine.chains import chain_steps, check_context, check_mode
 from ssdlm.engine.controls import Controls
 from ssdlm.engine.ending import end, num_certain, text_of
 from ssdlm.engine.requests import Draft, Generation, Request, Requests, batches
@@ -54,8 +55,10 @@ class Engine:
         for prompt, own in zip(prompts, options, strict=True):
             context = self.context(prompt)
             shown = str(prompt) if isinstance(prompt, str) else text_of(self.tokenizer, context)
-            request = self.constrain(Request(shown, context, own), compilers)
-            firsts.append(replace(request, number=number))
+            request = Request(shown, context, own)
+            if own.mode != "diffusion":
+                check_context(request)
+            firsts.append(replace(self.constrain(request, compilers), number=number))
             number += own.num_samples
         requests = Requests(firsts)
         if requests[0].options.streamer is not None and len(requests) > 1:
@@ -74,6 +77,9 @@ class Engine:
                 f"stop={options.stop[0]!r} needs a tokenizer, and this model has none; put "
                 "tokenizer.json beside its weights"
             )
+        if options.mode != "diffusion":
+            check_mode(options, self.denoiser)
+            return
         strategy_of(options, self.denoiser)
         self.controls.apply(options)
 
@@ -109,7 +115,8 @@ class Engine:
         if self.tokenizer is None:
             raise ValueError(f"{', '.join(asked)}: words need a tokenizer, and this model has none")
         if (
-            options.returns == "logits"
+            options.mode == "diffusion"
+            and options.returns == "logits"
             and strategy_of(options, self.denoiser).truncate is not untruncated
         ):
             drawn = "returns=w_0, or " if options.projection != "mean" else ""
@@ -176,7 +183,7 @@ class Engine:
         feed = Feed(self.tokenizer, batch[0])  # a streamer takes one text, so it is alone
         most = calls = 0
         for step in self.steps(batch):
-            calls += 1
+            calls += step.num_passes
             feed.take(step, tokens[0])
             if not step.is_last:
                 continue
@@ -186,7 +193,9 @@ class Engine:
             if all(end(self.tokenizer, request, done).is_over for request, done in texts):
                 break
         feed.end()
-        return tokens, most + self.denoiser.num_context_passes
+        # A chain reads its prompt in the pass that gives the first token.
+        is_chain = batch[0].options.mode != "diffusion"
+        return tokens, most + (0 if is_chain else self.denoiser.num_context_passes)
 
     def stream(self, request: Request) -> Iterator[Draft]:
         """Yield every step of one text, so that one can watch it settle."""
@@ -208,6 +217,9 @@ class Engine:
     def steps(self, batch: Sequence[Request]) -> Iterator[Step]:
         """Yield the sampler's steps for requests that go together."""
         options, device = batch[0].options, self.device
+        if options.mode != "diffusion":
+            yield from chain_steps(self.denoiser, self.tokenizer, batch)
+            return
         denoiser = self.controls.apply(options)
         context = torch.tensor([one.context for one in batch], dtype=torch.long, device=device)
         seeds = torch.tensor([one.noise_seed for one in batch], device=device)

@@ -44,6 +44,8 @@ class Signature:
         stop: str | Sequence[str] | None = None,
         stop_at_end: bool | None = None,
         never_end: bool | None = None,
+        mode: Literal["diffusion", "autoregressive", "speculative"] | None = None,
+        draft_nodes: int | None = None,
         T: int | None = None,
         grid: Literal["uniform", "warped", "staggered"] | None = None,
         width: float | None = None,
@@ -89,6 +91,8 @@ class Signature:
         stop: str | Sequence[str] | None = None,
         stop_at_end: bool | None = None,
         never_end: bool | None = None,
+        mode: Literal["diffusion", "autoregressive", "speculative"] | None = None,
+        draft_nodes: int | None = None,
         T: int | None = None,
         grid: Literal["uniform", "warped", "staggered"] | None = None,
         width: float | None = None,
@@ -134,6 +138,8 @@ class Signature:
         stop: str | Sequence[str] | None = None,
         stop_at_end: bool | None = None,
         never_end: bool | None = None,
+        mode: Literal["diffusion", "autoregressive", "speculative"] | None = None,
+        draft_nodes: int | None = None,
         T: int | None = None,
         grid: Literal["uniform", "warped", "staggered"] | None = None,
         width: float | None = None,
@@ -181,6 +187,13 @@ class Signature:
             stop_at_end: end the text at its end-of-text token [False]
             never_end: write no end-of-text token, so that the text is as long as asked for;
                 stop_at_end overrules it [True; False where a model says nothing]
+
+        Mode:
+            mode: how tokens are decided: out of noise, one by one by the context stream
+                (autoregressive), or so with the diffusion's guesses checked several at a time
+                (speculative: the same text in fewer passes); one of diffusion, autoregressive,
+                speculative [diffusion]
+            draft_nodes: speculative: guesses that a pass checks; 0 guesses nothing [32]
 
         Diffusion path:
             T: diffusion steps per block [63; 1000 where a model says nothing]
@@ -256,6 +269,8 @@ class Signature:
         stop: str | Sequence[str] | None = None,
         stop_at_end: bool | None = None,
         never_end: bool | None = None,
+        mode: Literal["diffusion", "autoregressive", "speculative"] | None = None,
+        draft_nodes: int | None = None,
         T: int | None = None,
         grid: Literal["uniform", "warped", "staggered"] | None = None,
         width: float | None = None,
@@ -302,6 +317,13 @@ class Signature:
             stop_at_end: end the text at its end-of-text token [False]
             never_end: write no end-of-text token, so that the text is as long as asked for;
                 stop_at_end overrules it [True; False where a model says nothing]
+
+        Mode:
+            mode: how tokens are decided: out of noise, one by one by the context stream
+                (autoregressive), or so with the diffusion's guesses checked several at a time
+                (speculative: the same text in fewer passes); one of diffusion, autoregressive,
+                speculative [diffusion]
+            draft_nodes: speculative: guesses that a pass checks; 0 guesses nothing [32]
 
         Diffusion path:
             T: diffusion steps per block [63; 1000 where a model says nothing]

@@ -1,0 +1,141 @@
+"""A text token by token, by the context stream alone: no diffusion.
+
+    context stream -> log p -> temperature, masks, nucleus -> + Gumbel noise -> argmax -> next token
+
+The noise belongs to a text's positions, so the text is one fixed chain of tokens: whoever guesses
+its next links can be told by one pass which guesses were right (`speculative`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+
+from ssdlm.denoiser import Denoiser
+from ssdlm.diffusion.noise import GumbelNoise
+from ssdlm.diffusion.projection import nucleus, suppress
+from ssdlm.diffusion.sampler import Step
+from ssdlm.shapes import Block, Context, Tensor
+
+
+@runtime_checkable
+class Rules(Protocol):
+    """Which tokens may stand where; the state tells what the text so far comes to."""
+
+    def legal_tokens(self, state: int, position: int) -> np.ndarray: ...
+
+    def step(self, state: int, position: int, token: int) -> int: ...
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a row's text has come to under its rules."""
+
+    rules: Rules
+    state: int
+    position: int = 0
+
+    def legal(self) -> np.ndarray:
+        """Return which tokens (V,) may stand here."""
+        return self.rules.legal_tokens(self.state, self.position)
+
+    def after(self, token: int) -> Place:
+        """Return the place after a token that was put here."""
+        state = self.rules.step(self.state, self.position, token)
+        return Place(self.rules, state, self.position + 1)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How the next token follows from its logits: the greatest of log p, cut to a nucleus, + g."""
+
+    top_p: float = 1.0
+    temperature: float = 1.0
+    suppress: tuple[int, ...] = ()
+    """Tokens that are not written where there is another."""
+    is_greedy: bool = False
+    """Whether the likeliest token is taken: no noise is added."""
+
+    def __call__(self, logits: Tensor, g: Tensor | None, legal: Tensor | None = None) -> Tensor:
+        """Return the tokens that logits (n, V) and noise decide."""
+        return self.perturbed(logits, g, legal).argmax(-1)
+
+    def perturbed(self, logits: Tensor, g: Tensor | None, legal: Tensor | None = None) -> Tensor:
+        """Return log p + g up to a constant, -inf outside the nucleus of what is legal."""
+        logits = suppress(logits.float() / self.temperature, self.suppress)
+        if legal is not None:
+            # Finite, lest the best legal token be as impossible as the rest.
+            least = torch.finfo(logits.dtype).min
+            logits = logits.clamp(min=least).masked_fill(~legal, -torch.inf)
+        if g is None:
+            return logits
+        if self.top_p < 1:
+            # A row at a time, so that what is in a nucleus depends on its own row alone.
+            inside = nucleus(logits.unsqueeze(1), self.top_p).squeeze(1)
+            logits = logits.masked_fill(~inside, -torch.inf)
+        return logits + g
+
+    def draw(self, noise: GumbelNoise, *, position: int, V: int, count: int = 1) -> Tensor | None:
+        """Return the noise (N, count, V) at positions of a text, None where none is added."""
+        return None if self.is_greedy else noise.gumbel(position=position, V=V, count=count)
+
+
+def generate_chain(
+    denoiser: Denoiser,
+    context: Context,
+    choice: Choice,
+    *,
+    blocks: Sequence[int],
+    noise: GumbelNoise,
+    places: Sequence[Place] = (),
+    end_of_text: int | None = None,
+) -> Iterator[Step]:
+    """Write a token per pass; yield a Step for each, in blocks, the unit in which it is reported.
+
+    `places` has one for each row where rows have rules. With `end_of_text`, stops where all rows
+    have ended.
+    """
+    new, position = context, 0
+    with torch.no_grad():
+        cache = denoiser.prefill(context[:, :0])
+    has_ended = torch.zeros(len(context), dtype=torch.bool, device=context.device)
+    for block, B in enumerate(blocks):
+        tokens = context[:, :0]
+        for left in range(B - 1, -1, -1):
+            with torch.no_grad():
+                logits, cache = denoiser.read_next(cache, new)
+            g = choice.draw(noise, position=position, V=denoiser.V)
+            legal = legal_of(places, context.device)
+            new = choice(logits, None if g is None else g[:, 0], legal).unsqueeze(1)
+            tokens, position = torch.cat((tokens, new), 1), position + 1
+            if places:
+                pairs = zip(places, new[:, 0].tolist(), strict=True)
+                places = [place.after(token) for place, token in pairs]
+            is_over = False
+            if end_of_text is not None:
+                has_ended = has_ended | (new[:, 0] == end_of_text)
+                is_over = bool(has_ended.all())
+            yield decided(block, left, tokens, V=denoiser.V, is_last=left == 0 or is_over)
+            if is_over:
+                return
+
+
+def decided(
+    block: int, left: int, tokens: Block, *, V: int, is_last: bool, num_passes: int = 1
+) -> Step:
+    """Return the Step of a block whose tokens so far are decided: its window is empty."""
+    end = tokens.shape[1]
+    nothing = torch.zeros(len(tokens), 0, V, device=tokens.device)
+    window = slice(end, end)
+    return Step(block, left, window, nothing, nothing, nothing, tokens, is_last, num_passes)
+
+
+def legal_of(places: Sequence[Place], device: torch.device) -> Tensor | None:
+    """Return which tokens (N, V) may stand at some places, None where all may."""
+    if not places:
+        return None
+    return torch.from_numpy(np.stack([place.legal() for place in places])).to(device)
