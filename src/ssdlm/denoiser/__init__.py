@@ -48,6 +48,8 @@ class Denoiser:
     """Whether `denoise` reads the logits of the step before: self-conditioning."""
     has_windows: bool = False
     """Whether it has `denoise_window`."""
+    has_slides: bool = False
+    """Whether it has `read_and_denoise`."""
     has_evidence: bool = False
     """Whether its logits are a sum of what the network adds and `evidence`."""
     has_context_stream: bool = False
@@ -85,6 +87,12 @@ class Denoiser:
 
         Every position outside the window is clean, and then `tokens` has its token, or noise alone.
         """
+        raise NotImplementedError
+
+    def read_and_denoise(
+        self, cache: Any, new: Block, w_t: Simplex, progress: Tensor
+    ) -> tuple[Any, Simplex]:
+        """Return `extend(cache, new)` and then `denoise(...)`, by one pass of the network."""
         raise NotImplementedError
 
     def evidence(self, w_t: Tensor, progress: Tensor) -> Tensor:
@@ -159,6 +167,20 @@ def remember(denoiser: Denoiser, cache: Any, context: Context, *, B: int) -> Any
     if cache is None or keep < C:
         return denoiser.prefill(context[:, max(0, C - keep) :])
     return denoiser.extend(cache, context[:, cache.context.shape[1] :])
+
+
+def advance(
+    denoiser: Denoiser, cache: Any, context: Context, w_t: Simplex, progress: Tensor
+) -> tuple[Any, Simplex]:
+    """Return the cache of a context and the logits of the block behind it: one pass, if it can."""
+    room = denoiser.max_len
+    has_room = room is None or context.shape[1] + w_t.shape[1] <= room
+    if not denoiser.has_slides or not has_room:
+        cache = remember(denoiser, cache, context, B=w_t.shape[1])
+        return cache, denoiser.denoise(cache, w_t, progress)
+    cache = denoiser.prefill(context[:, :0]) if cache is None else cache
+    new = context[:, cache.context.shape[1] :]
+    return denoiser.read_and_denoise(cache, new, w_t, progress)
 
 
 def row_by_row(forward: Callable[..., Tensor], *inputs: Tensor) -> Tensor:

@@ -160,6 +160,46 @@ class BlockDenoiser(BlockNetwork):
         hidden, _ = self.run(x, positions, None, past, window)
         return self.to_logits(hidden) + ell
 
+    def read_and_denoise(
+        self, cache: BlockCache, new: Block, w_t: Simplex, progress: Tensor
+    ) -> tuple[BlockCache, Simplex]:
+        """Return the longer cache and the logits behind it: context and block in one pass."""
+        context = torch.cat((cache.context, new), 1)
+        left = self.word_before(context)
+        rows = partial(self.slide_rows, blank=cache.blank)
+        inputs = new, w_t, progress, left, cache.keys_values
+        if len(new) == 1 or self.device.type != "cpu":
+            logits, keys_values = rows(*inputs)
+        else:
+            pieces = zip(*(tensor.split(1) for tensor in inputs), strict=True)
+            logits, keys_values = (torch.cat(p) for p in zip(*(rows(*row) for row in pieces), strict=True))
+        keys_values = torch.cat((cache.keys_values, keys_values), 4)
+        return BlockCache(context, keys_values, cache.blank), logits
+
+    def slide_rows(
+        self,
+        new: Block,
+        w_t: Simplex,
+        progress: Tensor,
+        left: Tensor,
+        past: Tensor,
+        *,
+        blank: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the block's logits, and the keys and values of the new tokens before it."""
+        num_past, num_new, B = past.shape[4], new.shape[1], w_t.shape[1]
+        ell, soft = self.read_state(w_t, progress)
+        left = torch.cat((left, soft[:, :-1, : self.config.D]), 1)
+        x = self.embed_noisy(soft, left, progress, blank)
+        positions = torch.arange(num_past, num_past + num_new, device=self.device)
+        positions = torch.cat((positions, self.noisy_positions(num_past + num_new, B)))
+        mask = causal_mask(num_new + B, num_past, self.device)
+        mask[num_new:] = True  # the block sees everything, both ways
+        both = torch.cat((self.embed(new), x), 1)
+        hidden, keys_values = self.run(both, positions, mask, past, slice(num_new, None))
+        logits = self.to_logits(hidden)
+        return logits + ell if self.has_evidence else logits, keys_values[..., :num_new, :]
+
     def forward(
         self,
         tokens: Block,

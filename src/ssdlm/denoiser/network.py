@@ -33,7 +33,7 @@ class BlockNetwork(DenoiserModule):
     config: BlockConfig
     log_unigram: Tensor
     num_context_passes = 1
-    has_levels = has_windows = has_context_stream = has_all_blocks = has_fast_loss = True
+    has_levels = has_windows = has_slides = has_context_stream = has_all_blocks = has_fast_loss = True
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
@@ -140,6 +140,7 @@ class BlockNetwork(DenoiserModule):
             query, *key_value = layer.project(x, rotary)
             if layer is self.layers[-1]:  # outside the window nobody reads the output
                 query, x = query[:, :, window], x[:, window]
+                mask = mask if mask is None else mask[window]
             new.append(torch.stack(key_value, 1))
             key, value = torch.cat((seen, new[-1]), 3).unbind(1)
             x = layer.update(x, query, key, value, mask)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
 from ssdlm.diffusion import schedule
 from ssdlm.shapes import Tensor
@@ -106,3 +109,50 @@ class Staggered:
         return Grid.through(
             ramp_progress(((place - front.unsqueeze(1)) / self.width).clamp(max=1.0))
         )
+
+
+@dataclass(frozen=True)
+class Move:
+    """One pass of a sliding window: where it stands, and the levels of its positions."""
+
+    block: int
+    left: int
+    """Passes left in this block after it."""
+    window: slice
+    """The open positions, counted from the text's start."""
+    num_decided: int
+    """How many of them, from the left, are clean after it."""
+    levels: Grid
+    """Two levels (2, W): before the pass (t = 1), and after it (t = 0)."""
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """A window `width` positions wide that slides through the text, past the ends of blocks.
+
+    It moves on by B / T positions a pass. What it leaves behind is decided, and is context for what
+    comes; what it has not reached is not there yet. It slides out over the end of the text.
+    """
+
+    T: int
+    width: float
+
+    def moves(self, blocks: Sequence[int], B: Sequence[int]) -> Iterator[Move]:
+        """Yield the passes through blocks of these lengths; each block's whole length is B."""
+        start = 0
+        held = torch.zeros(0, dtype=torch.float64)  # levels of the positions that are open already
+        for block, (size, whole) in enumerate(zip(blocks, B, strict=True)):
+            num = max(1, math.ceil(self.T * size / whole))
+            for call in range(num):
+                first, done = (start + size * c // num for c in (call, call + 1))
+                front = start + size * (call + 1) / num
+                last = max(done, math.ceil(front + self.width - 1), first + 1)
+                window = slice(first, last)
+                # What comes in is noise, wherever on the ramp it stands.
+                before = F.pad(held, (0, window.stop - first - len(held)), value=1.0)
+                place = torch.arange(first + 1, window.stop + 1, dtype=torch.float64)
+                after = ramp_progress(((place - front) / self.width).clamp(max=1.0))
+                levels = Grid.through(torch.stack((after, before)))
+                yield Move(block, num - call - 1, window, done - first, levels)
+                held = after[done - first :]
+            start += size

@@ -1,0 +1,296 @@
+"""Rows behind cached keys and values, and draws from logits, by a few launches; for GPUs.
+
+A pass over a handful of rows is bound by launches, not by arithmetic. Here a layer's attention is
+two of them, its norms one each, and drawing a token from 8,192 logits is one. The plain references
+are in `denoiser.slots`. Only a GPU has Triton, so this module is imported where there is one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from ssdlm.denoiser.kernels.normals import box_muller
+from ssdlm.shapes import Tensor
+
+ROW_TILE = 16
+"""Rows that a program of attention takes: the least that matrix units do."""
+KEY_TILE = 64
+BITS = 30
+"""Probabilities are at most 1, so their bits are below 2**30 as whole numbers."""
+
+
+@triton.jit
+def normed(x, D: tl.constexpr):
+    """Return x over its root mean square along the last axis, in float32."""
+    return x * tl.rsqrt(tl.sum(x * x, -1, keep_dims=True) / D + 1e-6)
+
+
+@triton.jit
+def norm_kernel(x, out, D: tl.constexpr, WIDTH: tl.constexpr):
+    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
+    values = tl.load(x + row * D + column, mask=column < D, other=0.0).to(tl.float32)
+    mean = tl.sum(values * values) / D
+    tl.store(out + row * D + column, values * tl.rsqrt(mean + 1e-6), mask=column < D)
+
+
+@triton.jit
+def square_kernel(x, count, TILE: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    values = tl.load(x + at, mask=at < count, other=0.0)
+    values = tl.maximum(values, 0.0)
+    tl.store(x + at, values * values, mask=at < count)
+
+
+@triton.jit
+def place_kernel(
+    qkv, query, keys, values, lengths, slots, offsets, rotary, R, S,
+    H: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """Norm and rotate one row's queries and keys; put keys and values behind its slot's."""
+    text, row = tl.program_id(0) // R, tl.program_id(0) % R
+    slot, length = tl.load(slots + text).to(tl.int64), tl.load(lengths + text)
+    place = length + tl.load(offsets + row)
+    head, column = tl.arange(0, H)[:, None], tl.arange(0, D)[None, :]
+    other = (column + D // 2) % D
+    base = qkv + tl.program_id(0).to(tl.int64) * 3 * H * D + head * D
+    cos = tl.load(rotary + place * 2 * D + column)
+    sin = tl.load(rotary + place * 2 * D + D + column)
+    kind = query.dtype.element_ty
+    q = normed(tl.load(base + column).to(tl.float32), D).to(kind).to(tl.float32)
+    q_other = normed(tl.load(base + other).to(tl.float32), D).to(kind).to(tl.float32)
+    at = tl.program_id(0).to(tl.int64) * H * D + head * D + column
+    tl.store(query + at, (q * cos + q_other * sin).to(kind))
+    base += H * D
+    k = normed(tl.load(base + column).to(tl.float32), D).to(kind).to(tl.float32)
+    k_other = normed(tl.load(base + other).to(tl.float32), D).to(kind).to(tl.float32)
+    home = ((slot * H + head) * S + length + row) * D + column
+    tl.store(keys + home, (k * cos + k_other * sin).to(kind))
+    tl.store(values + home, tl.load(base + H * D + column))
+
+
+@triton.jit
+def look(q, keys, values, first, count, seen, peak, total, sums, D: tl.constexpr, TILE: tl.constexpr):
+    """Take one tile of keys and values into a running softmax."""
+    column, at = tl.arange(0, D)[None, :], tl.arange(0, TILE)
+    inside = first + at < count
+    where_ = (first + at)[:, None] * D + column
+    k = tl.load(keys + where_, mask=inside[:, None], other=0.0)
+    v = tl.load(values + where_, mask=inside[:, None], other=0.0)
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * (D**-0.5)
+    scores = tl.where(seen & inside[None, :], scores, -1e30)
+    new_peak = tl.maximum(peak, tl.max(scores, 1))
+    share = tl.where(seen & inside[None, :], tl.exp(scores - new_peak[:, None]), 0.0)
+    shrink = tl.exp(peak - new_peak)
+    total = total * shrink + tl.sum(share, 1)
+    part = tl.dot(share.to(v.dtype), v, input_precision="ieee")
+    return new_peak, total, sums * shrink[:, None] + part
+
+
+@triton.jit
+def attend_kernel(
+    query, keys, values, out, lengths, slots, sees, R, S,
+    H: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Attend from a tile of a text's rows to its slot, all of it, and to the rows it may see."""
+    text, head = tl.program_id(0) // H, tl.program_id(0) % H
+    slot, length = tl.load(slots + text).to(tl.int64), tl.load(lengths + text)
+    row, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, D)[None, :]
+    is_row = row < R
+    at = ((text.to(tl.int64) * R + row[:, None]) * H + head) * D + column
+    q = tl.load(query + at, mask=is_row[:, None], other=0.0)
+    keys += (slot * H + head) * S * D
+    values += (slot * H + head) * S * D
+    peak = tl.full((ROWS,), -1e30, tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    sums = tl.zeros((ROWS, D), tl.float32)
+    all_seen = tl.full((ROWS, TILE), 1, tl.int1)
+    for first in range(0, length, TILE):
+        peak, total, sums = look(
+            q, keys, values, first, length, all_seen, peak, total, sums, D, TILE
+        )
+    keys += length.to(tl.int64) * D
+    values += length.to(tl.int64) * D
+    for first in range(0, R, TILE):
+        other = first + tl.arange(0, TILE)
+        may = is_row[:, None] & (other < R)[None, :]
+        seen = tl.load(sees + row[:, None] * R + other[None, :], mask=may, other=0) != 0
+        peak, total, sums = look(q, keys, values, first, R, seen, peak, total, sums, D, TILE)
+    result = sums / tl.maximum(total, 1e-30)[:, None]
+    tl.store(out + at, result.to(out.dtype.element_ty), mask=is_row[:, None])
+
+
+@triton.jit
+def share_of(logits, prior, first, V, heat, suppressed, TILE: tl.constexpr):
+    """Return a tile of what the network adds to the evidence, over the temperature."""
+    at = first + tl.arange(0, TILE)
+    values = tl.load(logits + at, mask=at < V, other=-float("inf")).to(tl.float32)
+    values += tl.load(prior + at, mask=at < V, other=0.0)
+    return tl.where(at == suppressed, -1e4, values) / heat
+
+
+@triton.jit
+def draw_kernel(
+    logits, prior, evidence, suppressed, heats, top_ps, seeds, steps, stream, out, V, W,
+    HAS_EVIDENCE: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Draw one token from the nucleus of one row of logits, by the row's own uniform number."""
+    row = tl.program_id(0).to(tl.int64)
+    text = row // W
+    logits += row * V
+    evidence += row * V
+    heat, top_p = tl.load(heats + text), tl.load(top_ps + text)
+    never = tl.load(suppressed + text)
+    peak, best = -float("inf"), 0
+    for first in range(0, V, TILE):
+        values = share_of(logits, prior, first, V, heat, never, TILE)
+        top = tl.max(values, 0)
+        best = tl.where(top > peak, first + tl.argmax(values, 0), best)
+        peak = tl.maximum(peak, top)
+    total = 0.0
+    for first in range(0, V, TILE):
+        total += tl.sum(tl.exp(share_of(logits, prior, first, V, heat, never, TILE) - peak))
+    # The least bits above which there is less than p: three cuts a pass, a quarter is left.
+    low, size = 0, 1 << 30
+    if top_p < 1:
+        while size > 1:
+            size = size // 4
+            one, two, three = 0.0, 0.0, 0.0
+            for first in range(0, V, TILE):
+                values = share_of(logits, prior, first, V, heat, never, TILE)
+                probs = tl.exp(values - peak) / total
+                bits = probs.to(tl.int32, bitcast=True)
+                one += tl.sum(tl.where(bits >= low + size, probs, 0.0))
+                two += tl.sum(tl.where(bits >= low + 2 * size, probs, 0.0))
+                three += tl.sum(tl.where(bits >= low + 3 * size, probs, 0.0))
+            jumps = (one >= top_p).to(tl.int32) + (two >= top_p).to(tl.int32)
+            low += size * (jumps + (three >= top_p).to(tl.int32))
+    crown, mass = peak, 0.0
+    if HAS_EVIDENCE:
+        crown = -float("inf")
+        for first in range(0, V, TILE):
+            values = share_of(logits, prior, first, V, heat, never, TILE)
+            inside = (tl.exp(values - peak) / total).to(tl.int32, bitcast=True) >= low
+            at = first + tl.arange(0, TILE)
+            values += tl.load(evidence + at, mask=at < V, other=0.0)
+            crown = tl.maximum(crown, tl.max(tl.where(inside, values, -float("inf")), 0))
+    for first in range(0, V, TILE):
+        values = share_of(logits, prior, first, V, heat, never, TILE)
+        inside = (tl.exp(values - peak) / total).to(tl.int32, bitcast=True) >= low
+        if HAS_EVIDENCE:
+            at = first + tl.arange(0, TILE)
+            values += tl.load(evidence + at, mask=at < V, other=0.0)
+        mass += tl.sum(tl.where(inside, tl.exp(values - crown), 0.0))
+    same = tl.zeros((1,), tl.int32)
+    position, step = same + (row % W).to(tl.int32), same + tl.load(steps + text).to(tl.int32)
+    word, _, _, _ = tl.philox(tl.load(seeds + text), same, position, step, same + stream)
+    u = ((word >> 8).to(tl.float32) + 0.5) * 5.9604644775390625e-08
+    target = tl.sum(u) * mass
+    before, chosen = 0.0, 0
+    for first in range(0, V, TILE):
+        values = share_of(logits, prior, first, V, heat, never, TILE)
+        inside = (tl.exp(values - peak) / total).to(tl.int32, bitcast=True) >= low
+        at = first + tl.arange(0, TILE)
+        if HAS_EVIDENCE:
+            values += tl.load(evidence + at, mask=at < V, other=0.0)
+        sums = before + tl.cumsum(tl.where(inside, tl.exp(values - crown), 0.0))
+        chosen += tl.sum((sums <= target).to(tl.int32) * (at < V).to(tl.int32))
+        before = tl.max(sums, 0)
+    # Rounding may carry the target to the very end of the sum, where no token is.
+    chosen = tl.where((top_p <= 0) | (chosen >= V), best, chosen)
+    tl.store(out + row, chosen.to(tl.int64))
+
+
+@triton.jit
+def evidence_kernel(
+    tokens, gain_z, gain_w, seeds, steps, stream, out, V, W, FIRST, TILE: tl.constexpr
+):
+    """Write the evidence of a drawn token at a new level: noise, and a bonus at the token."""
+    place = tl.program_id(0).to(tl.int64)
+    text, position = place // W, place % W
+    counter = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    same = tl.zeros_like(counter)
+    seed, step = tl.load(seeds + text), tl.load(steps + text).to(tl.int32)
+    a, b, c, d = tl.philox(
+        seed, counter, same + position.to(tl.int32) + FIRST, same + step, same + stream
+    )
+    z0, z1 = box_muller(a, b)
+    z2, z3 = box_muller(c, d)
+    z = tl.interleave(tl.interleave(z0, z2), tl.interleave(z1, z3))
+    column = tl.program_id(1) * 4 * TILE + tl.arange(0, 4 * TILE)
+    bonus = tl.where(column == tl.load(tokens + place), tl.load(gain_w + position), 0.0)
+    value = tl.load(gain_z + position) * z + bonus
+    tl.store(out + place * V + column, value, mask=column < V)
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) -> None:
+    """Run a kernel, unless there is nothing to do."""
+    if all(grid):
+        kernel[grid](*arguments, **settings)
+
+
+def norm(x: Tensor) -> Tensor:
+    """Return x over its root mean square."""
+    out, D = torch.empty_like(x), x.shape[-1]
+    launch(norm_kernel, (x.numel() // D,), x, out, D=D, WIDTH=triton.next_power_of_2(D))
+    return out
+
+
+def relu_squared_(x: Tensor) -> Tensor:
+    """Return the square of what is positive of x, in x's own place."""
+    launch(square_kernel, (triton.cdiv(x.numel(), 1024),), x, x.numel(), TILE=1024)
+    return x
+
+
+def place(
+    qkv: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, slots: Tensor, offsets: Tensor,
+    rotary: Tensor,
+) -> Tensor:  # fmt: skip
+    """Put keys and values of rows (N, R, 3, H, d) behind their slots'; return the queries."""
+    N, R, _, H, D = qkv.shape
+    query = torch.empty(N, R, H, D, device=qkv.device, dtype=qkv.dtype)
+    S = keys.shape[2]
+    tables = keys, values, lengths, slots, offsets, rotary
+    launch(place_kernel, (N * R,), qkv, query, *tables, R, S, H=H, D=D)
+    return query
+
+
+def attend(
+    query: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, slots: Tensor, sees: Tensor
+) -> Tensor:
+    """Return what rows (N, R, H, d) read from their slots and from each other."""
+    N, R, H, D = query.shape
+    out, S = torch.empty_like(query), keys.shape[2]
+    grid = (N * H, triton.cdiv(R, ROW_TILE))
+    tables = keys, values, out, lengths, slots, sees
+    launch(attend_kernel, grid, query, *tables, R, S, H=H, D=D, ROWS=ROW_TILE, TILE=KEY_TILE)
+    return out
+
+
+def draw(
+    logits: Tensor, prior: Tensor, evidence: Tensor | None, suppressed: Tensor, heats: Tensor,
+    top_ps: Tensor, seeds: Tensor, steps: Tensor, stream: int,
+) -> Tensor:  # fmt: skip
+    """Draw tokens (N, W) from logits (N, W, V) without the prior; settings are one per text."""
+    N, W, V = logits.shape
+    out = torch.empty(N, W, device=logits.device, dtype=torch.int64)
+    tile = min(triton.next_power_of_2(V), 8192)
+    other = logits if evidence is None else evidence
+    launch(
+        draw_kernel, (N * W,), logits, prior, other, suppressed, heats, top_ps, seeds, steps,
+        stream, out, V, W, HAS_EVIDENCE=evidence is not None, TILE=tile, num_warps=8,
+    )  # fmt: skip
+    return out
+
+
+def new_evidence_(
+    out: Tensor, tokens: Tensor, gain_z: Tensor, gain_w: Tensor, seeds: Tensor, steps: Tensor,
+    stream: int,
+) -> None:  # fmt: skip
+    """Write the evidence (N, W, V) of tokens (N, W), each position at its level's gains (W,)."""
+    N, W, V = out.shape
+    grid = (N * W, triton.cdiv(V, 1024))
+    launch(evidence_kernel, grid, tokens, gain_z, gain_w, seeds, steps, stream, out, V, W, 1, TILE=256)

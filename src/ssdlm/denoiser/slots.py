@@ -1,0 +1,127 @@
+"""A network over many texts of different lengths: what each has read lies in a slot of its own.
+
+block -> [slots] -> engine.lanes
+
+Rows of a text go through the layers behind what its slot holds, and see of each other what a table
+says. Decoding left to right, a sliding window and a tree of guesses are three such tables. Every
+shape is fixed and nothing is looked at on the way, so that a GPU can repeat a pass as one graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from ssdlm.denoiser.attention import attend, rotate, rotation
+from ssdlm.denoiser.layer import norm
+from ssdlm.denoiser.network import BlockNetwork
+from ssdlm.diffusion.noise import has_triton
+from ssdlm.shapes import Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How R rows stand behind a slot: where, counted from its end, and what they see."""
+
+    offsets: Tensor
+    """(R,) positions for the rotary embedding, from the slot's length on."""
+    sees: Tensor
+    """(R, R) whether a row sees another; all see the slot."""
+
+    @classmethod
+    def window(cls, width: int, device: torch.device) -> Rows:
+        """Return one decided token, and an open window behind it that sees both ways."""
+        sees = torch.ones(width + 1, width + 1, dtype=torch.bool, device=device)
+        sees[0, 1:] = False
+        return cls(F.pad(torch.arange(width, device=device), (1, 0)), sees)
+
+    @classmethod
+    def causal(cls, count: int, device: torch.device) -> Rows:
+        """Return tokens that follow each other."""
+        sees = torch.ones(count, count, dtype=torch.bool, device=device).tril()
+        return cls(torch.arange(count, device=device), sees)
+
+
+class Slots:
+    """Keys and values of N texts, each up to `capacity` tokens, and the network that reads them."""
+
+    def __init__(self, network: BlockNetwork, num_slots: int, capacity: int) -> None:
+        config, self.network = network.config, network
+        self.H, self.d = config.num_heads, config.D // config.num_heads
+        self.capacity = capacity
+        at = {"device": network.device, "dtype": network.dtype}
+        shape = (config.num_layers, 2, num_slots, self.H, capacity, self.d)
+        self.keys_values = torch.zeros(shape, **at)
+        self.lengths = torch.zeros(num_slots, dtype=torch.int64, device=network.device)
+        places = torch.arange(capacity, device=network.device)
+        self.rotary = rotation(places, self.d).squeeze(2).transpose(0, 1).contiguous()
+        self.all_slots = torch.arange(num_slots, device=network.device)
+        self.is_fast = network.device.type == "cuda" and has_triton()
+
+    @staticmethod
+    def num_bytes(network: BlockNetwork, capacity: int) -> int:
+        """Return what one slot takes."""
+        config = network.config
+        return 2 * config.num_layers * config.D * capacity * network.words.element_size()
+
+    def run(
+        self, x: Tensor, rows: Rows, slots: Tensor, lengths: Tensor, read: slice = slice(None)
+    ) -> Tensor:
+        """Return the output (N, R', D) of the rows `read`; keys and values of all are stored.
+
+        They lie behind the slot's length, which stays as it is: who knows how many of them are
+        there to stay changes it, and the next pass writes over the others.
+        """
+        run_layer = self.fast_layer if self.is_fast else self.plain_layer
+        layers = self.network.transformer_layers()
+        for number, layer in enumerate(layers):
+            keys, values = self.keys_values[number]
+            is_last = layer is layers[-1]
+            x = run_layer(layer, x, rows, keys, values, slots, lengths, read if is_last else None)
+        return self.fast_norm(x) if self.is_fast else norm(x)
+
+    def fast_norm(self, x: Tensor) -> Tensor:
+        from ssdlm.denoiser.kernels import rows as kernels
+
+        return kernels.norm(x)
+
+    def fast_layer(self, layer, x, rows, keys, values, slots, lengths, read):  # type: ignore
+        """The same as `plain_layer`, in eight launches."""
+        from ssdlm.denoiser.kernels import rows as kernels
+
+        N, R, D = x.shape
+        qkv = F.linear(kernels.norm(x), layer.qkv.flatten(0, 1))
+        qkv = qkv.view(N, R, 3, self.H, self.d)
+        query = kernels.place(qkv, keys, values, lengths, slots, rows.offsets, self.rotary)
+        attended = kernels.attend(query, keys, values, lengths, slots, rows.sees).view(N, R, D)
+        if read is not None:
+            x, attended = x[:, read].contiguous(), attended[:, read].contiguous()
+        x = torch.addmm(x.view(-1, D), attended.view(-1, D), layer.out.t())
+        up = kernels.relu_squared_(F.linear(kernels.norm(x), layer.up))
+        return torch.addmm(x, up, layer.down.t()).view(N, -1, D)
+
+    def plain_layer(self, layer, x, rows, keys, values, slots, lengths, read):  # type: ignore
+        """Return the rows after a layer; their keys and values are put behind the slots'."""
+        N, R, _ = x.shape
+        together = F.linear(norm(x), layer.qkv.flatten(0, 1)).unflatten(-1, (3, self.H, -1))
+        query, key, value = together.unbind(2)
+        places = lengths.unsqueeze(1) + rows.offsets
+        cos, sin = self.rotary[places].unsqueeze(3).unbind(2)
+        both = torch.stack((cos, sin))
+        query, key = rotate(norm(query), both), rotate(norm(key), both)
+        home = lengths.unsqueeze(1) + torch.arange(R, device=x.device)
+        keys[slots.unsqueeze(1), :, home] = key
+        values[slots.unsqueeze(1), :, home] = value
+        at = torch.arange(self.capacity, device=x.device)
+        own = (at - lengths.unsqueeze(1)).clamp(0, R - 1)
+        mask = rows.sees[:, own].transpose(0, 1)  # (N, R, S)
+        behind = (at < lengths.unsqueeze(1)).unsqueeze(1)
+        within = (at < lengths.unsqueeze(1) + R).unsqueeze(1)
+        mask = behind | (mask & within)
+        if read is not None:
+            query, mask, x = query[:, read], mask[:, read], x[:, read]
+        seen = attend(query.transpose(1, 2), keys[slots], values[slots], mask.unsqueeze(1))
+        x = x + F.linear(seen.transpose(1, 2).flatten(2), layer.out)
+        return x + F.linear(F.relu(F.linear(norm(x), layer.up)).square(), layer.down)
