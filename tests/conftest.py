@@ -27,6 +27,7 @@ if find_spec("jaxtyping") and find_spec("beartype"):
     if find_spec("triton"):
         # Triton reads the source, which the hook changes.
         import_module("ssdlm.denoiser.kernels.normals")
+        import_module("ssdlm.denoiser.kernels.rows")
     install_import_hook("ssdlm", "beartype.beartype")
 
 

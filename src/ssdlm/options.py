@@ -43,7 +43,7 @@ MOST_NODES = 256
 """Guesses per pass: those after the first hundred are hardly ever right."""
 
 ModeName = Literal["diffusion", "autoregressive", "speculative"]
-GridName = Literal["uniform", "warped", "staggered"]
+GridName = Literal["uniform", "warped", "staggered", "sliding"]
 RuleName = Literal["renoise", "adaptive", "ddpm", "ddpm_simplified"]
 ReturnName = Literal["logits", "w_0"]
 ProjectionName = Literal["greedy", "sampling", "multi_hot", "mean"]
@@ -114,11 +114,12 @@ class GenerateOptions:
         low=1, high=MOST, remedy=f"use 1 to {MOST} steps", metavar="N")
     grid: GridName = stored(
         "uniform", TEXT, PATH, "where the steps lie: evenly for all positions (uniform, the "
-        "paper), mostly where tokens are decided (warped), or in a window that moves from left to "
-        "right (staggered)",
+        "paper), mostly where tokens are decided (warped), in a window that moves through a block "
+        "from left to right (staggered), or in one that slides through the text and leaves decided "
+        "tokens behind as context (sliding)",
         choices=get_args(GridName))
     width: float = stored(
-        4.0, REAL, PATH, "staggered: positions in the window",
+        4.0, REAL, PATH, "staggered, sliding: positions in the window",
         low=0, is_open=True, high=MOST, remedy="use more than 0 positions", metavar="X")
     rule: RuleName = stored(
         "renoise", TEXT, PATH, "from one noise level to the next; the paper's is renoise with rho "
@@ -225,6 +226,11 @@ class GenerateOptions:
             raise ValueError(f"band={show(self.band)} is out of range; {remedy}")
         own = {name: getattr(self, name) for name in known_options()}
         refuse_unused(self.mode, {n: v for n, v in own.items() if not known_options()[n].is_stored})
+        if self.grid == "sliding" and self.early_exit:
+            raise ValueError(
+                "early_exit does not go with grid=sliding, which is done with a position once it "
+                "has left it; use grid=staggered"
+            )
         if self.nucleus == "network" and self.projection == "multi_hot":
             raise ValueError(
                 "nucleus=network does not go with projection=multi_hot, which marks the nucleus of "
@@ -246,9 +252,13 @@ class GenerateOptions:
         lengths: list[int] = []
         left = self.length
         while left > 0:
-            lengths.append(min(left, self.B[min(len(lengths), len(self.B) - 1)]))
+            lengths.append(min(left, self.whole_block(len(lengths))))
             left -= lengths[-1]
         return lengths
+
+    def whole_block(self, number: int) -> int:
+        """Return how long a block is where the text does not end before it."""
+        return self.B[min(number, len(self.B) - 1)]
 
     def change(self, **given: Any) -> GenerateOptions:
         """Return the options with some replaced, by any of their names; None leaves one alone."""

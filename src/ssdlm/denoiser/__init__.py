@@ -90,7 +90,7 @@ class Denoiser:
         raise NotImplementedError
 
     def read_and_denoise(
-        self, cache: Any, new: Block, w_t: Simplex, progress: Tensor
+        self, cache: Any, new: Context, w_t: Simplex, progress: Tensor
     ) -> tuple[Any, Simplex]:
         """Return `extend(cache, new)` and then `denoise(...)`, by one pass of the network."""
         raise NotImplementedError

@@ -161,7 +161,7 @@ class BlockDenoiser(BlockNetwork):
         return self.to_logits(hidden) + ell
 
     def read_and_denoise(
-        self, cache: BlockCache, new: Block, w_t: Simplex, progress: Tensor
+        self, cache: BlockCache, new: Context, w_t: Simplex, progress: Tensor
     ) -> tuple[BlockCache, Simplex]:
         """Return the longer cache and the logits behind it: context and block in one pass."""
         context = torch.cat((cache.context, new), 1)
@@ -172,13 +172,15 @@ class BlockDenoiser(BlockNetwork):
             logits, keys_values = rows(*inputs)
         else:
             pieces = zip(*(tensor.split(1) for tensor in inputs), strict=True)
-            logits, keys_values = (torch.cat(p) for p in zip(*(rows(*row) for row in pieces), strict=True))
+            logits, keys_values = (
+                torch.cat(p) for p in zip(*(rows(*row) for row in pieces), strict=True)
+            )
         keys_values = torch.cat((cache.keys_values, keys_values), 4)
         return BlockCache(context, keys_values, cache.blank), logits
 
     def slide_rows(
         self,
-        new: Block,
+        new: Context,
         w_t: Simplex,
         progress: Tensor,
         left: Tensor,

@@ -33,7 +33,9 @@ class BlockNetwork(DenoiserModule):
     config: BlockConfig
     log_unigram: Tensor
     num_context_passes = 1
-    has_levels = has_windows = has_slides = has_context_stream = has_all_blocks = has_fast_loss = True
+    has_levels = has_windows = has_slides = has_context_stream = has_all_blocks = has_fast_loss = (
+        True
+    )
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()

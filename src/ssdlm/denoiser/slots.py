@@ -10,12 +10,13 @@ shape is fixed and nothing is looked at on the way, so that a GPU can repeat a p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from ssdlm.denoiser.attention import attend, rotate, rotation
-from ssdlm.denoiser.layer import norm
+from ssdlm.denoiser.layer import Layer, norm, update
 from ssdlm.denoiser.network import BlockNetwork
 from ssdlm.diffusion.noise import has_triton
 from ssdlm.shapes import Tensor
@@ -44,6 +45,16 @@ class Rows:
         return cls(torch.arange(count, device=device), sees)
 
 
+class Behind(NamedTuple):
+    """Rows of some texts, and where they go: behind the first tokens of a slot each."""
+
+    rows: Rows
+    slots: Tensor
+    """(N,) the slot of each text."""
+    lengths: Tensor
+    """(N,) how much of it they see."""
+
+
 class Slots:
     """Keys and values of N texts, each up to `capacity` tokens, and the network that reads them."""
 
@@ -66,9 +77,7 @@ class Slots:
         config = network.config
         return 2 * config.num_layers * config.D * capacity * network.words.element_size()
 
-    def run(
-        self, x: Tensor, rows: Rows, slots: Tensor, lengths: Tensor, read: slice = slice(None)
-    ) -> Tensor:
+    def run(self, x: Tensor, at: Behind, read: slice = slice(None)) -> Tensor:
         """Return the output (N, R', D) of the rows `read`; keys and values of all are stored.
 
         They lie behind the slot's length, which stays as it is: who knows how many of them are
@@ -77,51 +86,49 @@ class Slots:
         run_layer = self.fast_layer if self.is_fast else self.plain_layer
         layers = self.network.transformer_layers()
         for number, layer in enumerate(layers):
-            keys, values = self.keys_values[number]
-            is_last = layer is layers[-1]
-            x = run_layer(layer, x, rows, keys, values, slots, lengths, read if is_last else None)
-        return self.fast_norm(x) if self.is_fast else norm(x)
-
-    def fast_norm(self, x: Tensor) -> Tensor:
+            # Past the last layer nobody looks at the other rows.
+            x = run_layer(layer, x, number, at, read if layer is layers[-1] else slice(None))
+        if not self.is_fast:
+            return norm(x)
         from ssdlm.denoiser.kernels import rows as kernels
 
         return kernels.norm(x)
 
-    def fast_layer(self, layer, x, rows, keys, values, slots, lengths, read):  # type: ignore
-        """The same as `plain_layer`, in eight launches."""
+    def fast_layer(self, layer: Layer, x: Tensor, number: int, at: Behind, read: slice) -> Tensor:
+        """Return the same as `plain_layer`, by eight launches; x is written over."""
         from ssdlm.denoiser.kernels import rows as kernels
 
-        N, R, D = x.shape
-        qkv = F.linear(kernels.norm(x), layer.qkv.flatten(0, 1))
-        qkv = qkv.view(N, R, 3, self.H, self.d)
-        query = kernels.place(qkv, keys, values, lengths, slots, rows.offsets, self.rotary)
-        attended = kernels.attend(query, keys, values, lengths, slots, rows.sees).view(N, R, D)
-        if read is not None:
+        (N, R, D), (keys, values) = x.shape, self.keys_values[number]
+        qkv = F.linear(kernels.norm(x), layer.qkv.flatten(0, 1)).view(N, R, 3, self.H, self.d)
+        where = keys, values, at.lengths, at.slots
+        query = kernels.place(qkv, *where, at.rows.offsets, self.rotary)
+        attended = kernels.attend(query, *where, at.rows.sees).view(N, R, D)
+        if read != slice(None):
             x, attended = x[:, read].contiguous(), attended[:, read].contiguous()
-        x = torch.addmm(x.view(-1, D), attended.view(-1, D), layer.out.t())
+        x = x.view(-1, D).addmm_(attended.view(-1, D), layer.out.t())
         up = kernels.relu_squared_(F.linear(kernels.norm(x), layer.up))
-        return torch.addmm(x, up, layer.down.t()).view(N, -1, D)
+        return x.addmm_(up, layer.down.t()).view(N, -1, D)
 
-    def plain_layer(self, layer, x, rows, keys, values, slots, lengths, read):  # type: ignore
+    def plain_layer(self, layer: Layer, x: Tensor, number: int, at: Behind, read: slice) -> Tensor:
         """Return the rows after a layer; their keys and values are put behind the slots'."""
-        N, R, _ = x.shape
+        (keys, values), rows, slots, lengths = self.keys_values[number], *at
         together = F.linear(norm(x), layer.qkv.flatten(0, 1)).unflatten(-1, (3, self.H, -1))
         query, key, value = together.unbind(2)
-        places = lengths.unsqueeze(1) + rows.offsets
-        cos, sin = self.rotary[places].unsqueeze(3).unbind(2)
-        both = torch.stack((cos, sin))
-        query, key = rotate(norm(query), both), rotate(norm(key), both)
-        home = lengths.unsqueeze(1) + torch.arange(R, device=x.device)
+        # Each text's own angles: (2, N, R, 1, d).
+        angles = self.rotary[lengths.unsqueeze(1) + rows.offsets].movedim(2, 0).unsqueeze(3)
+        query, key = rotate(norm(query), angles), rotate(norm(key), angles)
+        home = lengths.unsqueeze(1) + torch.arange(x.shape[1], device=x.device)
         keys[slots.unsqueeze(1), :, home] = key
         values[slots.unsqueeze(1), :, home] = value
-        at = torch.arange(self.capacity, device=x.device)
-        own = (at - lengths.unsqueeze(1)).clamp(0, R - 1)
-        mask = rows.sees[:, own].transpose(0, 1)  # (N, R, S)
-        behind = (at < lengths.unsqueeze(1)).unsqueeze(1)
-        within = (at < lengths.unsqueeze(1) + R).unsqueeze(1)
-        mask = behind | (mask & within)
-        if read is not None:
-            query, mask, x = query[:, read], mask[:, read], x[:, read]
+        mask = self.plain_mask(rows, lengths)[:, read]
+        query, x = query[:, read], x[:, read]
         seen = attend(query.transpose(1, 2), keys[slots], values[slots], mask.unsqueeze(1))
-        x = x + F.linear(seen.transpose(1, 2).flatten(2), layer.out)
-        return x + F.linear(F.relu(F.linear(norm(x), layer.up)).square(), layer.down)
+        return update(x, seen, layer.out, layer.up, layer.down)
+
+    def plain_mask(self, rows: Rows, lengths: Tensor) -> Tensor:
+        """Return what rows see of their slots, (N, R, S): all that was there, and some of them."""
+        place, R = torch.arange(self.capacity, device=lengths.device), len(rows.offsets)
+        own = place - lengths.unsqueeze(1)  # counted from the slot's end
+        is_row = (own >= 0) & (own < R)
+        among = rows.sees[:, own.clamp(0, R - 1)].transpose(0, 1) & is_row.unsqueeze(1)
+        return among | (own < 0).unsqueeze(1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -40,9 +40,11 @@ class Step:
     w_hat: Tensor
     """Their projection."""
     w_t: Tensor
-    """The state at level t, of the whole block; empty where nothing is noise."""
+    """The state at level t, of the whole block; of a sliding window, of what stays open; empty where
+    nothing is noise."""
     tokens: Block
-    """The block if it ended here; settled rows no longer change, and noise reads as noise."""
+    """The block if it ended here; settled rows no longer change, and noise reads as noise. Where
+    nothing is behind the window yet, the block as far as it goes."""
     is_last: bool
     """Whether the block ends here."""
     num_passes: int = 1
@@ -215,8 +217,10 @@ def generate(
     for block, B in enumerate(blocks):
         with torch.no_grad():
             cache = remember(denoiser, cache, context, B=B)
+        num_passes = 1 + denoiser.num_context_passes  # reading the context is one, or none
         for step in denoise_block(denoiser, cache, strategy, B=B, noise=noise, block=block):
-            yield step
+            yield replace(step, num_passes=num_passes)
+            num_passes = 1
             if step.is_last:
                 context = torch.cat((context, step.tokens), 1)
                 if end_of_text is not None:

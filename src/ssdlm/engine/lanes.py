@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from ssdlm.denoiser.block import BlockDenoiser
-from ssdlm.denoiser.slots import Rows, Slots
+from ssdlm.denoiser.slots import Behind, Rows, Slots
 from ssdlm.diffusion import schedule
 from ssdlm.diffusion.grid import Sliding
 from ssdlm.diffusion.noise import NORMAL, UNIFORM, RowNoise
@@ -80,15 +80,18 @@ class SlidingLane:
         self.levels = torch.ones(self.num_slots, self.W, device=self.device)
         self.ell = torch.zeros(self.num_slots, self.W, V if num_open else 0, device=self.device)
 
+    @torch.no_grad()
     def join(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
         """Put texts into free slots: their contexts are read, but for the last token."""
         at = torch.tensor(slots, device=self.device)
-        for name in ("seed", "never"):
-            target = {"seed": self.seeds, "never": self.never}[name]
-            target[at] = torch.tensor([getattr(row, name) for row in rows], device=self.device)
-        self.heats[at] = torch.tensor([row.temperature for row in rows], device=self.device)
-        self.top_ps[at] = torch.tensor([row.top_p for row in rows], device=self.device)
-        self.last[at] = torch.tensor([[row.context[-1]] for row in rows], device=self.device)
+        for target, values in (
+            (self.seeds, [row.seed for row in rows]),
+            (self.never, [row.never for row in rows]),
+            (self.heats, [row.temperature for row in rows]),
+            (self.top_ps, [row.top_p for row in rows]),
+            (self.last, [[row.context[-1]] for row in rows]),
+        ):
+            target[at] = torch.tensor(values, device=self.device)
         self.steps[at], self.done[at], self.active[at] = 1, 0, 1
         self.levels[at], self.ell[at] = 1.0, 0.0
         lengths = [len(row.context) - 1 for row in rows]
@@ -98,7 +101,7 @@ class SlidingLane:
             ids = [[*row.context[:-1], *[0] * (padded - len(row.context) + 1)] for row in rows]
             x = self.denoiser.embed(torch.tensor(ids, device=self.device))
             start = torch.zeros(len(rows), dtype=torch.int64, device=self.device)
-            self.slots.run(x, Rows.causal(padded, self.device), at, start, slice(0, 1))
+            self.slots.run(x, Behind(Rows.causal(padded, self.device), at, start), slice(0, 1))
 
     def leave(self, slots: Sequence[int]) -> None:
         """Free slots; what is in them is written over by whoever joins."""
@@ -146,7 +149,8 @@ class SlidingLane:
             noisy = denoiser.embed_noisy(soft, left, self.levels, self.blank)
             x = torch.cat((word, noisy), 1)
         lengths = self.slots.lengths
-        hidden = self.slots.run(x, self.rows, self.slots.all_slots, lengths, slice(1, None))
+        behind = Behind(self.rows, self.slots.all_slots, lengths)
+        hidden = self.slots.run(x, behind, slice(1, None))
         tokens = self.draw(hidden @ denoiser.head.to(hidden.dtype).T)
         self.text.scatter_(1, self.done.unsqueeze(1), tokens[:, :1])
         is_active = self.active.bool().unsqueeze(1)

@@ -14,10 +14,12 @@ import torch
 from ssdlm.constraints.constrained import constrained
 from ssdlm.constraints.words import ConstraintCompiler, TextConstraint
 from ssdlm.denoiser import Denoiser
+from ssdlm.diffusion.grid import Sliding
 from ssdlm.diffusion.likelihood import text_nll
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.projection import untruncated
 from ssdlm.diffusion.sampler import Step, generate
+from ssdlm.diffusion.sliding import slide
 from ssdlm.engine.chains import chain_steps, check_context, check_mode
 from ssdlm.engine.controls import Controls
 from ssdlm.engine.ending import end, num_certain, text_of
@@ -149,27 +151,34 @@ class Engine:
                 del rated[request.number]
                 best = min(group, key=lambda pair: pair[0])[1]
                 calls = sum(text.calls + 1 for _, text in group)
+                passes = sum(
+                    text.passes_per_token * max(1, len(text.tokens)) + 1 for _, text in group
+                )
+                passes = passes / max(1, len(best.tokens))
                 sample = request.sample // request.options.best_of
-                yield request.number, replace(best, sample=sample, calls=calls)
+                best = replace(best, sample=sample, calls=calls, passes_per_token=passes)
+                yield request.number, best
         self.controls.warn_of_idle()
 
     def candidates(self, requests: Requests) -> Iterator[tuple[Request, Generation]]:
         """Yield every text that is written, as it gets done."""
         for batch in batches(requests, self.batch_size):
-            tokens, calls = self.drain(batch)
+            tokens, passes = self.drain(batch)
             for request, ids in zip(batch, tokens, strict=True):
-                ended = end(self.tokenizer, request, ids)
-                yield (
-                    request,
-                    Generation(
-                        request.prompt,
-                        ended.text,
-                        ended.tokens,
-                        request.options.seed,
-                        request.sample,
-                        calls,
-                    ),
-                )
+                yield request, self.generation(request, ids, passes)
+
+    def generation(self, request: Request, tokens: list[int], passes: Sequence[int]) -> Generation:
+        """Return a text as its reader gets it; `passes` are the network's, block by block."""
+        ended = end(self.tokenizer, request, tokens)
+        return Generation(
+            request.prompt,
+            ended.text,
+            ended.tokens,
+            request.options.seed,
+            request.sample,
+            calls=max(passes),
+            passes_per_token=sum(passes) / max(1, len(ended.tokens)),
+        )
 
     def batch_size(self, options: GenerateOptions) -> int:
         """Return how many requests go through the network together."""
@@ -177,25 +186,23 @@ class Engine:
         is_alone = self.device.type == "cpu" and options.reduction == "sum"
         return 1 if is_alone else options.batch_size
 
-    def drain(self, batch: Sequence[Request]) -> tuple[list[list[int]], int]:
-        """Return the tokens of each text of a batch, and the network passes per block."""
+    def drain(self, batch: Sequence[Request]) -> tuple[list[list[int]], list[int]]:
+        """Return the tokens of each text of a batch, and the network's passes, block by block."""
         tokens: list[list[int]] = [[] for _ in batch]
         feed = Feed(self.tokenizer, batch[0])  # a streamer takes one text, so it is alone
-        most = calls = 0
+        passes: list[int] = [0]
         for step in self.steps(batch):
-            calls += step.num_passes
+            passes[-1] += step.num_passes
             feed.take(step, tokens[0])
             if not step.is_last:
                 continue
-            most, calls = max(most, calls), 0
             tokens = [done + new for done, new in zip(tokens, step.tokens.tolist(), strict=True)]
             texts = zip(batch, tokens, strict=True)
             if all(end(self.tokenizer, request, done).is_over for request, done in texts):
                 break
+            passes.append(0)
         feed.end()
-        # A chain reads its prompt in the pass that gives the first token.
-        is_chain = batch[0].options.mode != "diffusion"
-        return tokens, most + (0 if is_chain else self.denoiser.num_context_passes)
+        return tokens, [count for count in passes if count]
 
     def stream(self, request: Request) -> Iterator[Draft]:
         """Yield every step of one text, so that one can watch it settle."""
@@ -231,13 +238,14 @@ class Engine:
             strategy = replace(strategy, suppress=())  # else a legal token could be lost to one
             if options.returns == "w_0":
                 strategy = replace(strategy, project=denoiser.legal_projection(strategy.project))
-        yield from generate(
-            denoiser,
-            context.reshape(len(batch), -1),
-            strategy,
-            blocks=batch[0].blocks(),
-            noise=RowNoise(seeds),
-        )
+        context, blocks = context.reshape(len(batch), -1), batch[0].blocks()
+        noise = RowNoise(seeds)
+        if not batch[0].slides:
+            yield from generate(denoiser, context, strategy, blocks=blocks, noise=noise)
+            return
+        path = Sliding(options.T, options.width)
+        whole = [options.whole_block(number) for number in range(len(blocks))]
+        yield from slide(denoiser, context, strategy, path, blocks=blocks, B=whole, noise=noise)
 
 
 class Feed:

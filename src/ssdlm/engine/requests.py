@@ -43,6 +43,16 @@ class Request:
         return self.options.blocks()
 
     @property
+    def slides(self) -> bool:
+        """Whether one window slides through the text.
+
+        Constraints plan a block as a whole, and so does a guide that reads the block alone: there
+        the window stays within a block.
+        """
+        options = self.options
+        return options.grid == "sliding" and self.placement is None and options.sees == "context"
+
+    @property
     def noise_seed(self) -> int:
         """The text's own seed: what was asked for, which sample, and the prompt itself."""
         return mix(self.options.seed, self.sample, *self.context)
@@ -127,6 +137,8 @@ class Generation:
     calls: int
     """Network passes per block, reading its context included; the most of any block. With best_of,
     those of all candidates and of rating them."""
+    passes_per_token: float = 0.0
+    """Network passes of the whole text, those that read the prompt included, over its tokens."""
 
 
 @dataclass(frozen=True)

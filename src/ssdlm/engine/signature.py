@@ -47,7 +47,7 @@ class Signature:
         mode: Literal["diffusion", "autoregressive", "speculative"] | None = None,
         draft_nodes: int | None = None,
         T: int | None = None,
-        grid: Literal["uniform", "warped", "staggered"] | None = None,
+        grid: Literal["uniform", "warped", "staggered", "sliding"] | None = None,
         width: float | None = None,
         rule: Literal["renoise", "adaptive", "ddpm", "ddpm_simplified"] | None = None,
         rho: float | None = None,
@@ -94,7 +94,7 @@ class Signature:
         mode: Literal["diffusion", "autoregressive", "speculative"] | None = None,
         draft_nodes: int | None = None,
         T: int | None = None,
-        grid: Literal["uniform", "warped", "staggered"] | None = None,
+        grid: Literal["uniform", "warped", "staggered", "sliding"] | None = None,
         width: float | None = None,
         rule: Literal["renoise", "adaptive", "ddpm", "ddpm_simplified"] | None = None,
         rho: float | None = None,
@@ -141,7 +141,7 @@ class Signature:
         mode: Literal["diffusion", "autoregressive", "speculative"] | None = None,
         draft_nodes: int | None = None,
         T: int | None = None,
-        grid: Literal["uniform", "warped", "staggered"] | None = None,
+        grid: Literal["uniform", "warped", "staggered", "sliding"] | None = None,
         width: float | None = None,
         rule: Literal["renoise", "adaptive", "ddpm", "ddpm_simplified"] | None = None,
         rho: float | None = None,
@@ -198,10 +198,11 @@ class Signature:
         Diffusion path:
             T: diffusion steps per block [63; 1000 where a model says nothing]
             grid: where the steps lie: evenly for all positions (uniform, the paper), mostly where
-                tokens are decided (warped), or in a window that moves from left to right
-                (staggered); one of uniform, warped, staggered [staggered; uniform where a model
-                says nothing]
-            width: staggered: positions in the window [1; 4 where a model says nothing]
+                tokens are decided (warped), in a window that moves through a block from left to
+                right (staggered), or in one that slides through the text and leaves decided tokens
+                behind as context (sliding); one of uniform, warped, staggered, sliding [staggered;
+                uniform where a model says nothing]
+            width: staggered, sliding: positions in the window [1; 4 where a model says nothing]
             rule: from one noise level to the next; the paper's is renoise with rho 0; one of
                 renoise, adaptive, ddpm, ddpm_simplified [renoise]
             rho: renoise: the share of the evidence that a step keeps [0]
@@ -272,7 +273,7 @@ class Signature:
         mode: Literal["diffusion", "autoregressive", "speculative"] | None = None,
         draft_nodes: int | None = None,
         T: int | None = None,
-        grid: Literal["uniform", "warped", "staggered"] | None = None,
+        grid: Literal["uniform", "warped", "staggered", "sliding"] | None = None,
         width: float | None = None,
         rule: Literal["renoise", "adaptive", "ddpm", "ddpm_simplified"] | None = None,
         rho: float | None = None,
@@ -328,10 +329,11 @@ class Signature:
         Diffusion path:
             T: diffusion steps per block [63; 1000 where a model says nothing]
             grid: where the steps lie: evenly for all positions (uniform, the paper), mostly where
-                tokens are decided (warped), or in a window that moves from left to right
-                (staggered); one of uniform, warped, staggered [staggered; uniform where a model
-                says nothing]
-            width: staggered: positions in the window [1; 4 where a model says nothing]
+                tokens are decided (warped), in a window that moves through a block from left to
+                right (staggered), or in one that slides through the text and leaves decided tokens
+                behind as context (sliding); one of uniform, warped, staggered, sliding [staggered;
+                uniform where a model says nothing]
+            width: staggered, sliding: positions in the window [1; 4 where a model says nothing]
             rule: from one noise level to the next; the paper's is renoise with rho 0; one of
                 renoise, adaptive, ddpm, ddpm_simplified [renoise]
             rho: renoise: the share of the evidence that a step keeps [0]

@@ -15,6 +15,11 @@ from ssdlm.options import GenerateOptions
 
 def strategy_of(options: GenerateOptions, denoiser: Denoiser) -> Strategy:
     """Return the sampler's strategy that the options name, for this model."""
+    if options.grid == "sliding" and denoiser.has_memory:
+        raise ValueError(
+            "grid=sliding does not go with a model that reads its own estimate of the step before "
+            "(self-conditioning); use grid=staggered"
+        )
     is_cut, temperature = options.nucleus == "network", options.temperature
     if not is_cut and temperature == 1:
         return strategy_for(options, K=denoiser.K)
@@ -43,6 +48,8 @@ def strategy_for(options: GenerateOptions, *, K: float) -> Strategy:
         "uniform": Uniform(options.T),
         "warped": Warped(options.T),
         "staggered": Staggered(options.T, options.width),
+        # The nearest that stays within a block, for what has to see one whole.
+        "sliding": Staggered(options.T, options.width),
     }
     projections: dict[str, Projection] = {
         "greedy": greedy(K),

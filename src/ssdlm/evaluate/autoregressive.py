@@ -179,7 +179,9 @@ class AutoregressiveLM:
             for index, new in zip(indices, tokens, strict=True):
                 prompt, ids, sample = rows[index]
                 text = self.tokenizer.decode_after(ids, new)
-                written[index] = Generation(prompt, text, new, seed, sample, calls=length)
+                written[index] = Generation(
+                    prompt, text, new, seed, sample, calls=length, passes_per_token=1.0
+                )
         return [written[index] for index in range(len(rows))]
 
     def writer(

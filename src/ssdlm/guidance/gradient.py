@@ -52,6 +52,7 @@ class guided(DenoiserWrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.has_slides = self.has_windows and self.denoiser.has_slides
         self.has_windows = self.has_windows and self.denoiser.has_windows
         self.shifts: list[Tensor] = []
         """For each term, the most that it moved the probabilities of a position so far: a total
@@ -75,6 +76,12 @@ class guided(DenoiserWrapper):
         logits = self.denoiser.denoise_window(cache, w_t, progress, tokens, window)
         context = torch.cat((cache.context, tokens[:, : window.start]), 1)
         return self.steer(context, logits, progress[:, window])
+
+    def read_and_denoise(
+        self, cache: Any, new: Context, w_t: Simplex, progress: Tensor
+    ) -> tuple[Any, Simplex]:
+        cache, logits = self.denoiser.read_and_denoise(cache, new, w_t, progress)
+        return cache, self.steer(cache.context, logits, progress)
 
     def steer(self, context: Context, logits: Simplex, progress: Tensor) -> Simplex:
         """Return logits + lam * gradient, where the noise level is in the band."""

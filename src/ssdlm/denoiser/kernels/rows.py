@@ -73,7 +73,9 @@ def place_kernel(
 
 
 @triton.jit
-def look(q, keys, values, first, count, seen, peak, total, sums, D: tl.constexpr, TILE: tl.constexpr):
+def look(
+    q, keys, values, first, count, seen, peak, total, sums, D: tl.constexpr, TILE: tl.constexpr
+):
     """Take one tile of keys and values into a running softmax."""
     column, at = tl.arange(0, D)[None, :], tl.arange(0, TILE)
     inside = first + at < count
@@ -293,4 +295,6 @@ def new_evidence_(
     """Write the evidence (N, W, V) of tokens (N, W), each position at its level's gains (W,)."""
     N, W, V = out.shape
     grid = (N * W, triton.cdiv(V, 1024))
-    launch(evidence_kernel, grid, tokens, gain_z, gain_w, seeds, steps, stream, out, V, W, 1, TILE=256)
+    launch(
+        evidence_kernel, grid, tokens, gain_z, gain_w, seeds, steps, stream, out, V, W, 1, TILE=256
+    )

@@ -1,0 +1,68 @@
+"""Rows behind slots are the network's own passes, whoever else is in the other slots."""
+
+import pytest
+import torch
+from tests import tiny
+from tests.closeness import NETWORK, assert_close
+
+from ssdlm.denoiser.slots import Behind, Rows, Slots
+
+
+@pytest.fixture
+def denoiser():
+    return tiny.block()
+
+
+def read(denoiser, slots, slot, tokens):
+    """Read a text's tokens into a slot; return the output after each."""
+    at, none = torch.tensor([slot]), torch.tensor([0])
+    rows = Rows.causal(len(tokens), denoiser.device)
+    hidden = slots.run(denoiser.embed(torch.tensor([tokens])), Behind(rows, at, none))
+    slots.lengths[slot] = len(tokens)
+    return hidden
+
+
+def test_reading_a_context_is_the_context_stream(denoiser):
+    slots, tokens = Slots(denoiser, 3, 32), [3, 1, 4, 1, 5, 9]
+    hidden = read(denoiser, slots, 1, tokens)
+    expected = denoiser.next_logits(
+        denoiser.prefill(torch.zeros(1, 0).long()), torch.tensor([tokens])
+    )
+    assert_close(denoiser.to_logits(hidden), expected, roundings=NETWORK)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_a_window_behind_a_slot_is_read_and_denoise(denoiser, width):
+    slots = Slots(denoiser, 2, 32)
+    texts = [[3, 1, 4, 1, 5, 9], [2, 7]]
+    for slot, tokens in enumerate(texts):
+        read(denoiser, slots, slot, tokens)
+    last = torch.tensor([[6], [8]])
+    word = denoiser.embed(last)
+    blank = denoiser.blank()[: denoiser.config.D].expand(2, width - 1, -1)
+    x = torch.cat((word, word, blank), 1)  # without evidence: the word before, then nothing
+    rows = Rows.window(width, denoiser.device)
+    hidden = slots.run(x, Behind(rows, slots.all_slots, slots.lengths), slice(1, None))
+    for slot, tokens in enumerate(texts):
+        cache = denoiser.prefill(torch.tensor([tokens]))
+        noise = torch.zeros(1, width, denoiser.V), torch.ones(1, width)
+        _, expected = denoiser.read_and_denoise(cache, last[slot : slot + 1], *noise)
+        assert_close(denoiser.to_logits(hidden[slot : slot + 1]), expected, roundings=NETWORK)
+
+
+def test_a_slot_keeps_what_was_read_while_windows_come_and_go(denoiser):
+    slots, tokens = Slots(denoiser, 1, 32), [3, 1, 4, 1, 5]
+    read(denoiser, slots, 0, tokens[:3])
+    rows = Rows.window(2, denoiser.device)
+    for place in (3, 4):
+        x = denoiser.embed(torch.tensor([[tokens[place], 60, 61]]))
+        slots.run(x, Behind(rows, slots.all_slots, slots.lengths), slice(1, None))
+        slots.lengths += 1
+    kept = slots.keys_values[:, :, 0, :, :5]
+    expected = denoiser.prefill(torch.tensor([tokens])).keys_values[0]
+    assert_close(kept, expected, roundings=NETWORK)
+
+
+def test_a_slots_size_is_known_before_it_is_made(denoiser):
+    slots = Slots(denoiser, 3, 32)
+    assert slots.keys_values.nbytes == 3 * Slots.num_bytes(denoiser, 32)
