@@ -40,8 +40,8 @@ class Step:
     w_hat: Tensor
     """Their projection."""
     w_t: Tensor
-    """The state at level t, of the whole block; of a sliding window, of what stays open; empty where
-    nothing is noise."""
+    """The state at level t, of the whole block; of a sliding window, of what stays open. Empty
+    where nothing is noise."""
     tokens: Block
     """The block if it ended here; settled rows no longer change, and noise reads as noise. Where
     nothing is behind the window yet, the block as far as it goes."""
