@@ -35,7 +35,11 @@ FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "regi
 HEAVY = {"transformers", "accelerate", "datasets", "rich", "mauve", "fastapi"}
 ALGORITHM = {"diffusion", "denoiser", "guidance.gradient", "constraints"}
 ALGORITHM_MAY_IMPORT = {"torch", "numpy", *sys.stdlib_module_names}
-FOREIGN = {"denoiser.encoder": {"transformers"}, "denoiser.kernels.normals": {"triton"}}
+FOREIGN = {
+    "denoiser.encoder": {"transformers"},
+    "denoiser.kernels.normals": {"triton"},
+    "denoiser.kernels.rows": {"triton"},
+}
 """What some modules of the algorithm may import besides."""
 LOOPS = {"diffusion.sampler"}
 """What a denoiser may not call: it is called by them."""
