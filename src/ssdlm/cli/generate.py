@@ -14,17 +14,24 @@ from ssdlm.storage.builtin import DEFAULT_MODEL
 if TYPE_CHECKING:
     from ssdlm.api import SSDLM
 
+PROMPT_HELP = "texts to continue; without any, what comes through a pipe is one"
+
 
 def add_generate(commands: Any) -> None:
     command = commands.add_parser("generate", help="continue prompts")
     command.set_defaults(run=run_generate)
-    command.add_argument("prompts", nargs="*", metavar="PROMPT", help="texts to continue")
+    command.add_argument("prompts", nargs="*", metavar="PROMPT", help=PROMPT_HELP)
     command.add_argument(
         "--input",
         metavar="PROMPTS.jsonl",
-        help='a {"prompt": ...} on each line, which may set options of its own beside it',
+        help='a {"prompt": ...} on each line, which may set options of its own beside it; - is '
+        "standard input",
     )
-    command.add_argument("--output", metavar="OUT.jsonl", help="with --input: where the texts go")
+    command.add_argument(
+        "--output",
+        metavar="OUT.jsonl",
+        help="with --input: where the texts go; - is standard output",
+    )
     command.add_argument(
         "--model",
         default=DEFAULT_MODEL,
@@ -46,7 +53,7 @@ def run_generate(arguments: argparse.Namespace) -> None:
     if arguments.input or arguments.output:
         run_generate_file(arguments, model)
         return
-    prompts = arguments.prompts or [""]
+    prompts = arguments.prompts or [piped_prompt()]
     changes = given_options(arguments)
     requests = model.requests(prompts, changes)
     is_live = not arguments.json and not arguments.no_live and sys.stderr.isatty()
@@ -59,6 +66,21 @@ def run_generate(arguments: argparse.Namespace) -> None:
     for text in in_order(model.engine.write(requests)):
         line = json.dumps(vars(text)) if arguments.json else text.prompt + text.text
         print(line, flush=True)
+
+
+def piped_prompt() -> str:
+    """Return what comes through standard input, without its last line end; "" from a terminal."""
+    from ssdlm.storage.files import STANDARD, read_whole
+
+    if sys.stdin is None or sys.stdin.isatty():
+        return ""
+    try:
+        text = read_whole(STANDARD).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"standard input is not UTF-8 (byte {error.start}); save or type it as UTF-8"
+        ) from None
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 def run_generate_file(arguments: argparse.Namespace, model: SSDLM) -> None:
@@ -81,7 +103,7 @@ def run_generate_file(arguments: argparse.Namespace, model: SSDLM) -> None:
         identity={"model": model_files, "dtype": arguments.dtype} | settings,
         is_shown=True,
     )
-    said = f"wrote {arguments.output}"
+    said = f"wrote {'standard output' if arguments.output == '-' else arguments.output}"
     if report.was_finished:
         said = f"{arguments.output} is already complete"
     print(f"{said}: {report.texts} texts", file=sys.stderr if report.was_streamed else sys.stdout)

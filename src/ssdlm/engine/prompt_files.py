@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -22,7 +23,7 @@ from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Generation, Requests, in_order
 from ssdlm.options import GenerateOptions, all_names
 from ssdlm.progress import Show, bar, ignore
-from ssdlm.storage.files import JsonError, parse_object, read_whole
+from ssdlm.storage.files import STANDARD, JsonError, parse_object, read_whole
 from ssdlm.storage.jsonl import append_jsonl, parse_jsonl
 
 PROMPTS_AT_A_TIME = {"cpu": 4}
@@ -183,7 +184,7 @@ def generate_file(
     is_shown: bool = False,
     observe: Show = ignore,
 ) -> FileReport:
-    """Continue every prompt of `source` into `target`.
+    """Continue every prompt of `source` into `target`; `-` is standard input and output.
 
     `identity` is what, with the prompts and the guides, decides the texts: a file written under
     another is not continued. Fields of an input line are carried over. `observe` is called with how
@@ -193,6 +194,9 @@ def generate_file(
     counts = [num_texts(writer, line) for line in lines]
     refuse_bad(writer, lines)
     job = Job(writer, lines, counts, digest(lines, with_guides(identity, writer.guides(lines))))
+    if target == STANDARD:
+        write_lines(job, sys.stdout, observe=observe)
+        return FileReport(sum(counts), was_streamed=True)
     if is_stream(target):
         with target.open("w", encoding="utf-8") as file:
             write_lines(job, file, observe=observe)
@@ -316,13 +320,14 @@ def read_prompts(path: Path) -> list[dict[str, Any]]:
 def prompt_lines(path: Path) -> list[PromptLine]:
     """Return the lines of a JSON-lines file, each an object with a text under `prompt`."""
     names, lines = set(all_names()), []
-    for where, values in parse_jsonl(read_whole(path).splitlines(), source=str(path)):
+    name = "standard input" if path == STANDARD else str(path)
+    for where, values in parse_jsonl(read_whole(path).splitlines(), source=name):
         if not isinstance(values.get("prompt"), str):
             raise ValueError(f'{where} has no text "prompt"; correct or remove it')
         changes = {name: value for name, value in values.items() if name in names}
         lines.append(PromptLine(values["prompt"], changes, values, where))
     if not lines:
-        raise ValueError(f'{path} has no prompts; write {{"prompt": "..."}} on each line')
+        raise ValueError(f'{name} has no prompts; write {{"prompt": "..."}} on each line')
     return lines
 
 

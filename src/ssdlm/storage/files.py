@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,8 +15,8 @@ from typing import Any
 
 JSON_KINDS = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}
 """What JSON calls values that are neither objects nor numbers."""
-
-
+STANDARD = Path("-")
+"""Standard input, or standard output, where a command line names a file."""
 MOST_FROM_PIPES = 1 << 28
 """Bytes that are read from what is not a file and may have no end: a pipe, a device."""
 
@@ -61,13 +62,20 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_whole(path: Path) -> bytes:
-    """Return the bytes of a file, or of a pipe that ends soon enough."""
+    """Return the bytes of a file, or of a pipe that ends soon enough; `-` is standard input."""
+    if path == STANDARD:
+        return read_pipe(sys.stdin.buffer.read, "standard input") if sys.stdin else b""
     with path.open("rb") as file:
         if path.is_file():
             return file.read()
-        content = file.read(MOST_FROM_PIPES + 1)
+        return read_pipe(file.read, str(path))
+
+
+def read_pipe(read: Callable[[int], bytes], name: str) -> bytes:
+    """Return what comes through a pipe, or raise where there is no end of it."""
+    content = read(MOST_FROM_PIPES + 1)
     if len(content) > MOST_FROM_PIPES:
-        raise ValueError(f"{path} has no end, or is too long for a pipe; give a file")
+        raise ValueError(f"{name} has no end, or is too long for a pipe; give a file")
     return content
 
 
