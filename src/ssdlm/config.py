@@ -7,10 +7,27 @@ import operator
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from ssdlm.values import require, show
+from ssdlm.values import require, shorten, show
 
 MOST = 10**6
 """Tokens in a text and steps in a block: more is a slip of the hand, and would fill the memory."""
+LARGEST = 2**31 - 1
+"""A vocabulary, or a width."""
+
+LIMITS = {
+    "least": (operator.ge, "{:g} or more"),
+    "above": (operator.gt, "more than {:g}"),
+    "most": (operator.le, "at most {:g}"),
+    "below": (operator.lt, "less than {:g}"),
+}
+"""How a value must compare with each kind of limit, and how a remedy says so."""
+MOST_OF_ANY, MOST_FLOAT = 10**9, 1e38
+"""Of fields that state no largest value: counts, and numbers that single precision still has."""
+
+
+def ranged(default: Any, **limits: int | float) -> Any:
+    """Return a field with a default and a range: `LIMITS` by their names."""
+    return field(default=default, metadata=limits)
 
 
 @dataclass(frozen=True)
@@ -19,36 +36,39 @@ class EncoderConfig:
 
     backbone: dict[str, Any] = field(default_factory=dict)
     """The backbone's own configuration, as `transformers` writes it (`model_type`, sizes ...)."""
-    K: float = 5.0
+    K: float = ranged(5.0, above=0, most=MOST)
     """Simplex scale."""
-    B: int = 25
+    B: int = ranged(25, least=1, most=MOST)
     """Block length in training."""
-    T: int = 5000
+    T: int = ranged(5000, least=1, most=MOST)
     """Diffusion steps in training."""
 
     def __post_init__(self) -> None:
-        require_simplex(self)
+        require_ranges(self)
+        for name, value in self.backbone.items():
+            is_finite = not isinstance(value, float) or math.isfinite(value)
+            require(is_finite, f"backbone.{name}", value, "use a number")
 
 
 @dataclass(frozen=True)
 class BlockConfig:
     """A BlockDenoiser: sizes, and what each part of it does; every switch can be ablated."""
 
-    V: int = 8192
+    V: int = ranged(8192, most=LARGEST)
     """Vocabulary size."""
-    D: int = 512
+    D: int = ranged(512, most=LARGEST)
     """Width."""
-    num_layers: int = 8
+    num_layers: int = ranged(8, most=MOST)
     """Transformer layers."""
-    num_heads: int = 8
+    num_heads: int = ranged(8, most=LARGEST)
     """Attention heads."""
-    expansion: int = 4
+    expansion: int = ranged(4, most=MOST)
     """Width of the feed-forward layers, in multiples of D."""
-    K: float = 5.0
+    K: float = ranged(5.0, above=0, most=MOST)
     """Simplex scale."""
-    B: int = 25
+    B: int = ranged(25, least=1, most=MOST)
     """Block length in training."""
-    T: int = 5000
+    T: int = ranged(5000, least=1, most=MOST)
     """Diffusion steps in training."""
     has_evidence: bool = True
     """Read softmax(log unigram + ell) and add ell to the output; else the paper's softmax(w_t)."""
@@ -58,34 +78,20 @@ class BlockConfig:
     """W_diff is the word embedding and a D x D map; else a V x D matrix of its own."""
     has_self_conditioning: bool = False
     """A second input channel for the previous step's belief."""
-    next_token_weight: float = 1.0
+    next_token_weight: float = ranged(1.0, least=0, most=MOST)
     """Weight of the context stream's next-token loss beside the blocks' loss."""
-    block_weight: float = 1.0
+    block_weight: float = ranged(1.0, least=0, most=MOST)
     """Weight of the blocks' loss; at 0 blocks are not even noised: an autoregressive model."""
 
     def __post_init__(self) -> None:
-        require_simplex(self)
-
-
-LIMITS = {
-    "least": (operator.ge, "{:g} or more"),
-    "above": (operator.gt, "more than {:g}"),
-    "most": (operator.le, "at most {:g}"),
-    "below": (operator.lt, "less than {:g}"),
-}
-"""How a value must compare with each kind of limit, and how a remedy says so."""
-
-
-def ranged(default: Any, **limits: int | float) -> Any:
-    """Return a field with a default and a range: `LIMITS` by their names."""
-    return field(default=default, metadata=limits)
+        require_ranges(self)
 
 
 @dataclass(frozen=True)
 class DataConfig:
     """How token streams become training sequences."""
 
-    max_len: int = ranged(200, least=1)
+    max_len: int = ranged(200, least=2, most=MOST)
     """Tokens in a sequence."""
     weights: tuple[float, ...] = ()
     """Share of each folder of `--data` in a mixture; empty: in proportion to their sizes."""
@@ -95,7 +101,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         require_ranges(self, "data")
         require(
-            all(w > 0 for w in self.weights),
+            all(0 < w < math.inf for w in self.weights),
             "data.weights",
             show(self.weights),
             "use numbers above 0",
@@ -110,11 +116,11 @@ class TrainConfig:
     """Optimiser steps."""
     seconds: float = ranged(0.0, least=0)
     """End sooner, after so many seconds of training, the learning rate at 0; 0: no limit."""
-    batch: int = ranged(256, least=1)
+    batch: int = ranged(256, least=1, most=MOST)
     """Sequences in an optimiser step, over all processes."""
     micro_batch: int = ranged(0, least=0)
     """Sequences in one forward pass of one process; 0: all of its share at once."""
-    seed: int = ranged(0, least=0)
+    seed: int = ranged(0, least=0, below=2**63)
     """Decides windows, noise levels, context lengths, noise and dropout."""
 
     objective: Literal["all_blocks", "one_block"] = "all_blocks"
@@ -146,9 +152,9 @@ class TrainConfig:
     """Peak learning rate (of AdamW)."""
     muon_lr: float = ranged(0.02, least=0)
     """Peak learning rate of the matrices that Muon moves."""
-    beta1: float = ranged(0.9, least=0, most=1)
+    beta1: float = ranged(0.9, least=0, below=1)
     """Decay of AdamW's first moment."""
-    beta2: float = ranged(0.95, least=0, most=1)
+    beta2: float = ranged(0.95, least=0, below=1)
     """Decay of AdamW's second moment."""
     eps: float = ranged(1e-8, above=0)
     """Added to the root of AdamW's second moment."""
@@ -178,7 +184,7 @@ class TrainConfig:
     """Recompute layers in the backward pass instead of storing them (gradient checkpointing)."""
     sharding: Literal["ddp", "fsdp"] = "ddp"
     """Several processes: each has the whole model, or each a shard of it."""
-    device: str = "auto"
+    device: Literal["auto", "cpu"] = "auto"
     """auto: an accelerator when there is one; or cpu."""
 
     init: str = ""
@@ -192,7 +198,7 @@ class TrainConfig:
     """Steps between validations on the hold-out; 0: only at the end."""
     validate_sequences: int = ranged(64, least=0)
     """Hold-out sequences a validation reads; 0: no validation."""
-    validate_points: int = ranged(16, least=1)
+    validate_points: int = ranged(16, least=1, most=MOST)
     """Noise levels at which a validation measures the loss and adds up the bound."""
     save_every: int = ranged(1000, least=0)
     """Steps between checkpoints; 0: only by the clock and at the end."""
@@ -204,14 +210,17 @@ class TrainConfig:
     """Also write TensorBoard events when tensorboard is installed."""
     tracker: Literal["none", "wandb", "trackio"] = "none"
     """Also send the log to this service."""
-    decode_T: int = ranged(200, least=1)
+    decode_T: int = ranged(200, least=1, most=MOST)
     """Diffusion steps per block of the exported model, where a request gives no other number."""
 
     def __post_init__(self) -> None:
         require_ranges(self, "train")
         lengths = self.block_lengths
         require(
-            min(lengths, default=1) >= 1, "train.block_lengths", show(lengths), "use numbers from 1"
+            all(1 <= length <= MOST for length in lengths),
+            "train.block_lengths",
+            show(lengths),
+            "use numbers from 1",
         )
 
 
@@ -234,19 +243,18 @@ class Config:
     """The run."""
 
 
-def require_ranges(config: Any, section: str) -> None:
+def require_ranges(config: Any, section: str = "") -> None:
     """Refuse a config with a field outside its range; `section` is its name on a command line."""
     for item in fields(config):
         value = getattr(config, item.name)
-        limits = [(*LIMITS[name], limit) for name, limit in item.metadata.items()]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        has_end = item.metadata.keys() & {"most", "below"}
+        most = MOST_OF_ANY if isinstance(value, int) else MOST_FLOAT
+        own = item.metadata if has_end else {**item.metadata, "most": most}
+        limits = [(*LIMITS[name], limit) for name, limit in own.items()]
         # Each comparison must hold, so that NaN, for which none does, is refused.
         is_within = all(compare(value, limit) for compare, _, limit in limits)
         remedy = " and ".join(words.format(limit) for _, words, limit in limits)
-        require(is_within, f"{section}.{item.name}", value, f"use {remedy}")
-
-
-def require_simplex(config: EncoderConfig | BlockConfig) -> None:
-    """Refuse a simplex scale, block length or number of steps that no model can have."""
-    require(0 < config.K < math.inf, "K", config.K, "the paper's is 5")
-    require(config.B >= 1, "B", config.B, "a block has 1 token or more")
-    require(config.T >= 1, "T", config.T, "use 1 step or more")
+        name = f"{section}.{item.name}" if section else item.name
+        require(is_within, name, shorten(str(value)), f"use {remedy}")

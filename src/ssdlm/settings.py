@@ -6,18 +6,21 @@ config -> [settings] -> checkpoint, train, scales
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from difflib import SequenceMatcher
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from ssdlm.config import RETIRED, BlockConfig, Config, EncoderConfig
+from ssdlm.values import quote, shorten
 
 C = TypeVar("C")
 
 DENOISERS: dict[str, type] = {"encoder": EncoderConfig, "block": BlockConfig}
 """The name each kind of model goes by in JSON."""
+LARGEST_FLOAT = sys.float_info.max
 
 
 def to_json(config: Any) -> dict[str, Any]:
@@ -36,32 +39,44 @@ def kind_of(model: Any) -> str:
     return next((name for name, cls in DENOISERS.items() if isinstance(model, cls)), "")
 
 
-def from_json(cls: type[C], values: dict[str, Any]) -> C:
+def from_json(cls: type[C], values: Any, where: str = "") -> C:
     """Return the config that `to_json` wrote; absent fields keep their defaults.
 
-    A field of an earlier version is accepted at the one value that is still possible.
+    A field of an earlier version is accepted at the one value that is still possible. A class with
+    `later_fields` describes a file that later versions may add to: a field it has not is ignored.
+    `where` comes before the names of fields in errors.
     """
     hints, retired = get_type_hints(cls), RETIRED.get(cls.__name__, {})
+    if not isinstance(values, dict):
+        raise ValueError(f"{where.rstrip('.') or cls.__name__}={quote(values)} is not an object")
     known = {}
     for name, value in values.items():
         if name in hints:
             known[name] = value
         elif name in retired and value != retired[name]:
             raise ValueError(
-                f"{name}={value!r} is a setting of an earlier version; this one knows "
+                f"{name}={quote(value)} is a setting of an earlier version; this one knows "
                 f"{retired[name]!r} only, so use the version that wrote it"
             )
-        elif name not in retired and name != "denoiser":
-            raise ValueError(f"{cls.__name__} has no field {name!r}; {nearest(name, list(hints))}")
-    return cls(**{name: read(hints[name], value, name) for name, value in known.items()})
+        elif name not in retired and name != "denoiser" and not hasattr(cls, "later_fields"):
+            near = nearest(name, list(hints))
+            raise ValueError(f"{cls.__name__} has no field {quote(name)}; {near}")
+    for item in fields(cast(Any, cls)):
+        has_default = item.default is not MISSING or item.default_factory is not MISSING
+        if item.name not in known and not has_default:
+            raise ValueError(f"{where}{item.name} is missing")
+    return cls(**{name: read(hints[name], value, where + name) for name, value in known.items()})
 
 
 def read(hint: Any, value: Any, name: str) -> Any:
     """Return a JSON value as the type a field declares, or raise a ValueError."""
-    if isinstance(value, dict) and "denoiser" in value:
-        return from_json(DENOISERS[value["denoiser"]], value)
+    if get_origin(hint) is UnionType and isinstance(value, dict) and "denoiser" in value:
+        kind = value["denoiser"]
+        if not isinstance(kind, str) or kind not in DENOISERS:
+            raise ValueError(f"denoiser={quote(kind)} is not one of {', '.join(DENOISERS)}")
+        return from_json(DENOISERS[kind], value)
     if is_dataclass(hint):
-        return from_json(cast("type[Any]", hint), value)
+        return from_json(cast("type[Any]", hint), value, f"{name}.")
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         inner = [arg for arg in args if arg is not type(None)]
@@ -71,12 +86,12 @@ def read(hint: Any, value: Any, name: str) -> Any:
     if origin is tuple and isinstance(value, list | tuple):
         return tuple(read(args[0], item, name) for item in value)
     if origin is dict and isinstance(value, dict):
-        return value
-    if hint is float and type(value) is int:
+        return {key: read(args[1], item, f"{name}.{key}") for key, item in value.items()}
+    if hint is float and type(value) is int and abs(value) <= LARGEST_FLOAT:
         return float(value)
-    if type(value) is hint:
+    if type(value) is hint or hint is Any:
         return value
-    raise ValueError(f"{name}={value!r} is not {describe(hint)}")
+    raise ValueError(f"{name}={quote(value)} is not {describe(hint)}")
 
 
 def parse(hint: Any, text: str, name: str) -> Any:
@@ -91,16 +106,17 @@ def parse(hint: Any, text: str, name: str) -> Any:
     try:
         value = float(text) if hint is float else json.loads(text.lower() if hint is bool else text)
     except ValueError:
-        raise ValueError(f"{name}={text} is not {describe(hint)}") from None
+        raise ValueError(f"{name}={shorten(text)} is not {describe(hint)}") from None
     return read(hint, value, name)
 
 
 def describe(hint: Any) -> str:
     """Return a type in words, for an error message."""
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    words |= {tuple: "a list", dict: "an object"}
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(map(str, get_args(hint)))
-    return words.get(hint, str(hint))
+    return words.get(get_origin(hint) or hint, str(hint))
 
 
 def override(config: Config, assignments: Sequence[str]) -> Config:
@@ -108,7 +124,7 @@ def override(config: Config, assignments: Sequence[str]) -> Config:
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals:
-            raise ValueError(f"override {assignment!r} has no value; write key=value")
+            raise ValueError(f"override {quote(assignment)} has no value; write key=value")
         section, name = locate(config, key)
         part = getattr(config, section)
         value = parse(get_type_hints(type(part))[name], text, f"{section}.{name}")
@@ -121,9 +137,9 @@ def locate(config: Config, key: str) -> tuple[str, str]:
     dotted = [f"{s.name}.{f.name}" for s in fields(config) for f in fields(getattr(config, s.name))]
     found = [path for path in dotted if key in (path, path.partition(".")[2])]
     if len(found) > 1:
-        raise ValueError(f"{key!r} is ambiguous; write " + " or ".join(found))
+        raise ValueError(f"{quote(key)} is ambiguous; write " + " or ".join(found))
     if not found:
-        raise ValueError(f"the config has no field {key!r}; {nearest(key, dotted)}")
+        raise ValueError(f"the config has no field {quote(key)}; {nearest(key, dotted)}")
     section, _, name = found[0].partition(".")
     return section, name
 
@@ -144,7 +160,7 @@ def nearest(name: str, names: list[str]) -> str:
 def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
     """Return `field: old -> new` for every field in which two JSON configs differ."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
-        return [] if old == new else [f"{prefix}: {old!r} -> {new!r}"]
+        return [] if old == new else [f"{prefix}: {quote(old)} -> {quote(new)}"]
     names = [*old, *(name for name in new if name not in old)]
     join = f"{prefix}." if prefix else ""
     return [d for n in names for d in differences(old.get(n), new.get(n), join + n)]

@@ -1,6 +1,7 @@
 """From text to a token store: exact, in order, held out by document, and safe from kills."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests import bpe
+from tests.mutations import check_reader
 
 from ssdlm.data import encoding, writer
 from ssdlm.data.prepare import prepare
@@ -231,3 +233,49 @@ def test_a_kill_between_the_index_and_the_journals_end_is_put_right(tmp_path, to
     (tmp_path / "out" / "progress.json").write_text("{}")
     assert prepare([source], tokenizer=tokenizer, out=tmp_path / "out").was_finished
     assert content(tmp_path / "out") == before
+
+
+def test_every_damage_to_a_journal_is_refused_in_one_line(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "SHARD_TOKENS", 20)
+    monkeypatch.setattr(writer.StoreWriter, "finish", lambda self: exec("raise KeyboardInterrupt"))
+    sources = [write_jsonl(tmp_path / f"{name}.jsonl", texts(4)) for name in "ab"]
+    out = tmp_path / "out"
+
+    def read():
+        return prepare(sources, tokenizer=tokenizer, out=out)
+
+    with pytest.raises(KeyboardInterrupt):
+        read()
+    whole = shutil.copytree(out, tmp_path / "whole")
+
+    def read_again():
+        damaged = (out / "progress.json").read_bytes()
+        shutil.rmtree(out)
+        shutil.copytree(whole, out)
+        (out / "progress.json").write_bytes(damaged)
+        with pytest.raises(KeyboardInterrupt):
+            read()
+
+    assert check_reader(out / "progress.json", read_again) > 100
+
+
+def test_a_folder_that_is_no_store_is_refused_and_stays_as_it_is(tokenizer, tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", texts(2))
+    out = tmp_path / "model"
+    out.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (out / name).write_text("mine")
+    with pytest.raises(ValueError, match=r"model is not empty \(config.json is there\) and not a"):
+        prepare([source], tokenizer=tokenizer, out=out)
+    assert {path.name: path.read_text() for path in out.iterdir()} == {
+        "config.json": "mine",
+        "tokenizer.json": "mine",
+    }
+
+
+def test_after_an_input_without_a_document_another_may_go_to_the_same_folder(tokenizer, tmp_path):
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(ValueError, match="no document"):
+        prepare([tmp_path / "empty.txt"], tokenizer=tokenizer, out=tmp_path / "out")
+    source = write_jsonl(tmp_path / "a.jsonl", texts(2))
+    assert prepare([source], tokenizer=tokenizer, out=tmp_path / "out").train.documents > 0

@@ -59,7 +59,7 @@ def test_no_training_document_has_the_text_of_a_held_out_one(tmp_path, tokenizer
     assert report.repeats == 200 - len(held) - len(kept) > 5
     assert f"left out: {report.repeats} documents whose text another one has" in str(report)
     index = read_index(tmp_path / "out")
-    assert (index["settings"]["deduplicate"], index["repeats"]) == ("holdout", report.repeats)
+    assert (index.settings["deduplicate"], index.repeats) == ("holdout", report.repeats)
     # Before, or where it is asked for, everything was kept, and copies were on both sides.
     everything = tmp_path / "none"
     everything.mkdir()

@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests import bpe
+from tests.mutations import check_reader
+from tests.processes import make_store
 
 from ssdlm.data import writer
 from ssdlm.data.prepare import prepare
@@ -92,7 +94,7 @@ def test_what_is_no_store_is_refused(store_dir, tmp_path):
     with pytest.raises(ValueError, match="is not finished; run the same"):
         TokenStore.open(tmp_path)
     (tmp_path / "index.json").write_text("[]")
-    with pytest.raises(ValueError, match="is not the index of a token store"):
+    with pytest.raises(ValueError, match="is a list and not a JSON object"):
         TokenStore.open(tmp_path)
     (tmp_path / "index.json").write_text(json.dumps({"format": 99}))
     with pytest.raises(ValueError, match="has format 99, this version reads 1"):
@@ -102,3 +104,27 @@ def test_what_is_no_store_is_refused(store_dir, tmp_path):
 def test_large_vocabularies_take_four_bytes_a_token():
     assert token_dtype(65536).itemsize == 2
     assert token_dtype(65537).itemsize == 4
+
+
+def test_every_damage_to_an_index_is_refused_in_one_line(tmp_path):
+    store_dir = make_store(tmp_path / "store")
+
+    def read():
+        for split in ("train", "holdout"):
+            store = TokenStore.open(store_dir, split)
+            store.read(0, min(4, len(store)))
+
+    assert check_reader(store_dir / "index.json", read) > 150
+
+
+def test_a_token_outside_the_vocabulary_is_refused(store_dir):
+    store = TokenStore.open(store_dir)
+    path = store_dir / "train-00000.bin"
+    path.write_bytes((store.V + 5).to_bytes(2, "little") + path.read_bytes()[2:])
+    for read in (
+        lambda: store.read(0, 4),
+        lambda: store.rows(np.array([0]), 4),
+        lambda: list(store.documents()),
+    ):
+        with pytest.raises(ValueError, match=f"contains the token {store.V + 5} and has a vocab"):
+            read()

@@ -385,7 +385,7 @@ def test_training_costs_are_read_from_the_runs_log(tmp_path):
     records = [{"step": s, "tokens": n, "tokens_per_s": speed} for s, n, speed in later]
     records = [compiling, *records]
     (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
-    (tmp_path / "run.json").write_text('{"asked": {"data": ["x"]}}')
+    (tmp_path / "run.json").write_text('{"asked": {"config": {}, "data": ["x"]}}')
     assert generation.training_costs(str(tmp_path)) == {
         "tokens": 300,
         "seconds": 4.0,

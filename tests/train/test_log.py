@@ -6,9 +6,12 @@ import errno
 import json
 
 import pytest
+from matplotlib.figure import Figure
+from tests.mutations import check_reader
 
 from ssdlm.train import log as runlog
-from ssdlm.train.log import RunLog, cut_log, flatten
+from ssdlm.train.log import RunLog, cut_log, flatten, read_log
+from ssdlm.train.plot import draw_losses, draw_profile
 
 RECORD = {"step": 3, "loss": 2.0, "tokens_per_s": 1234.5, "validation": {"bound": 1.5, "p": [1]}}
 
@@ -59,3 +62,18 @@ def test_progress_stands_beside_the_last_record(tmp_path, capsys):
 def test_a_tracker_that_is_not_installed_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="pip install trackio"):
         runlog.open_tracker("trackio", tmp_path, {})
+
+
+def test_every_damage_to_a_line_of_a_log_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "log.jsonl"
+    validation = {"bound": 3.0, "next_token": 2.0, "profile": [[0.1, 1.0], [0.9, 4.0]]}
+    path.write_text(json.dumps({"step": 1, "loss": 2.0, "lr": 1e-3, "validation": validation}))
+    axes = Figure().subplots()
+
+    def read() -> None:
+        path.write_bytes(path.read_bytes().rstrip(b"\n") + b"\n")
+        draw_losses(axes, read_log(path))
+        draw_profile(axes, read_log(path))
+        cut_log(path, 5)
+
+    assert check_reader(path, read) > 40

@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 import signal
 import time
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from tests.mutations import check_reader
 from tests.processes import LIMIT, SMALL, make_store, spawn
 
+from ssdlm.settings import to_json
 from ssdlm.storage import files
 from ssdlm.train import checkpoint_folders, configure, train
+from ssdlm.train.checkpoints import State
+from ssdlm.train.resume import find_checkpoint
 
 SETTINGS = [*SMALL, "ema=0.9", "micro_batch=2", "validate_every=6"]
 BOMBS = [
@@ -155,3 +161,18 @@ def test_a_full_disk_at_the_very_end_is_an_error(store, tmp_path, monkeypatch):
 
 def test_only_the_newest_checkpoints_are_kept(whole):
     assert list(checkpoint_folders.list_steps(whole)) == [12, 8]
+
+
+def test_every_damage_to_the_settings_of_a_run_is_refused_in_one_line(tmp_path):
+    asked = {"config": to_json(configure("tiny", SETTINGS)), "data": ["a digest"]}
+    files.write_json(tmp_path / "run.json", {"asked": asked})
+    main = SimpleNamespace(is_main_process=True, num_processes=1)
+    read = partial(find_checkpoint, main, tmp_path, asked)
+    assert check_reader(tmp_path / "run.json", read) > 300
+
+
+def test_every_damage_to_the_state_of_a_run_is_refused_in_one_line(tmp_path):
+    path, clock = tmp_path / "state.json", {"seconds": 2.5, "steps": 4, "end": 0}
+    state = {"step": 4, "clock": clock, "groups": [{"steps": 4}], "ema_steps": 4, "scaler": {}}
+    files.write_json(path, state)
+    assert check_reader(path, lambda: files.read_checked(path, State)) > 30

@@ -30,12 +30,15 @@ from ssdlm.data.writer import (
     StoreWriter,
     is_held_out,
     remove_strays,
-    total,
 )
 from ssdlm.progress import bar
 from ssdlm.storage.files import locked, write_json
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
-from ssdlm.values import choose
+from ssdlm.values import choose, quote, shorten
+
+WRITTEN = ("train-[0-9]*.bin*", "holdout-[0-9]*.bin*", "tokenizer*.json", "*.json.*.tmp")
+WRITTEN += (f"{repeats.FILE}*", "repeats-*")
+"""What a run may leave that was stopped before it wrote a journal."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +110,11 @@ def prepare(
     with locked(out_dir, "prepare"):
         was_finished = (out_dir / INDEX).is_file()
         if was_finished:
-            refuse_other(read_index(out_dir)["settings"], settings, sources, out_dir)
+            refuse_other(read_index(out_dir).settings, settings, sources, out_dir)
         else:
             journal = Journal.load(out_dir, settings)
             refuse_other(journal.settings, settings, sources, out_dir)
+            refuse_other_folder(out_dir)
             remove_strays(out_dir, journal)
             tokenizer.save(out_dir)
             splits = plan_splits(sources, journal, out_dir, show_progress)
@@ -123,16 +127,12 @@ def prepare(
         (out_dir / JOURNAL).unlink(missing_ok=True)
         (out_dir / repeats.FILE).unlink(missing_ok=True)
     index = read_index(out_dir)
-    train, held = (total(index["splits"][split]["shards"]) for split in SPLITS)
-    return PrepareReport(
-        out_dir,
-        train,
-        held,
-        index["digest"],
-        index["files"],
-        was_finished,
-        index.get("repeats", 0),  # stores made before have none
+    train, held = (
+        Counts(entry.documents, entry.tokens, entry.bytes)
+        for entry in (index.splits[split] for split in SPLITS)
     )
+    files = [asdict(entry) for entry in index.files]
+    return PrepareReport(out_dir, train, held, index.digest, files, was_finished, index.repeats)
 
 
 def plan_splits(
@@ -231,6 +231,17 @@ def describe_store(
     }
 
 
+def refuse_other_folder(out_dir: Path) -> None:
+    """Raise where a folder without a journal has something in it: it is not a store's."""
+    own = {path.name for pattern in WRITTEN for path in out_dir.glob(pattern)}
+    other = sorted(path.name for path in out_dir.iterdir() if path.name not in own)
+    if other and not (out_dir / JOURNAL).exists():
+        raise ValueError(
+            f"{out_dir} is not empty ({other[0]} is there) and not a token store; "
+            "give --out a new folder"
+        )
+
+
 def refuse_other(
     old: dict[str, Any], new: dict[str, Any], sources: list[Source], out_dir: Path
 ) -> None:
@@ -238,16 +249,19 @@ def refuse_other(
     old = {"deduplicate": "none"} | old  # stores made before kept everything
     if old == new:
         return
+    inputs = old.get("inputs")
     if old["deduplicate"] != new["deduplicate"]:
-        what = f"deduplicate {old['deduplicate']}, not {new['deduplicate']}"
-    elif old["holdout"] != new["holdout"]:
-        what = f"holdout {old['holdout']}, not {new['holdout']}"
-    elif old["tokenizer_sha256"] != new["tokenizer_sha256"]:
+        what = f"deduplicate {shorten(str(old['deduplicate']))}, not {new['deduplicate']}"
+    elif old.get("holdout") != new["holdout"]:
+        what = f"holdout {quote(old.get('holdout'))}, not {new['holdout']}"
+    elif old.get("tokenizer_sha256") != new["tokenizer_sha256"]:
         what = "another tokenizer"
-    elif len(old["inputs"]) != len(new["inputs"]):
-        what = f"{len(old['inputs'])} input files, not {len(new['inputs'])}"
+    elif not isinstance(inputs, list) or inputs == new["inputs"]:
+        what = "settings of another version"
+    elif len(inputs) != len(new["inputs"]):
+        what = f"{len(inputs)} input files, not {len(new['inputs'])}"
     else:
-        pairs = zip(sources, old["inputs"], new["inputs"], strict=True)
+        pairs = zip(sources, inputs, new["inputs"], strict=True)
         what = f"other input in place of {next(s.name for s, a, b in pairs if a != b)}"
     raise ValueError(
         f"{out_dir} was prepared with {what}; use another --out, or delete {out_dir} to start over"

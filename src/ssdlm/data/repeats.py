@@ -66,7 +66,10 @@ def plan(
 def read_splits(out_dir: Path) -> np.ndarray:
     """Return what becomes of each document, mapped into memory."""
     path = out_dir / FILE
-    return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
+    splits = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
+    if splits.size and int(splits.max()) > LEFT_OUT:
+        raise ValueError(f"{path} is damaged; delete {out_dir} and prepare again")
+    return splits
 
 
 def write_digests(sources: Sequence[Source], buckets: Sequence[Path], show: Show) -> int:

@@ -7,16 +7,18 @@ followed by one end-of-text token. A document never spans two shards.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ssdlm.storage.files import sha256
+from ssdlm.config import ranged, require_ranges
+from ssdlm.storage.files import read_checked, read_json, sha256
+from ssdlm.values import quote, require
 
 FORMAT = 1
 INDEX = "index.json"
@@ -29,7 +31,88 @@ def token_dtype(V: int) -> np.dtype[Any]:
     return np.dtype("<u2" if V <= 65536 else "<u4")
 
 
-def read_index(store_dir: str | os.PathLike[str]) -> dict[str, Any]:
+def count() -> Any:
+    """Return a field without a default, for a number of documents, tokens or bytes."""
+    return ranged(MISSING, least=0, most=10**15)
+
+
+@dataclass(frozen=True)
+class ShardEntry:
+    """What an index says of one file of a split."""
+
+    name: str
+    documents: int = count()
+    tokens: int = count()
+    """With one end-of-text per document."""
+    bytes: int = count()
+    """UTF-8 bytes of text."""
+    sha256: str = field(default=MISSING)
+
+    def __post_init__(self) -> None:
+        require_ranges(self)
+        is_plain = re.fullmatch(r"[a-z]+-[0-9]{1,20}\.bin", self.name) is not None
+        require(is_plain, "name", quote(self.name), "it should be the name of a file")
+
+
+@dataclass(frozen=True)
+class SplitEntry:
+    """What an index says of a split."""
+
+    documents: int = count()
+    tokens: int = count()
+    bytes: int = count()
+    shards: tuple[ShardEntry, ...] = field(default=MISSING)
+
+    def __post_init__(self) -> None:
+        for name in ("documents", "tokens", "bytes"):
+            total, value = sum(getattr(shard, name) for shard in self.shards), getattr(self, name)
+            require(total == value, name, value, f"its shards have {total} together")
+
+
+@dataclass(frozen=True)
+class TallyEntry:
+    """What an index or a journal says of a source, as a `Tally` counts it."""
+
+    documents: int = count()
+    bad_lines: int = count()
+    first_bad_line: int = count()
+    """From 1; 0 when there is none."""
+    first_reason: str = field(default=MISSING)
+
+    def __post_init__(self) -> None:
+        require_ranges(self)
+
+
+@dataclass(frozen=True)
+class FileEntry(TallyEntry):
+    """The same with the source's name, as an index has it."""
+
+    name: str = field(default=MISSING)
+
+
+@dataclass(frozen=True)
+class StoreIndex:
+    """`index.json`; later versions may add fields to it."""
+
+    later_fields = True
+    digest: str
+    """Identifies the whole store: both splits and the tokenizer."""
+    V: int = ranged(MISSING, least=1, most=2**32)
+    end_of_text: int = ranged(MISSING, least=0, most=2**32)
+    settings: dict[str, Any] = field(default=MISSING)
+    splits: dict[str, SplitEntry] = field(default=MISSING)
+    files: tuple[FileEntry, ...] = field(default=MISSING)
+    repeats: int = ranged(0, least=0, most=10**15)
+    """Documents left out as copies; stores made before have none."""
+
+    def __post_init__(self) -> None:
+        require_ranges(self)
+        require(self.end_of_text < self.V, "end_of_text", self.end_of_text, f"V is {self.V}")
+        for split in SPLITS:
+            require(split in self.splits, "splits", quote(list(self.splits)), f"{split} is missing")
+
+
+def read_index(store_dir: str | os.PathLike[str]) -> StoreIndex:
     """Return the index of a finished store, or raise an error that says what is wrong."""
     folder = Path(store_dir)
     path = folder / INDEX
@@ -39,14 +122,16 @@ def read_index(store_dir: str | os.PathLike[str]) -> dict[str, Any]:
                 f"{folder} is not finished; run the same `ssdlm prepare` command again"
             )
         raise ValueError(f"{folder} has no {INDEX}; make a token store with `ssdlm prepare`")
-    try:
-        index = json.loads(path.read_text(encoding="utf-8"))
-        found = index["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not the index of a token store: {error!r}") from error
+    refuse_other_format(path)
+    return read_checked(path, StoreIndex, remedy=f"delete {folder} and prepare again")
+
+
+def refuse_other_format(path: Path) -> None:
+    """Raise where an index or a journal is of another version."""
+    found = read_json(path).get("format")
     if found != FORMAT:
-        raise ValueError(f"{path} has format {found}, this version reads {FORMAT}; prepare again")
-    return index
+        said = f"has format {quote(found)}, this version reads {FORMAT}"
+        raise ValueError(f"{path} {said}; prepare again in another folder")
 
 
 @dataclass(frozen=True)
@@ -62,21 +147,21 @@ class Shard:
 class TokenStore:
     """One split of a prepared folder, read through memory maps that are opened when needed."""
 
-    def __init__(self, store_dir: Path, index: dict[str, Any], split: str):
-        counts = index["splits"][split]
+    def __init__(self, store_dir: Path, index: StoreIndex, split: str):
+        counts = index.splits[split]
         self.dir = store_dir
         self.split = split
-        self.V: int = index["V"]
-        self.end_of_text: int = index["end_of_text"]
-        self.digest: str = index["digest"]
+        self.V = index.V
+        self.end_of_text = index.end_of_text
+        self.digest = index.digest
         """Identifies the whole store: both splits and the tokenizer."""
-        self.num_tokens: int = counts["tokens"]
+        self.num_tokens = counts.tokens
         """Tokens of the split, the end-of-text tokens included."""
-        self.num_documents: int = counts["documents"]
-        self.num_bytes: int = counts["bytes"]
+        self.num_documents = counts.documents
+        self.num_bytes = counts.bytes
         """UTF-8 bytes of the documents' text, separators not counted: for bits per byte."""
         self.dtype = token_dtype(self.V)
-        self.shards = place_shards(store_dir, counts["shards"], self.dtype)
+        self.shards = place_shards(store_dir, counts.shards, self.dtype)
         self.starts = np.array([shard.start for shard in self.shards], dtype=np.int64)
         self.maps: dict[int, np.ndarray] = {}
 
@@ -106,7 +191,7 @@ class TokenStore:
             tokens[done : done + len(part)] = part
             done += len(part)
             number += 1
-        return tokens
+        return self.require_known(tokens)
 
     def rows(self, starts: np.ndarray, length: int) -> np.ndarray:
         """Return the same for many starts, a row each; rows within one shard are read together."""
@@ -120,7 +205,7 @@ class TokenStore:
             tokens[mine[is_whole]] = self.tokens_of(int(number))[inside]
             for row in mine[~is_whole]:
                 tokens[row] = self.read(int(starts[row]), length)
-        return tokens
+        return self.require_known(tokens)
 
     def documents(self) -> Iterator[np.ndarray]:
         """Yield every document's tokens in order, without its end-of-text."""
@@ -128,8 +213,17 @@ class TokenStore:
             tokens = self.tokens_of(number)
             start = 0
             for end in np.flatnonzero(tokens == self.end_of_text):
-                yield np.array(tokens[start:end])
+                yield self.require_known(np.array(tokens[start:end]))
                 start = int(end) + 1
+
+    def require_known(self, tokens: np.ndarray) -> np.ndarray:
+        """Return tokens that were read, or raise where one of them is not in the vocabulary."""
+        if tokens.size and int(tokens.max()) >= self.V:
+            raise ValueError(
+                f"{self.dir} contains the token {int(tokens.max())} and has a vocabulary of "
+                f"{self.V}; delete it and prepare again"
+            )
+        return tokens
 
     def verify(self) -> None:
         """Compare every shard with its digest; a ValueError names the first that differs."""
@@ -145,18 +239,18 @@ class TokenStore:
 
 
 def place_shards(
-    store_dir: Path, entries: list[dict[str, Any]], dtype: np.dtype[Any]
+    store_dir: Path, entries: Sequence[ShardEntry], dtype: np.dtype[Any]
 ) -> list[Shard]:
     """Return the shards of a split one after the other, their sizes checked against the index."""
     shards = []
     start = 0
     for entry in entries:
-        path = store_dir / entry["name"]
+        path = store_dir / entry.name
         size = path.stat().st_size if path.is_file() else 0
-        if size != entry["tokens"] * dtype.itemsize:
+        if size != entry.tokens * dtype.itemsize:
             raise ValueError(
                 f"{path} is missing or cut short; delete {store_dir} and prepare again"
             )
-        shards.append(Shard(path, start, entry["tokens"], entry["sha256"]))
-        start += entry["tokens"]
+        shards.append(Shard(path, start, entry.tokens, entry.sha256))
+        start += entry.tokens
     return shards

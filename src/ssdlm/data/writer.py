@@ -8,7 +8,6 @@ contain is written again, to the same bytes.  encoding -> [writer] -> shards
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 from dataclasses import asdict, dataclass, field, replace
@@ -18,11 +17,21 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from ssdlm.config import ranged, require_ranges
 from ssdlm.data.encoding import Encoded
 from ssdlm.data.formats import Tally
-from ssdlm.data.shards import FORMAT, JOURNAL, SPLITS, token_dtype
-from ssdlm.storage.files import sha256, write_json
+from ssdlm.data.shards import (
+    FORMAT,
+    JOURNAL,
+    SPLITS,
+    ShardEntry,
+    TallyEntry,
+    refuse_other_format,
+    token_dtype,
+)
+from ssdlm.storage.files import read_checked, sha256, write_json
 from ssdlm.tokenizer import Tokenizer
+from ssdlm.values import quote, require
 
 SHARD_TOKENS = 1 << 24
 """A part ends with the first document that reaches this."""
@@ -59,12 +68,34 @@ class Counts:
 class Position:
     """Where the next part starts, and what was read before it."""
 
-    part: int = 0
-    source: int = 0
+    part: int = ranged(0, least=0)
+    source: int = ranged(0, least=0)
     """Sources before this one are done."""
-    documents_of_source: int = 0
-    documents: int = 0
+    documents_of_source: int = ranged(0, least=0, most=10**15)
+    documents: int = ranged(0, least=0, most=10**15)
     """Of all sources."""
+
+    def __post_init__(self) -> None:
+        require_ranges(self)
+
+
+@dataclass(frozen=True)
+class JournalFile:
+    """`progress.json`, as a `Journal` is stored."""
+
+    later_fields = True
+    settings: dict[str, Any]
+    position: Position
+    shards: dict[str, tuple[ShardEntry, ...]]
+    tallies: tuple[TallyEntry, ...]
+
+    def __post_init__(self) -> None:
+        names, done = quote(list(self.shards)), self.position.source
+        require(set(self.shards) == set(SPLITS), "shards", names, "of train and holdout")
+        inputs = self.settings.get("inputs")
+        num_inputs = len(inputs) if isinstance(inputs, list) else 0
+        require(done < max(num_inputs, 1), "source", done, f"there are {num_inputs}")
+        require(len(self.tallies) == done, "tallies", len(self.tallies), f"{done} sources are done")
 
 
 @dataclass
@@ -83,9 +114,13 @@ class Journal:
         path = out_dir / JOURNAL
         if not path.is_file():
             return cls(settings)
-        found = json.loads(path.read_text(encoding="utf-8"))
+        refuse_other_format(path)
+        found = read_checked(path, JournalFile, remedy=f"delete {out_dir} to start over")
         return cls(
-            found["settings"], Position(**found["position"]), found["shards"], found["tallies"]
+            found.settings,
+            found.position,
+            {split: [asdict(shard) for shard in found.shards[split]] for split in SPLITS},
+            [asdict(tally) for tally in found.tallies],
         )
 
     def save(self, out_dir: Path) -> None:

@@ -28,8 +28,9 @@ from ssdlm.reproduce.setting import (
 )
 from ssdlm.storage.builtin import builtin_folder, is_builtin
 from ssdlm.storage.checkpoint import CONFIG, DECODING, WEIGHTS
-from ssdlm.storage.files import sha256, write_file, write_json
+from ssdlm.storage.files import read_checked, sha256, write_file, write_json
 from ssdlm.storage.jsonl import read_jsonl, write_jsonl
+from ssdlm.train.log import RUN, RunFile, read_log
 
 if TYPE_CHECKING:
     from ssdlm.api import SSDLM
@@ -167,7 +168,7 @@ def device_name(writer: SSDLM | AutoregressiveLM) -> str:
 def training_costs(model: str) -> Options:
     """Return what a training run left beside its weights: tokens, seconds of steps, its data."""
     log = Path(model) / "log.jsonl"
-    records = read_jsonl(log) if log.exists() else []
+    records = read_log(log) if log.exists() else []
     timed = [record for record in records if record.get("tokens_per_s") and "tokens" in record]
     if not timed:
         return {}
@@ -176,5 +177,6 @@ def training_costs(model: str) -> Options:
         if record["step"] > 1:  # the first one compiles
             seconds += (record["tokens"] - before) / record["tokens_per_s"]
         before = record["tokens"]
-    asked = read_if_there(Path(model) / "run.json").get("asked", {})
-    return {"tokens": before, "seconds": seconds, "data": asked.get("data", [])}
+    settings = Path(model) / RUN
+    data = list(read_checked(settings, RunFile).asked.data) if settings.exists() else []
+    return {"tokens": before, "seconds": seconds, "data": data}

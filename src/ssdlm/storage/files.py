@@ -11,12 +11,18 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from ssdlm.settings import from_json
+
+C = TypeVar("C")
 
 JSON_KINDS = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}
 """What JSON calls values that are neither objects nor numbers."""
 STANDARD = Path("-")
 """Standard input, or standard output, where a command line names a file."""
+DEEPEST = 100
+"""Lists and objects within each other in a JSON file; ours have five."""
 MOST_FROM_PIPES = 1 << 28
 """Bytes that are read from what is not a file and may have no end: a pipe, a device."""
 
@@ -99,8 +105,7 @@ def parse_object(raw: bytes, *, where: str, remedy: str) -> dict[str, Any]:
         reason = f"{error.msg} at column {error.colno}"
         raise JsonError(f"{where} is not JSON ({reason}); {remedy}", "not JSON") from None
     except RecursionError:
-        message = f"{where} is not JSON (nested too deep); {remedy}"
-        raise JsonError(message, "not JSON") from None
+        raise too_deep(where, remedy) from None
     except ValueError:  # Python reads no integer of thousands of digits
         message = f"{where} contains a number of too many digits; {remedy}"
         raise JsonError(message, "not JSON") from None
@@ -108,7 +113,32 @@ def parse_object(raw: bytes, *, where: str, remedy: str) -> dict[str, Any]:
         kind = JSON_KINDS.get(type(value), "a number")
         message = f"{where} is {kind} and not a JSON object; {remedy}"
         raise JsonError(message, "not a JSON object")
+    if raw.count(b"[") + raw.count(b"{") > DEEPEST and depth(value) > DEEPEST:
+        raise too_deep(where, remedy)
     return value
+
+
+def too_deep(where: str, remedy: str) -> JsonError:
+    """Return the error about lists within lists that no reader could follow."""
+    return JsonError(f"{where} is not JSON (nested too deep); {remedy}", "not JSON")
+
+
+def depth(value: Any) -> int:
+    """Return how deep a JSON value is nested, without recursion."""
+    level, inner = 0, [value]
+    while inner := [v for v in inner if isinstance(v, dict | list)]:
+        level += 1
+        inner = [x for v in inner for x in (v.values() if isinstance(v, dict) else v)]
+    return level
+
+
+def read_checked(path: Path, cls: type[C], *, remedy: str = "restore the file") -> C:
+    """Return the JSON file that a dataclass describes; a ValueError names path and field."""
+    values = read_json(path)
+    try:
+        return from_json(cls, values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; {remedy}") from None
 
 
 @contextmanager

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from ssdlm.config import ranged, require_ranges
 from ssdlm.options import GenerateOptions
 from ssdlm.settings import to_json
 from ssdlm.shapes import Tensor
 from ssdlm.storage import checkpoint
-from ssdlm.storage.files import read_json, write_json
+from ssdlm.storage.files import read_checked, write_json
 from ssdlm.train import distributed
 from ssdlm.train.checkpoint_folders import EMA, link, write_folder
 from ssdlm.train.learning_rate import Clock
@@ -30,6 +32,21 @@ OPTIMIZER = "optimizer.safetensors"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 MODEL_FILES = (checkpoint.CONFIG, checkpoint.DECODING, PROFILE, *TOKENIZER)
 """Files of a checkpoint that OUT has too, beside the weights."""
+
+
+@dataclass(frozen=True)
+class State:
+    """`state.json`: what a checkpoint has beside tensors and settings."""
+
+    step: int = ranged(MISSING, least=0)
+    groups: tuple[dict[str, int], ...] = field(default=MISSING)
+    """Of the optimiser."""
+    clock: Clock = field(default_factory=Clock)
+    ema_steps: int = ranged(0, least=0)
+    scaler: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_ranges(self)
 
 
 def save(run: Run) -> Path | None:
@@ -93,9 +110,8 @@ def export(folder: Path, out: Path) -> None:
 
 def restore(run: Run, folder: Path) -> None:
     """Take a run to where a checkpoint left it; every process reads the files."""
-    state = read_json(folder / STATE)
-    run.step = state["step"]
-    run.clock = Clock(**state.get("clock", {}))
+    state = read_checked(folder / STATE, State)
+    run.step, run.clock = state.step, state.clock
     run.profile = json.loads((folder / PROFILE).read_text(encoding="utf-8"))
     weights, names = load_file(folder / checkpoint.WEIGHTS), unique_tensors(run.denoiser)
     for name, value in names.items():
@@ -105,16 +121,16 @@ def restore(run: Run, folder: Path) -> None:
         name, _, field = key.rpartition("/")
         weight = parameters[name]
         run.optimizer.state[weight][field] = distributed.shard_like(weight, value)
-    for group, known in zip(run.optimizer.param_groups, state["groups"], strict=True):
+    for group, known in zip(run.optimizer.param_groups, state.groups, strict=True):
         group.update(known)
     if run.ema is not None:
-        average, run.ema.steps = load_file(folder / EMA), state["ema_steps"]
+        average, run.ema.steps = load_file(folder / EMA), state.ema_steps
         # A tied tensor was stored once, under the first of its names.
         first_name = {id(value): name for name, value in names.items()}
         for name, value in run.denoiser.state_dict(keep_vars=True).items():
             distributed.copy_tensor(run.ema.mean[name], average[first_name[id(value)]])
     if run.accelerator.scaler is not None:
-        run.accelerator.scaler.load_state_dict(state["scaler"])
+        run.accelerator.scaler.load_state_dict(state.scaler)
 
 
 def unique_tensors(module: nn.Module) -> dict[str, Tensor]:

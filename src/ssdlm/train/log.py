@@ -9,18 +9,41 @@ import errno
 import os
 import warnings
 from contextlib import ExitStack
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ssdlm.config import MOST_OF_ANY, Config
 from ssdlm.progress import bar
+from ssdlm.settings import read
 from ssdlm.storage.files import parse_object, write_text
-from ssdlm.storage.jsonl import append_jsonl, parse_jsonl
+from ssdlm.storage.jsonl import Line, append_jsonl, parse_jsonl
+from ssdlm.values import require
 
-LOG = "log.jsonl"
+LOG, RUN = "log.jsonl", "run.json"
+NUMBERS = ("loss", "block", "next_token", "bound", "tokens", "tokens_per_s")
+"""What a reader of a log makes use of, beside `step` and a validation's `profile`."""
 
 Record = dict[str, Any]
 """The figures of one step: numbers, and those of a validation one level deeper."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run was asked for: it goes on with the same only."""
+
+    config: Config
+    data: tuple[str, ...]
+    """The digests of the stores."""
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """`run.json`; the settings as resolved, which it has too, are for people to read."""
+
+    later_fields = True
+    asked: Asked
 
 
 class NoLog:
@@ -101,7 +124,23 @@ def read_log(path: Path) -> list[Record]:
     if not path.exists():
         raise ValueError(f"{path} does not exist; give the --out folder of `ssdlm train`")
     lines = path.read_bytes().split(b"\n")[:-1]
-    return [line.value for line in parse_jsonl(lines, source=str(path))]
+    return [check_record(line) for line in parse_jsonl(lines, source=str(path))]
+
+
+def check_record(line: Line) -> Record:
+    """Return a line of a log, or raise where one of its figures is not a number."""
+    step, validation = line.value.get("step"), line.value.get("validation", {})
+    try:
+        require(0 <= read(int, step, "step") <= MOST_OF_ANY, "step", step, "it counts from 1")
+        figures = read(dict[str, Any], validation, "validation")
+        for pair in read(tuple[tuple[float, ...], ...], figures.get("profile", ()), "profile"):
+            require(len(pair) == 2, "profile", pair, "it should have pairs of numbers")
+        for name, value in (*line.value.items(), *figures.items()):
+            if name in NUMBERS:
+                read(float, value, name)
+    except ValueError as error:
+        raise ValueError(f"{line.where}: {error}; correct or remove it") from None
+    return line.value
 
 
 def cut_log(path: Path, step: int) -> None:
@@ -111,8 +150,9 @@ def cut_log(path: Path, step: int) -> None:
 
     def is_kept(line: bytes) -> bool:
         try:
-            return float(parse_object(line, where="", remedy="")["step"]) <= step
-        except (ValueError, KeyError, TypeError):
+            number = parse_object(line, where="", remedy="").get("step")
+            return float(read(int, number, "step")) <= step
+        except (ValueError, OverflowError):
             return False
 
     kept = [line + b"\n" for line in path.read_bytes().splitlines() if is_kept(line)]

@@ -40,12 +40,13 @@ def draw_losses(axes: Any, records: list[Record]) -> None:
         if points:
             axes.plot(*zip(*points, strict=True), "o", label=label, markersize=4)
     axes.set(xlabel="step", ylabel="nats per token", title="loss")
-    axes.legend()
+    if axes.lines:
+        axes.legend()
 
 
 def draw_profile(axes: Any, records: list[Record]) -> None:
     """Draw the last validation's loss over noise levels, or say that there is none."""
-    profiles = [r["validation"]["profile"] for r in records if "validation" in r]
+    profiles = [r["validation"].get("profile") for r in records if "validation" in r]
     axes.set(xlabel="t/T", ylabel="nats per token", title="profile on the hold-out", xlim=(0, 1))
     if profiles and profiles[-1]:
         axes.plot(*zip(*profiles[-1], strict=True), "o-", markersize=3)

@@ -15,16 +15,15 @@ import torch
 from ssdlm.config import Config
 from ssdlm.data.shards import TokenStore
 from ssdlm.diffusion.noise import mix
-from ssdlm.settings import differences, from_json, to_json
+from ssdlm.settings import differences, to_json
 from ssdlm.storage import checkpoint
-from ssdlm.storage.files import locked, read_json, write_json
+from ssdlm.storage.files import locked, read_checked, write_json
 from ssdlm.train import checkpoint_folders, distributed
 from ssdlm.train.checkpoints import MODEL_FILES, SETTINGS, export, restore
 from ssdlm.train.initial_weights import build, find_init, make_denoiser
-from ssdlm.train.log import LOG
+from ssdlm.train.log import LOG, RUN, RunFile
 from ssdlm.train.run import WEIGHTS, Run, assemble, resolve
 
-RUN = "run.json"
 WRITTEN = ("checkpoints", LOG, "tensorboard", checkpoint.WEIGHTS, *MODEL_FILES)
 """All that a run writes into OUT beside its settings."""
 
@@ -61,7 +60,7 @@ def start(config: Config, folders: list[Path], out: Path, *, fresh: bool) -> Run
         denoiser = make_denoiser(config, stores)
         config = replace(config, model=denoiser.config)
     else:
-        config = from_json(Config, read_json(newest / SETTINGS))
+        config = read_checked(newest / SETTINGS, Config)
         denoiser = build(config.model)
     run = assemble(config, accelerator, out, stores, denoiser, is_sharded=is_sharded)
     if newest is not None:
@@ -79,9 +78,9 @@ def start(config: Config, folders: list[Path], out: Path, *, fresh: bool) -> Run
 def find_checkpoint(accelerator: Any, out: Path, asked: dict[str, Any]) -> Path | None:
     """Return the checkpoint to go on from, None if there is none; refuse to mix two runs."""
     if (out / RUN).exists():
-        known = read_json(out / RUN)["asked"]
+        file = read_checked(out / RUN, RunFile, remedy="use another --out, or --fresh")
         # Read and written again, a config of an earlier version has the fields of this one.
-        known["config"] = to_json(from_json(Config, known["config"]))
+        known = {"config": to_json(file.asked.config), "data": list(file.asked.data)}
         if changed := differences(known, asked):
             words = ", ".join(change.removeprefix("config.") for change in changed)
             raise ValueError(
