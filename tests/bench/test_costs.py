@@ -99,6 +99,22 @@ def test_with_one_pass_per_position_no_input_is_wide():
     assert [(one.wide, one.heads) for one in passes[1:]] == [(0, 1)] * 4
 
 
+def test_a_sliding_window_reads_what_is_new_and_what_is_open():
+    options = GenerateOptions(length=4, B=(4,), T=4, grid="sliding", width=1.0, returns="w_0")
+    first, *rest = diffusion_passes(tiny.block(), options, context=6)
+    assert first == Pass(6 + 1, heads=1, is_causal=True)
+    assert rest == [Pass(1 + 1, past=6 + i, heads=1) for i in range(3)]
+
+
+def test_a_wider_window_has_evidence_of_all_but_what_comes_in():
+    options = GenerateOptions(length=8, B=(8,), T=8, grid="sliding", width=3.0, returns="w_0")
+    passes = diffusion_passes(tiny.block(), options, context=6)
+    assert passes[4] == Pass(1 + 3, past=6 + 3, wide=2, heads=3)
+    every = diffusion_passes(tiny.encoder(), options, context=6)
+    assert every[4] == Pass(6 + 4 + 3, wide=3, heads=3)
+    assert len(passes) == len(every) == 8
+
+
 def test_passes_of_a_text_token_by_token():
     passes = autoregressive_passes(context=6, length=3)
     assert passes[0] == Pass(6, heads=1, is_causal=True)

@@ -12,8 +12,6 @@ from ssdlm import cli
 from ssdlm.bench import decode
 from ssdlm.bench.decode import DecodeBench, bench_decode, num_passes, run_plain
 from ssdlm.bench.sizes import open_model, prompts_for
-from ssdlm.engine.requests import Generation
-from ssdlm.options import GenerateOptions, known_options
 
 KEYS = {
     "ms_per_step_original",
@@ -108,7 +106,11 @@ def test_medians_lie_within_their_spread(capsys):
         (("--block", 0), "B=0 is out of range"),
         (("--control", "sentiment=positive"), "only size mini as it is has them"),
         (("--twin",), "an encoder has no context stream"),
-        (("--mode", "telepathy"), "mode='telepathy' is unknown"),
+        (("--mode", "telepathy"), "mode='telepathy' is unknown; choose one of diffusion, auto"),
+        (("--mode", "autoregressive"), "needs a model with a context stream"),
+        (("--denoiser", "block", "--mode", "autoregressive", "--T", 3), "does not go with mode"),
+        (("--grid", "spiral"), "grid='spiral' is unknown; choose one of uniform, warped"),
+        (("--width", 0), "width=0.0 is out of range"),
     ],
 )
 def test_bad_values_end_in_one_line(capsys, flags, complaint):
@@ -144,8 +146,10 @@ def test_the_plain_loop_counts_every_pass():
 
 
 def test_passes_of_a_text_are_those_of_all_its_blocks():
-    text = Generation("", "", [0] * 8, seed=0, sample=0, calls=4)
-    assert num_passes(text, GenerateOptions(length=8, B=(4,), T=3)) == 8
+    cpu = {"device": torch.device("cpu"), "dtype": torch.float32, "max_len": 30}
+    model = open_model("tiny", "block", **cpu)
+    (text,) = model.generate([[1, 2, 3]], length=8, B=4, T=3)
+    assert num_passes(text) == 2 * (3 + 1)
 
 
 def test_a_batch_beyond_the_memory_is_refused_in_one_line(capsys, monkeypatch):
@@ -158,10 +162,29 @@ def test_a_batch_beyond_the_memory_is_refused_in_one_line(capsys, monkeypatch):
     assert err.splitlines()[-1] == ("error: batch=1: CUDA out of memory; use a smaller --batch")
 
 
-@pytest.mark.skipif("mode" not in known_options(), reason="one mode only")
 def test_the_twin_under_this_engine_is_timed_too(capsys):
     found = json.loads(run(capsys, "--denoiser", "block", "--twin")[1].splitlines()[-1])
     assert found["tokens_per_s_twin_engine"] > 0
+
+
+def test_a_text_token_by_token_has_no_diffusion_in_its_path(capsys):
+    code, out, err = run(capsys, "--denoiser", "block", "--mode", "autoregressive")
+    found = json.loads(out.splitlines()[-1])
+    assert code == 0, err
+    assert found["path"]["mode"] == "autoregressive"
+    assert {found["path"][name] for name in ("grid", "width", "B", "T", "draft_nodes")} == {None}
+    assert found["passes_per_token"] == 1.0
+    assert found["ms_per_step_plain"] > 0
+    assert found["floor_ms"] > 0
+
+
+def test_a_window_that_slides_takes_a_pass_per_token(capsys):
+    flags = ("--denoiser", "block", "--grid", "sliding", "--width", 1, "--block", 4, "--steps", 4)
+    code, out, err = run(capsys, *flags)
+    found = json.loads(out.splitlines()[-1])
+    assert code == 0, err
+    assert (found["path"]["grid"], found["path"]["width"]) == ("sliding", 1.0)
+    assert found["passes_per_token"] == 1.0
 
 
 @pytest.mark.gpu

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from torch import nn
 
 from ssdlm.denoiser import Denoiser, DenoiserModule
+from ssdlm.diffusion.grid import Sliding
 from ssdlm.diffusion.sampler import windows_for
 from ssdlm.engine.strategy import strategy_of
 from ssdlm.options import GenerateOptions
+from ssdlm.shapes import Tensor
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ def flops_of(network: Network, one: Pass, batch: int) -> int:
 
 def diffusion_passes(denoiser: Denoiser, options: GenerateOptions, *, context: int) -> list[Pass]:
     """Return the passes that the plain loop takes for one text after a context of some length."""
+    if options.grid == "sliding":
+        return sliding_passes(denoiser, options, context=context)
     strategy, passes, num_read = strategy_of(options, denoiser), [], 0
     has_cache = denoiser.num_context_passes > 0
     for B in options.blocks():
@@ -99,18 +103,35 @@ def diffusion_passes(denoiser: Denoiser, options: GenerateOptions, *, context: i
             passes.append(Pass(context - num_read, past=num_read, is_causal=True))
             num_read = context
         grid = strategy.grid(B)
-        for t, window in reversed(list(enumerate(windows_for(denoiser, strategy, grid, B=B)))):
-            if t == 0:
-                continue
-            heads = window.stop - window.start
-            levels = grid.part(window).progress[t].expand(heads)
-            # Without evidence noise is read as it is; with it, pure noise says nothing.
-            is_wide = (levels > 0) & (levels < 1) if denoiser.has_evidence else levels >= 0
-            wide = int(is_wide.sum())
-            size = (B, context) if has_cache else (context + B, 0)
-            passes.append(Pass(size[0], past=size[1], wide=wide, heads=heads))
+        windows = windows_for(denoiser, strategy, grid, B=B)
+        for t in range(grid.T, 0, -1):
+            heads = windows[t].stop - windows[t].start
+            wide = num_wide(denoiser, grid.part(windows[t]).progress[t].expand(heads))
+            positions, past = (B, context) if has_cache else (context + B, 0)
+            passes.append(Pass(positions, past=past, wide=wide, heads=heads))
         context += B
     return passes
+
+
+def sliding_passes(denoiser: Denoiser, options: GenerateOptions, *, context: int) -> list[Pass]:
+    """Return the passes of a window that slides through a text: what is new, and what is open."""
+    blocks, passes, num_read = options.blocks(), [], 0
+    whole = [options.whole_block(number) for number in range(len(blocks))]
+    for move in Sliding(options.T, options.width).moves(blocks, whole):
+        decided, heads = context + move.window.start, move.window.stop - move.window.start
+        wide = num_wide(denoiser, move.levels.progress[1])
+        new = decided - num_read
+        is_causal = denoiser.has_slides and new > heads  # mostly, where a prompt is read
+        passes.append(Pass(new + heads, num_read, wide, heads, is_causal))
+        num_read = decided if denoiser.has_slides else 0
+    return passes
+
+
+def num_wide(denoiser: Denoiser, levels: Tensor) -> int:
+    """Return how many positions at these levels are read as wide as the vocabulary."""
+    # Without evidence noise is read as it is; with it, pure noise says nothing.
+    is_wide = (levels > 0) & (levels < 1) if denoiser.has_evidence else levels >= 0
+    return int(is_wide.sum())
 
 
 def autoregressive_passes(*, context: int, length: int) -> list[Pass]:

@@ -55,6 +55,8 @@ class DecodeBench:
     length: int = 50
     block: int | None = None
     steps: int | None = None
+    grid: str | None = None
+    width: float | None = None
     mode: str | None = None
     denoiser: str | None = None
     device: str = "auto"
@@ -69,6 +71,9 @@ class DecodeBench:
         choose("dtype", self.dtype, ("auto", *DTYPES))
         if self.denoiser is not None:
             choose("denoiser", self.denoiser, DENOISERS)
+        for name in ("mode", "grid"):
+            if getattr(self, name) is not None:
+                choose(name, getattr(self, name), known_options()[name].choices)
         for name in ("batch", "context", "length", "repeats"):
             count = getattr(self, name)
             require(count >= 1, name, count, "use 1 or more")
@@ -81,8 +86,6 @@ class DecodeBench:
             raise ValueError(
                 "twin: an encoder has no context stream to write with; use --denoiser block"
             )
-        if "mode" not in known_options() and self.mode not in (None, "diffusion"):
-            raise ValueError(f"mode={self.mode!r} is unknown; choose one of diffusion")
 
     @property
     def family(self) -> str:
@@ -91,9 +94,8 @@ class DecodeBench:
 
     def changes(self) -> dict[str, Any]:
         """Return the generation options that differ from the model's own."""
-        asked = {"length": self.length, "B": self.block, "T": self.steps}
-        asked |= {"control": self.control or None}
-        asked |= {"mode": self.mode} if "mode" in known_options() else {}
+        asked = {"length": self.length, "B": self.block, "T": self.steps, "mode": self.mode}
+        asked |= {"grid": self.grid, "width": self.width, "control": self.control or None}
         # All texts go together, whatever the usual number is.
         return {k: v for k, v in asked.items() if v is not None} | {"batch_size": self.batch}
 
@@ -104,11 +106,10 @@ def run_engine(model: SSDLM, prompts: Prompts, changes: dict[str, Any]) -> list[
 
 
 def run_plain(model: SSDLM, prompts: Prompts, options: GenerateOptions) -> int:
-    """Write texts by the plain loop of diffusion/, all rows together; return its passes."""
+    """Write texts by the plain loops of diffusion/, all rows together; return their passes."""
     engine = plain.Engine(model.denoiser, model.tokenizer)
-    requests = engine.prepare(prompts, [options] * len(prompts))
-    num_steps = sum(1 for _ in engine.steps(requests))
-    return num_steps + len(options.blocks()) * model.denoiser.num_context_passes
+    requests = list(engine.prepare(prompts, [options] * len(prompts)))
+    return sum(step.num_passes for step in engine.steps(requests))
 
 
 def run_original(
@@ -134,32 +135,24 @@ def count_tokens(texts: Sequence[Generation]) -> int:
     return sum(len(text.tokens) for text in texts)
 
 
-def num_passes(text: Generation, options: GenerateOptions) -> float:
+def num_passes(text: Generation) -> float:
     """Return the network passes that a text took, the prompt's included."""
-    if hasattr(text, "passes_per_token"):
-        return getattr(text, "passes_per_token") * len(text.tokens)  # noqa: B009
-    return text.calls * len(options.blocks())
-
-
-def mode_of(options: GenerateOptions) -> str:
-    """Return how a text is written."""
-    return getattr(options, "mode", "diffusion")
+    return text.passes_per_token * len(text.tokens)
 
 
 def path_of(options: GenerateOptions) -> dict[str, Any]:
     """Return which way a text was written; what means nothing in its mode is None."""
-    mode, values = mode_of(options), options.to_json()
+    mode, values = options.mode, options.to_json()
     unused = ("draft_nodes",) if mode == "diffusion" else DIFFUSION_PATH
     unused += ("draft_nodes",) if mode == "autoregressive" else ()
-    return {"mode": mode} | {n: None if n in unused else values.get(n) for n in PATH}
+    return {"mode": mode} | {n: None if n in unused else values[n] for n in PATH}
 
 
 def passes_of(model: SSDLM, options: GenerateOptions, context: int) -> list[Pass]:
     """Return what the passes of a text are about; nothing where it is not known beforehand."""
-    mode = mode_of(options)
-    if mode == "diffusion":
+    if options.mode == "diffusion":
         return diffusion_passes(model.denoiser, options, context=context)
-    if mode == "autoregressive":
+    if options.mode == "autoregressive":
         return autoregressive_passes(context=context, length=options.length)
     return []
 
@@ -224,7 +217,7 @@ class Bench:
 
         forget_peak(self.device)
         seconds = self.times("this engine", work)
-        passes = [[num_passes(text, self.options) for text in texts] for texts in written[1:]]
+        passes = [[num_passes(text) for text in texts] for texts in written[1:]]
         # Rows go together, so the one that takes most passes decides how many there are.
         pairs = list(zip(seconds, passes, strict=True))
         self.keep("ms_per_step", [1000 * second / max(rows) for second, rows in pairs])
@@ -258,7 +251,7 @@ class Bench:
         self.keep("ms_per_step_original", [1000 * second / count for second in seconds])
 
     def measure_twins(self) -> None:
-        """Time the context stream under `transformers`, and under this engine where it can."""
+        """Time the context stream under `transformers`, and under this engine."""
         length, tokenizer = self.asked.length, self.model.tokenizer
         asked: dict[str, Any] = {"max_new_tokens": length, "pad_token_id": 0}
         asked |= {"do_sample": True, "top_p": self.options.top_p, "top_k": 0}
@@ -274,8 +267,6 @@ class Bench:
             )
         counts = [self.asked.batch * length] * len(seconds)  # no text ends before its length
         self.keep_speed("tokens_per_s_twin", counts, seconds)
-        if "mode" not in known_options():
-            return
         written: list[int] = []
         changes = {"mode": "autoregressive", "length": length, "batch_size": self.asked.batch}
 
@@ -303,8 +294,8 @@ class Bench:
     def about(self) -> dict[str, Any]:
         """Return what was measured, and where."""
         asked = {item.name: getattr(self.asked, item.name) for item in fields(self.asked)}
-        for name in ("block", "steps", "mode", "original", "twin"):
-            del asked[name]  # the path tells the first three, with the model's own values
+        for name in ("block", "steps", "grid", "width", "mode", "original", "twin"):
+            del asked[name]  # the path tells all but two, with the model's own values
         return asked | {
             "denoiser": self.asked.family,
             "device": str(self.device),
@@ -339,8 +330,7 @@ def bench_decode(asked: DecodeBench, tell: Tell = silent) -> dict[str, Any]:
         bench = Bench.set_up(asked, tell)
         bench.measure_engine()
         memory = peak_memory(bench.device)  # before the others need more
-        if mode_of(bench.options) == "diffusion":
-            bench.measure_plain()
+        bench.measure_plain()
         if asked.twin:
             bench.measure_twins()
         if asked.original:

@@ -39,7 +39,16 @@ def add_bench(commands: Any) -> None:
         metavar="N",
         help="diffusion steps per block (default: the model's own; 50 for an encoder)",
     )
-    decode.add_argument("--mode", help="how texts are written (default: the model's, diffusion)")
+    decode.add_argument(
+        "--grid", help="uniform, warped, staggered or sliding (default: the model's own)"
+    )
+    decode.add_argument(
+        "--width",
+        type=float,
+        metavar="X",
+        help="staggered, sliding: positions in the window (default: the model's own)",
+    )
+    decode.add_argument("--mode", help="diffusion (default), autoregressive or speculative")
     decode.add_argument(
         "--denoiser", help="encoder or block (default: block for mini, else encoder)"
     )
