@@ -7,9 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from tests import tiny
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from ssdlm import cli
+from ssdlm import classifier_guide, cli
+from ssdlm.guidance import load_guide, load_text_classifier
 from ssdlm.reproduce import table3
 from ssdlm.reproduce.experiment import Experiment, Result, Results, read_results
 from ssdlm.reproduce.scale import scale_of
@@ -90,6 +93,62 @@ def test_the_page_has_the_judges_accuracy_pairs_and_a_plot(done):
     assert pair["lam"] == 2.0
     for metric in ("control_external", "control_internal", "control_second", "ppl_ratio"):
         assert pair["values"][metric] is not None
+
+
+def save_as_on_the_hub(folder: Path, num_labels: int, seed: int) -> None:
+    """Write a tiny classifier whose labels have the names that transformers gives: LABEL_0, ..."""
+    torch.manual_seed(seed)
+    config = AutoConfig.for_model(
+        "roberta",
+        vocab_size=tiny.V,
+        max_position_embeddings=66,
+        num_labels=num_labels,
+        **tiny.SIZES,
+    )
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    tiny.tokenizer().save(folder)
+    named = json.loads((folder / "config.json").read_text()).get("id2label")
+    assert named in (None, {str(n): f"LABEL_{n}" for n in range(num_labels)})
+
+
+def test_the_papers_own_classifiers_are_known_by_what_their_labels_mean(toy, tmp_path, monkeypatch):
+    scale = scale_of("paper")
+    (judge,) = scale.control_judges
+    for seed, (name, num_labels) in enumerate({scale.guide: 3, judge: 2}.items()):
+        save_as_on_the_hub(tmp_path / name, num_labels, seed)
+    monkeypatch.chdir(tmp_path)  # a folder of a Hub id's name goes before the Hub
+    (tmp_path / "pplm.jsonl").write_text('{"prompt": "the book"}\n{"prompt": "the city"}\n')
+    sets = [f"judge={toy.judge}", f"control_ppl={toy.judge}", "control_lengths=4", "B=4"]
+    sets += ["control_samples=2", "control_T=2", "control_top_p=0.9", "projections=sampling"]
+    sets += ["lams=0,2000", "resamples=20", "models="]
+    words = ["reproduce", "table3", "--scale", "paper", "--set", *sets, "--out", "out"]
+    words += [f"--model=paper={toy.paper}", "--prompts=pplm=pplm.jsonl"]
+    assert cli.main(words) == 0
+    rows = json.loads((tmp_path / "out/table3.json").read_text())["tables"]["4"]
+    assert [row["lam"] for row in rows] == [0.0, 2000.0]
+    for row in rows:
+        assert None not in [row["values"][f"control_{kind}"] for kind in ("internal", "external")]
+    # The guide was asked for the log-probability of LABEL_2, and LABEL_1 is out of its choice.
+    assert classifier_guide(scale.guide, "positive").label == 2
+    lines = next(Path("out").rglob("lam0/generations.jsonl")).read_text().splitlines()
+    texts = list(map(json.loads, lines))
+    guide = load_text_classifier(scale.guide)
+    log_probs = guide.log_probs([text["prompt"] + text["text"] for text in texts])
+    expected = (log_probs[:, 2] > log_probs[:, 0]).float().mean().item()
+    report = json.loads(next(Path("out").rglob("lam0/report.json")).read_text())["metrics"]
+    assert report[f"control_internal:{scale.guide}=positive"] == pytest.approx(expected)
+
+
+def test_labels_of_any_other_classifier_are_named_in_brackets(tmp_path, monkeypatch):
+    save_as_on_the_hub(tmp_path / "org/name", 3, seed=4)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"give a number, or name them: org/name\[A\+B\+C\]"):
+        load_guide("org/name=positive")
+    named = "org/name[positive+neutral+negative]"
+    assert load_guide(f"{named}=positive:3").label == 0
+    assert load_text_classifier(named).labels == ["positive", "neutral", "negative"]
+    with pytest.raises(ValueError, match="names 2 labels, and it has 3; name each"):
+        load_guide("org/name[positive+negative]=positive")
 
 
 def experiment(tmp_path, **changes) -> Experiment:

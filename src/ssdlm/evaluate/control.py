@@ -21,7 +21,8 @@ from ssdlm.guidance.classifiers import TextClassifier, label_index
 from ssdlm.guidance.grammar import ControlSpec, find_guide, parse_control
 
 NEUTRAL = "neutral"
-"""The authors leave this label out of the choice, unless it is the one asked for."""
+"""The authors leave the label that means this out of the choice, unless it is the one asked for;
+names of labels are what they mean (`guidance.classifiers.KNOWN_LABELS`)."""
 
 
 def control_figures(

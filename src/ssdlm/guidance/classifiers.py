@@ -5,6 +5,7 @@ folder or Hub id -> [classifiers] -> fitting; guidance.training; evaluate
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,13 @@ from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
 SequenceClassifier = Any
 """A sequence classifier of transformers, which is imported only where one is loaded."""
+KNOWN_LABELS = {
+    "cardiffnlp/twitter-roberta-base-sentiment": ("negative", "neutral", "positive"),
+    "textattack/bert-base-uncased-yelp-polarity": ("negative", "positive"),
+    "textattack/roberta-base-yelp-polarity": ("negative", "positive"),
+    "textattack/albert-base-v2-yelp-polarity": ("negative", "positive"),
+}
+"""What the labels mean of classifiers of the Hub that call them LABEL_0, LABEL_1, ..."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +76,42 @@ class TextClassifier:
 
 
 def load_text_classifier(name_or_path: str | Path, device: str = "cpu") -> TextClassifier:
-    """Return a classifier with its tokenizer, by Hub id or folder."""
-    return TextClassifier(
-        load_classifier(name_or_path).to(device), load_tokenizer(str(name_or_path))
-    )
+    """Return a classifier with its tokenizer, by Hub id or folder, maybe with `[LABEL+LABEL]`."""
+    home, _ = split_labels(name_or_path)
+    return TextClassifier(load_classifier(name_or_path).to(device), load_tokenizer(home))
+
+
+def split_labels(name_or_path: str | Path) -> tuple[str, tuple[str, ...]]:
+    """Return a classifier's name, and the names of its labels: `org/name[negative+positive]`."""
+    found = re.fullmatch(r"(.+)\[([^\[\]=:]+)\]", str(name_or_path))
+    if found is None:
+        return str(name_or_path), ()
+    return found[1], tuple(label.strip() for label in found[2].split("+"))
+
+
+def name_labels(config: Any, home: str, given: tuple[str, ...]) -> None:
+    """Give labels their names: those that were given, or for LABEL_0, LABEL_1, ... the known."""
+    numbers = sorted(int(number) for number in config.id2label)
+    names = given
+    if not given and all(config.id2label[number] == f"LABEL_{number}" for number in numbers):
+        names = KNOWN_LABELS.get("/".join(Path(home).parts[-2:]), ())
+    if given and len(given) != len(numbers):
+        raise ValueError(
+            f"{home}[{'+'.join(given)}] names {len(given)} labels, and it has {len(numbers)}; name "
+            "each, from the first on"
+        )
+    if len(names) == len(numbers):
+        config.id2label = dict(enumerate(names))
 
 
 def load_classifier(name_or_path: str | Path) -> SequenceClassifier:
-    """Return a trained sequence classifier, frozen; a model without a trained head is refused."""
+    """Return a trained sequence classifier, frozen; a model without a trained head is refused.
+
+    Its labels have the names that are given in brackets after its name, or that are known.
+    """
     from transformers import AutoModelForSequenceClassification
+
+    name_or_path, labels = split_labels(name_or_path)
 
     try:
         with without_bars():
@@ -104,6 +139,7 @@ def load_classifier(name_or_path: str | Path) -> SequenceClassifier:
             f"{name_or_path} numbers its labels {', '.join(map(str, numbers))}; number them from 0 "
             "on, as its head does, in id2label of its config.json"
         )
+    name_labels(classifier.config, name_or_path, labels)
     if not has_finite_weights(classifier):
         raise ValueError(f"{name_or_path} has weights that are not finite numbers; train it again")
     return classifier.eval().requires_grad_(False)
@@ -158,7 +194,11 @@ def label_index(id2label: dict[int, str], label: str | int, of: str = "the class
         raise ValueError(
             f"label={label!r} is the name of {len(alike)} labels of {of} ({listed}); give a number"
         )
-    raise ValueError(f"label={label!r} is not one of the labels of {of} ({listed})")
+    unnamed = all(name == f"LABEL_{index}" for index, name in names.items())
+    remedy = f"; give a number, or name them: {of}[{'+'.join('ABCDEF'[: len(names)])}]"
+    raise ValueError(
+        f"label={label!r} is not one of the labels of {of} ({listed}){remedy if unnamed else ''}"
+    )
 
 
 def has_independent_labels(model: SequenceClassifier) -> bool:

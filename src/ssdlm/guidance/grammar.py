@@ -1,6 +1,7 @@
 """The grammar of `--control`: `sentiment=positive:500`, `toxicity!=toxic`.  [grammar] -> api
 
 A bare name is a guide that comes with the package, or a folder; Hub ids have the form org/name.
+Names for the labels may follow it in brackets: `org/name[negative+neutral+positive]=positive`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ssdlm.guidance.classifiers import label_index, load_classifier, vocabulary_of
+from ssdlm.guidance.classifiers import (
+    label_index,
+    load_classifier,
+    split_labels,
+    vocabulary_of,
+)
 from ssdlm.guidance.fitting import ClassifierGuide, check_lam
 from ssdlm.storage.builtin import GUIDES, builtin_guides
 from ssdlm.values import SWITCH, About, check, choose
@@ -92,25 +98,27 @@ def classifier_guide(
             f"{name_or_path} is an encoder with a decoder, which reads ids alone; use a classifier "
             "such as BERT's or RoBERTa's, which can read what is still uncertain"
         )
-    strings, end_of_text = vocabulary_of(folder)
+    home, _ = split_labels(folder)
+    strings, end_of_text = vocabulary_of(home)
+    name, _ = split_labels(name_or_path)
     return ClassifierGuide(
         classifier,
-        label_index(classifier.config.id2label, label, str(name_or_path)),
+        label_index(classifier.config.id2label, label, name),
         sees=sees,
         has_special_tokens=has_special_tokens,
         token_strings=strings,
         end_of_text=end_of_text,
         avoid=avoid,
         lam=lam,
-        name=str(name_or_path),
+        name=name,
     )
 
 
 def find_guide(name_or_path: str | Path) -> str:
     """Return where a classifier is: a built-in one's folder, else what was given."""
-    name = str(name_or_path)
+    name, labels = split_labels(name_or_path)
     if name in builtin_guides():
-        return str(GUIDES / name)
+        return f"{GUIDES / name}[{'+'.join(labels)}]" if labels else str(GUIDES / name)
     is_folder = re.fullmatch(r"[\w-]+|[./~].*", name) is not None
     if is_folder and not Path(name).exists():
         listed = ", ".join(builtin_guides()) or "none"
@@ -118,4 +126,4 @@ def find_guide(name_or_path: str | Path) -> str:
             f"there is no built-in guide {name!r} (there is {listed}), nor a folder of that name; "
             "give one of these, a folder, or a Hub id org/name"
         )
-    return name
+    return str(name_or_path)

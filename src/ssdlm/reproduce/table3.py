@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
+from ssdlm.guidance.classifiers import split_labels
 from ssdlm.reproduce import published
 from ssdlm.reproduce.experiment import Definition, Experiment, Result, Results
 from ssdlm.reproduce.page import Page
@@ -179,7 +180,7 @@ def page(experiment: Experiment, results: Results) -> Page:
 
 def accuracy_of(judge: str) -> str:
     """Return a judge's own accuracy on held-out texts, from its folder."""
-    known = read_if_there(Path(judge) / "config.json").get("guide_accuracy", {})
+    known = read_if_there(Path(split_labels(judge)[0]) / "config.json").get("guide_accuracy", {})
     shares = ", ".join(f"{100 * share:.1f} % of {name}" for name, share in known.items())
     return f"itself right on {shares}" if shares else "its own accuracy is not known here"
 
