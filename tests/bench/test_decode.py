@@ -12,6 +12,7 @@ from ssdlm import cli
 from ssdlm.bench import decode
 from ssdlm.bench.decode import DecodeBench, bench_decode, num_passes, run_plain
 from ssdlm.bench.sizes import open_model, prompts_for
+from ssdlm.engine.plain import Engine
 
 KEYS = {
     "ms_per_step_original",
@@ -142,7 +143,8 @@ def test_the_plain_loop_counts_every_pass():
     for family, expected in (("block", 2 * (3 + 1)), ("encoder", 2 * 3)):
         model = open_model("tiny", family, **cpu)
         options = model.options.change(T=3, B=4, length=8)
-        assert run_plain(model, prompts_for(model, batch=2, context=5), options) == expected
+        engine = Engine(model.denoiser, None)
+        assert run_plain(engine, prompts_for(model, batch=2, context=5), options) == expected
 
 
 def test_passes_of_a_text_are_those_of_all_its_blocks():

