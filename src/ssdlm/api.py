@@ -37,6 +37,8 @@ class SSDLM(Signature):
         denoiser: Denoiser,
         tokenizer: Tokenizer | None = None,
         options: GenerateOptions | None = None,
+        *,
+        deterministic: bool = False,
     ) -> None:
         if tokenizer is not None and tokenizer.V > denoiser.V:
             raise ValueError(
@@ -46,7 +48,7 @@ class SSDLM(Signature):
         self.denoiser = denoiser
         self.tokenizer = tokenizer
         self.options = options or GenerateOptions()
-        self.engine = Engine(denoiser, tokenizer)
+        self.engine = Engine(denoiser, tokenizer, is_deterministic=deterministic)
 
     @classmethod
     def from_pretrained(
@@ -54,9 +56,15 @@ class SSDLM(Signature):
         name_or_path: str | Path,
         *,
         device: str | torch.device = "auto",
-        dtype: str | torch.dtype = "float32",
+        dtype: str | torch.dtype = "auto",
+        deterministic: bool = False,
     ) -> SSDLM:
-        """Open `builtin:mini`, a folder or a Hub id, in our layout or the authors'."""
+        """Open `builtin:mini`, a folder or a Hub id, in our layout or the authors'.
+
+        By default bfloat16 on a GPU where that writes as well, float32 elsewhere. On a GPU rounding
+        depends on how many texts go together; with `deterministic` a text is the same whatever else
+        is being written, at some cost. On a CPU it always is.
+        """
         folder = checkpoint.find(name_or_path)
         dtype = str(dtype).removeprefix("torch.")
         denoiser = checkpoint.load_denoiser(folder, device=str(device), dtype=dtype)
@@ -65,7 +73,7 @@ class SSDLM(Signature):
         has_tokenizer = any((folder / name).exists() for name in ("tokenizer.json", "vocab.json"))
         tokenizer = load_tokenizer(folder) if has_tokenizer else None
         options = checkpoint.load_options(folder) or GenerateOptions(B=(denoiser.config.B,))
-        return cls(denoiser, tokenizer, options)
+        return cls(denoiser, tokenizer, options, deterministic=deterministic)
 
     def save_pretrained(self, folder: str | Path, *, quantise: str = "none") -> None:
         """Write config.json, model.safetensors, tokenizer.json and generation_config.json.

@@ -4,31 +4,32 @@ import pytest
 import torch
 from tests import tiny
 
+from ssdlm.diffusion.autoregressive import Choice, generate_chain
 from ssdlm.diffusion.grid import Sliding, Uniform
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.projection import Truncation, sampling
 from ssdlm.diffusion.sampler import Strategy
 from ssdlm.diffusion.sliding import slide
-from ssdlm.engine.lanes import Row, SlidingLane
+from ssdlm.engine.lanes import ChainLane, Row, SlidingLane
 
 CONTEXTS = [(3, 1, 4, 1, 5, 9), (2, 7), (1,)]
 
 
-def row(number, length=8, **settings):
+def row(number, **settings):
     context = CONTEXTS[number % len(CONTEXTS)]
     usual = {"top_p": 0.9, "temperature": 1.0, "never": -1}
-    return Row(context, seed=100 + number, length=length, **usual | settings)
+    return Row(context, seed=100 + number, **usual | settings)
 
 
-def plain(denoiser, one, width):
+def plain(denoiser, one, width, length=8):
     """Return a row's tokens by the plain loop."""
     cut = Truncation(denoiser.evidence, one.top_p, one.temperature)
     never = (one.never,) if one.never >= 0 else ()
     strategy = Strategy(Uniform(1), sampling(5.0, 1.0), truncate=cut, returns="w_0", suppress=never)
     noise, context = RowNoise(torch.tensor([one.seed])), torch.tensor([one.context])
-    size = [one.length]
+    size = [length]
     *_, last = slide(
-        denoiser, context, strategy, Sliding(one.length, width), blocks=size, B=size, noise=noise
+        denoiser, context, strategy, Sliding(length, width), blocks=size, B=size, noise=noise
     )
     return last.tokens[0].tolist()
 
@@ -36,12 +37,11 @@ def plain(denoiser, one, width):
 @pytest.mark.parametrize("width", [1.0, 2.0, 3.5])
 def test_texts_of_a_lane_are_those_of_the_plain_loop(width):
     denoiser = tiny.block()
-    lane = SlidingLane(denoiser, width=width, num_slots=3, capacity=64, most=8)
+    lane = SlidingLane(denoiser, width=width, num_slots=3, capacity=64)
     rows = [row(0), row(1, top_p=1.0, temperature=0.7), row(2, top_p=0.5, never=11)]
     lane.join(rows, [2, 0, 1])
     lane.run(8)
-    texts, counts = lane.read()
-    assert counts == [8, 8, 8]
+    texts = lane.read()
     for one, slot in zip(rows, (2, 0, 1), strict=True):
         assert texts[slot] == plain(denoiser, one, width)
 
@@ -49,19 +49,34 @@ def test_texts_of_a_lane_are_those_of_the_plain_loop(width):
 @pytest.mark.parametrize("width", [1.0, 3.0])
 def test_texts_join_and_leave_between_passes(width):
     denoiser = tiny.block()
-    lane = SlidingLane(denoiser, width=width, num_slots=2, capacity=64, most=12)
-    first, second, third = row(0, 12), row(1, 5), row(2, 6)
+    lane = SlidingLane(denoiser, width=width, num_slots=2, capacity=64)
+    first, second, third = row(0), row(1), row(2)
     with torch.no_grad():
         lane.join([first], [0])
         lane.run(3)
         lane.join([second], [1])
         lane.run(5)
-        assert lane.read()[0][1] == plain(denoiser, second, width)
+        assert lane.read()[1] == plain(denoiser, second, width, 5)
         lane.leave([1])
         lane.run(1)
         lane.join([third], [1])
         lane.run(3)
-        assert lane.read()[0][0] == plain(denoiser, first, width)
+        assert lane.read()[0] == plain(denoiser, first, width, 12)
         lane.leave([0])
         lane.run(3)
-    assert lane.read()[0][1] == plain(denoiser, third, width)
+    assert lane.read()[1] == plain(denoiser, third, width, 6)
+
+
+def test_chains_of_a_lane_are_the_plain_chain():
+    denoiser = tiny.block()
+    lane = ChainLane(denoiser, num_slots=3, capacity=64)
+    rows = [row(0), row(1, top_p=0.0), row(2, top_p=0.5, temperature=0.7, never=11)]
+    lane.join(rows, [1, 2, 0])
+    lane.run(8)
+    texts = lane.read()
+    for one, slot in zip(rows, (1, 2, 0), strict=True):
+        never = (one.never,) if one.never >= 0 else ()
+        choice = Choice(one.top_p, one.temperature, never, is_greedy=one.top_p == 0)
+        noise, context = RowNoise(torch.tensor([one.seed])), torch.tensor([one.context])
+        *_, last = generate_chain(denoiser, context, choice, blocks=[8], noise=noise)
+        assert texts[slot] == last.tokens[0].tolist()

@@ -38,7 +38,16 @@ def add_generate(commands: Any) -> None:
         help=f"folder or Hub id of a checkpoint (default {DEFAULT_MODEL}); defaults below are its",
     )
     command.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
-    command.add_argument("--dtype", default="float32", help="float32 or bfloat16 (default float32)")
+    command.add_argument(
+        "--dtype",
+        default="auto",
+        help="float32 or bfloat16 (default auto: bfloat16 on a GPU where it writes as well)",
+    )
+    command.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="on a GPU, too, write the same text whatever else is being written",
+    )
     command.add_argument("--json", action="store_true", help="print one JSON object per text")
     command.add_argument("--no-live", action="store_true", help="do not show the text settling")
     add_options(command)
@@ -49,7 +58,12 @@ def run_generate(arguments: argparse.Namespace) -> None:
     from ssdlm.api import SSDLM
     from ssdlm.engine.requests import in_order
 
-    model = SSDLM.from_pretrained(arguments.model, device=arguments.device, dtype=arguments.dtype)
+    model = SSDLM.from_pretrained(
+        arguments.model,
+        device=arguments.device,
+        dtype=arguments.dtype,
+        deterministic=arguments.deterministic,
+    )
     if arguments.input or arguments.output:
         run_generate_file(arguments, model)
         return

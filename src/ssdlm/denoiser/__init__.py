@@ -50,6 +50,8 @@ class Denoiser:
     """Whether it has `denoise_window`."""
     has_slides: bool = False
     """Whether it has `read_and_denoise`."""
+    has_slots: bool = False
+    """Whether `slots.Slots` runs its layers: texts of different lengths go through together."""
     has_evidence: bool = False
     """Whether its logits are a sum of what the network adds and `evidence`."""
     has_context_stream: bool = False

@@ -44,6 +44,7 @@ class BlockNetwork(DenoiserModule):
         self.denoises_blocks = config.block_weight > 0
         self.has_memory = config.has_self_conditioning
         self.has_evidence = config.has_evidence
+        self.has_slots = config.has_evidence and config.is_shifted and not self.has_memory
         width = config.D
         self.words = nn.Parameter(torch.randn(config.V, width))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))

@@ -5,8 +5,9 @@ All bad input is refused in `prepare`, before anything is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -23,7 +24,9 @@ from ssdlm.diffusion.sliding import slide
 from ssdlm.engine.chains import chain_steps, check_context, check_mode
 from ssdlm.engine.controls import Controls
 from ssdlm.engine.ending import end, num_certain, text_of
-from ssdlm.engine.requests import Draft, Generation, Request, Requests, batches
+from ssdlm.engine.fleet import Fleet
+from ssdlm.engine.requests import Draft, Generation, Request, Requests
+from ssdlm.engine.schedule import Batch, Job, Schedule, Worker
 from ssdlm.engine.strategy import strategy_of
 from ssdlm.options import GenerateOptions
 from ssdlm.tokenizer import Tokenizer, is_utf8
@@ -31,15 +34,21 @@ from ssdlm.values import check_sequence, check_whole, quote
 
 Prompt = str | Sequence[int]
 CONSTRAINTS = ("must", "must_not", "suffix", "pin", "end_at_sentence")
+MOST_WAITING = 4096
+"""Requests that are looked at together for those that may share a pass; more wait unseen."""
 
 
 class Engine:
     """Writes texts with one model. A text depends on its own request alone, not on the others."""
 
-    def __init__(self, denoiser: Denoiser, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self, denoiser: Denoiser, tokenizer: Tokenizer | None, *, is_deterministic: bool = False
+    ) -> None:
         self.denoiser = denoiser
         self.tokenizer = tokenizer
+        self.is_deterministic = is_deterministic
         self.controls = Controls(denoiser, tokenizer)
+        self.fleet = Fleet(denoiser, tokenizer, is_deterministic=is_deterministic)
 
     @property
     def device(self) -> torch.device:
@@ -162,10 +171,43 @@ class Engine:
 
     def candidates(self, requests: Requests) -> Iterator[tuple[Request, Generation]]:
         """Yield every text that is written, as it gets done."""
-        for batch in batches(requests, self.batch_size):
-            tokens, passes = self.drain(batch)
-            for request, ids in zip(batch, tokens, strict=True):
-                yield request, self.generation(request, ids, passes)
+        schedule, source = self.schedule(), iter(requests)
+        feed = Feed(self.tokenizer, requests[0])  # a streamer takes one text, so it is alone
+        while True:
+            for request in islice(source, MOST_WAITING - schedule.num_waiting):
+                schedule.submit(request)
+            if schedule.num_waiting + schedule.num_jobs == 0:
+                break
+            for job in schedule.turn():
+                feed.take(job)
+                if self.is_over(job):
+                    yield job.request, self.generation(job.request, job.tokens, job.passes)
+        feed.end()
+
+    def is_over(self, job: Job) -> bool:
+        """Tell whether a text is written, after a turn; then its place is free."""
+        if job.step is None or job.step.is_last:
+            job.is_over = end(self.tokenizer, job.request, job.tokens).is_over
+        return job.is_over
+
+    def schedule(self, *, most_jobs: int | None = None) -> Schedule:
+        """Return the turns of requests that are submitted to it, so many texts at a time.
+
+        A CPU takes rows one by one anyway, and texts that get done one by one can be saved so.
+        """
+        at_once = 1 if self.device.type == "cpu" else MOST_WAITING
+        return Schedule(self.kind_of, self.employ, most_jobs=most_jobs or at_once)
+
+    def kind_of(self, request: Request) -> Hashable:
+        """Return what requests that go through the network together have in common."""
+        return self.fleet.kind_of(request) or request.batch_key()
+
+    def employ(self, jobs: Sequence[Job]) -> Worker:
+        """Return a worker for jobs of one kind."""
+        first = jobs[0].request
+        if self.fleet.kind_of(first):
+            return self.fleet.make(first, len(jobs))
+        return Batch(self.batch_size(first.options), self.steps)
 
     def generation(self, request: Request, tokens: list[int], passes: Sequence[int]) -> Generation:
         """Return a text as its reader gets it; `passes` are the network's, block by block."""
@@ -182,27 +224,8 @@ class Engine:
 
     def batch_size(self, options: GenerateOptions) -> int:
         """Return how many requests go through the network together."""
-        # A CPU takes rows one by one anyway; texts that get done one by one can be saved so.
-        is_alone = self.device.type == "cpu" and options.reduction == "sum"
-        return 1 if is_alone else options.batch_size
-
-    def drain(self, batch: Sequence[Request]) -> tuple[list[list[int]], list[int]]:
-        """Return the tokens of each text of a batch, and the network's passes, block by block."""
-        tokens: list[list[int]] = [[] for _ in batch]
-        feed = Feed(self.tokenizer, batch[0])  # a streamer takes one text, so it is alone
-        passes: list[int] = [0]
-        for step in self.steps(batch):
-            passes[-1] += step.num_passes
-            feed.take(step, tokens[0])
-            if not step.is_last:
-                continue
-            tokens = [done + new for done, new in zip(tokens, step.tokens.tolist(), strict=True)]
-            texts = zip(batch, tokens, strict=True)
-            if all(end(self.tokenizer, request, done).is_over for request, done in texts):
-                break
-            passes.append(0)
-        feed.end()
-        return tokens, [count for count in passes if count]
+        is_alone = self.device.type == "cpu" or self.is_deterministic
+        return 1 if is_alone and options.reduction == "sum" else options.batch_size
 
     def stream(self, request: Request) -> Iterator[Draft]:
         """Yield every step of one text, so that one can watch it settle."""
@@ -210,7 +233,7 @@ class Engine:
         feed = Feed(self.tokenizer, request)
         for step in self.steps([request]):
             new = step.tokens[0].tolist()
-            feed.take(step, settled)
+            feed.take(Job(request, settled + new if step.is_last else settled, step=step))
             ended = end(self.tokenizer, request, settled + new)
             before = text_of(self.tokenizer, settled, request.context)
             yield Draft(ended.text, before, step.block, step.t, step)
@@ -256,13 +279,11 @@ class Feed:
         self.streamer = request.options.streamer
         self.count = 0
 
-    def take(self, step: Step, settled: list[int]) -> None:
-        """Look at a step of the block that follows the settled tokens."""
+    def take(self, job: Job) -> None:
+        """Look at a text that has got on."""
         if self.streamer is None:
             return  # without looking at the tokens: a GPU would be waited for at every step
-        block = step.tokens[0].tolist()
-        # Left of the window all is decided; at the end of a block, all of it.
-        decided = settled + (block if step.is_last else block[: step.window.start])
+        decided = job.decided()
         count = num_certain(self.tokenizer, self.request, decided)
         if count > self.count:
             self.streamer.put(torch.tensor(decided[self.count : count]))

@@ -6,7 +6,7 @@ A request is one text: a prompt's ids, its options, and a seed of its own for al
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import overload
@@ -95,19 +95,6 @@ def sample_of(first: Request, sample: int) -> Request:
     """Return a later sample of the same prompt; `best_of` candidates compete for one text."""
     number = first.number + sample // first.options.best_of
     return replace(first, number=number, sample=sample)
-
-
-def batches(
-    requests: Requests, size_of: Callable[[GenerateOptions], int]
-) -> Iterator[list[Request]]:
-    """Yield requests that can go together, at most as many at a time as their options say."""
-    groups: dict[Hashable, list[Request]] = {}
-    for first in requests.firsts:
-        groups.setdefault(first.batch_key(), []).append(first)
-    for group in groups.values():
-        size, members = size_of(group[0].options), Requests(group)
-        for start in range(0, len(members), size):
-            yield members[start : start + size]
 
 
 def in_order(texts: Iterable[tuple[int, Generation]]) -> Iterator[Generation]:

@@ -64,8 +64,12 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def load_denoiser(folder: Path, *, device: str = "cpu", dtype: str = "float32") -> DenoiserModule:
-    """Return the denoiser in a folder, ours or the authors' layout, ready to decode."""
-    choose("dtype", dtype, DTYPES)
+    """Return the denoiser in a folder, ours or the authors' layout, ready to decode.
+
+    With dtype "auto" it is bfloat16 where that was measured to write as well: a model of ours with
+    a context stream, on a GPU. Else it is float32.
+    """
+    choose("dtype", dtype, ("auto", *DTYPES))
     target = resolve_device(device)
     settings = read_json(folder / CONFIG)
     if is_ours(folder):
@@ -77,6 +81,9 @@ def load_denoiser(folder: Path, *, device: str = "cpu", dtype: str = "float32") 
             f"{folder} contains a {settings.get('model_type')!r} model without "
             f"{' and '.join(RELEASED)}; give an SSD-LM checkpoint, or train from it with init="
         )
+    if dtype == "auto":
+        is_half = target.type == "cuda" and denoiser.has_context_stream
+        dtype = "bfloat16" if is_half else "float32"
     return denoiser.to(device=target, dtype=getattr(torch, dtype)).eval().requires_grad_(False)
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
-from ssdlm.denoiser.kernels.normals import box_muller
+from ssdlm.denoiser.kernels.normals import box_muller, unit
 from ssdlm.shapes import Tensor
 
 ROW_TILE = 16
@@ -135,17 +136,8 @@ def share_of(logits, prior, first, V, heat, suppressed, TILE: tl.constexpr):
 
 
 @triton.jit
-def draw_kernel(
-    logits, prior, evidence, suppressed, heats, top_ps, seeds, steps, stream, out, V, W,
-    HAS_EVIDENCE: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """Draw one token from the nucleus of one row of logits, by the row's own uniform number."""
-    row = tl.program_id(0).to(tl.int64)
-    text = row // W
-    logits += row * V
-    evidence += row * V
-    heat, top_p = tl.load(heats + text), tl.load(top_ps + text)
-    never = tl.load(suppressed + text)
+def nucleus_of(logits, prior, V, heat, never, top_p, TILE: tl.constexpr):
+    """Return the best token, peak and sum of a softmax, and the least bits within its nucleus."""
     peak, best = -float("inf"), 0
     for first in range(0, V, TILE):
         values = share_of(logits, prior, first, V, heat, never, TILE)
@@ -155,7 +147,7 @@ def draw_kernel(
     total = 0.0
     for first in range(0, V, TILE):
         total += tl.sum(tl.exp(share_of(logits, prior, first, V, heat, never, TILE) - peak))
-    # The least bits above which there is less than p: three cuts a pass, a quarter is left.
+    # The most bits from which on there is at least p: three cuts a pass, a quarter is left.
     low, size = 0, 1 << 30
     if top_p < 1:
         while size > 1:
@@ -170,40 +162,94 @@ def draw_kernel(
                 three += tl.sum(tl.where(bits >= low + 3 * size, probs, 0.0))
             jumps = (one >= top_p).to(tl.int32) + (two >= top_p).to(tl.int32)
             low += size * (jumps + (three >= top_p).to(tl.int32))
+    return best, peak, total, low
+
+
+@triton.jit
+def is_inside(share, peak, total, low):
+    """Tell which tokens of a tile are in the nucleus."""
+    return (tl.exp(share - peak) / total).to(tl.int32, bitcast=True) >= low
+
+
+@triton.jit
+def draw_kernel(
+    logits, prior, evidence, suppressed, heats, top_ps, seeds, steps, stream, out, V, W,
+    HAS_EVIDENCE: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Draw one token from the nucleus of one row of logits, by the row's own uniform number."""
+    row = tl.program_id(0).to(tl.int64)
+    text = row // W
+    logits += row * V
+    evidence += row * V
+    heat, top_p = tl.load(heats + text), tl.load(top_ps + text)
+    never = tl.load(suppressed + text)
+    best, peak, total, low = nucleus_of(logits, prior, V, heat, never, top_p, TILE)
     crown, mass = peak, 0.0
     if HAS_EVIDENCE:
         crown = -float("inf")
         for first in range(0, V, TILE):
             values = share_of(logits, prior, first, V, heat, never, TILE)
-            inside = (tl.exp(values - peak) / total).to(tl.int32, bitcast=True) >= low
-            at = first + tl.arange(0, TILE)
+            inside, at = is_inside(values, peak, total, low), first + tl.arange(0, TILE)
             values += tl.load(evidence + at, mask=at < V, other=0.0)
             crown = tl.maximum(crown, tl.max(tl.where(inside, values, -float("inf")), 0))
     for first in range(0, V, TILE):
         values = share_of(logits, prior, first, V, heat, never, TILE)
-        inside = (tl.exp(values - peak) / total).to(tl.int32, bitcast=True) >= low
+        inside, at = is_inside(values, peak, total, low), first + tl.arange(0, TILE)
         if HAS_EVIDENCE:
-            at = first + tl.arange(0, TILE)
             values += tl.load(evidence + at, mask=at < V, other=0.0)
         mass += tl.sum(tl.where(inside, tl.exp(values - crown), 0.0))
     same = tl.zeros((1,), tl.int32)
     position, step = same + (row % W).to(tl.int32), same + tl.load(steps + text).to(tl.int32)
     word, _, _, _ = tl.philox(tl.load(seeds + text), same, position, step, same + stream)
-    u = ((word >> 8).to(tl.float32) + 0.5) * 5.9604644775390625e-08
-    target = tl.sum(u) * mass
+    target = tl.sum(unit(word)) * mass
     before, chosen = 0.0, 0
     for first in range(0, V, TILE):
         values = share_of(logits, prior, first, V, heat, never, TILE)
-        inside = (tl.exp(values - peak) / total).to(tl.int32, bitcast=True) >= low
-        at = first + tl.arange(0, TILE)
+        inside, at = is_inside(values, peak, total, low), first + tl.arange(0, TILE)
         if HAS_EVIDENCE:
             values += tl.load(evidence + at, mask=at < V, other=0.0)
         sums = before + tl.cumsum(tl.where(inside, tl.exp(values - crown), 0.0))
-        chosen += tl.sum((sums <= target).to(tl.int32) * (at < V).to(tl.int32))
+        chosen += tl.sum(((sums <= target) & (at < V)).to(tl.int32))
         before = tl.max(sums, 0)
     # Rounding may carry the target to the very end of the sum, where no token is.
     chosen = tl.where((top_p <= 0) | (chosen >= V), best, chosen)
     tl.store(out + row, chosen.to(tl.int64))
+
+
+@triton.jit
+def rest_to_gumbel(word):
+    """Return -log(-log u) of a 32-bit word that stands for 1 - u."""
+    rest = tl.minimum((word.to(tl.float32) + 0.5) * 2.3283064365386963e-10, 0.999999940395355)
+    return -tl.log(-libdevice.log1p(-rest))
+
+
+@triton.jit
+def perturbed_kernel(
+    logits, prior, suppressed, heats, top_ps, seeds, places, stream, out, V, R,
+    TILE: tl.constexpr, COUNTERS: tl.constexpr,
+):  # fmt: skip
+    """Take the greatest of log p, cut to its nucleus, and the Gumbel noise of the row's place."""
+    row = tl.program_id(0).to(tl.int64)
+    text = row // R
+    logits += row * V
+    heat, top_p = tl.load(heats + text), tl.load(top_ps + text)
+    never, seed = tl.load(suppressed + text), tl.load(seeds + text)
+    best, peak, total, low = nucleus_of(logits, prior, V, heat, never, top_p, TILE)
+    crown, chosen = -float("inf"), best
+    for first in range(0, V, TILE):
+        values = share_of(logits, prior, first, V, heat, never, TILE)
+        counter = first // 4 + tl.arange(0, COUNTERS)
+        same = tl.zeros_like(counter)
+        place = same + tl.load(places + row).to(tl.int32)
+        a, b, c, d = tl.philox(seed, counter, place, same, same + stream)
+        # Counter by counter, a b c d: the order of `noise.gumbel`.
+        word = tl.interleave(tl.interleave(a, c), tl.interleave(b, d))
+        inside = is_inside(values, peak, total, low)
+        values = tl.where(inside, values + rest_to_gumbel(word), -float("inf"))
+        top = tl.max(values, 0)
+        chosen = tl.where(top > crown, first + tl.argmax(values, 0), chosen)
+        crown = tl.maximum(crown, top)
+    tl.store(out + row, tl.where(top_p <= 0, best, chosen).to(tl.int64))
 
 
 @triton.jit
@@ -284,6 +330,22 @@ def draw(
     launch(
         draw_kernel, (N * W,), logits, prior, other, suppressed, heats, top_ps, seeds, steps,
         stream, out, V, W, HAS_EVIDENCE=evidence is not None, TILE=tile, num_warps=8,
+    )  # fmt: skip
+    return out
+
+
+def draw_perturbed(
+    logits: Tensor, prior: Tensor, suppressed: Tensor, heats: Tensor, top_ps: Tensor,
+    seeds: Tensor, places: Tensor, stream: int,
+) -> Tensor:  # fmt: skip
+    """Choose tokens (N, R) by logits (N, R, V) and the noise of places (N, R) in each text."""
+    N, R, V = logits.shape
+    out = torch.empty(N, R, device=logits.device, dtype=torch.int64)
+    tile = min(triton.next_power_of_2(V), 8192)
+    settings = suppressed, heats, top_ps, seeds, places
+    launch(
+        perturbed_kernel, (N * R,), logits, prior, *settings, stream, out, V, R,
+        TILE=tile, COUNTERS=tile // 4, num_warps=8,
     )  # fmt: skip
     return out
 

@@ -1,0 +1,126 @@
+"""Which requests a lane can take, and the lanes there are.  lanes -> [fleet] -> plain
+
+Lanes are for what most texts are: a window that slides a position a pass, or a chain, without
+guides or constraints, on a GPU. Everything else goes through the plain loop.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, NamedTuple, cast
+
+import torch
+
+from ssdlm.denoiser import Denoiser
+from ssdlm.denoiser.block import BlockDenoiser
+from ssdlm.denoiser.slots import Slots
+from ssdlm.engine.lanes import ChainLane, Lane, Row, SlidingLane, steady_levels
+from ssdlm.engine.requests import Request
+from ssdlm.engine.schedule import Berths
+from ssdlm.options import GenerateOptions
+from ssdlm.tokenizer import Tokenizer
+
+FIXED_SLOTS = 32
+"""Slots of every lane where texts must not depend on how many there are."""
+LEAST_CAPACITY = 128
+MOST_LANES = 4
+"""Lanes that are kept for requests of the same kind."""
+MEMORY_SHARE = 0.5
+"""The share of a GPU's free memory that a lane may take."""
+
+
+class Kind(NamedTuple):
+    """What requests of one lane have in common."""
+
+    mode: str
+    width: float
+    capacity: int
+
+
+class Fleet:
+    """The lanes of one model."""
+
+    def __init__(
+        self, denoiser: Denoiser, tokenizer: Tokenizer | None, *, is_deterministic: bool
+    ) -> None:
+        self.denoiser, self.tokenizer = denoiser, tokenizer
+        self.is_deterministic = is_deterministic
+        self.is_used = denoiser.has_slots and denoiser.device.type == "cuda"
+        """Whether there are lanes at all: on a CPU rows go one by one."""
+        self.lanes: OrderedDict[tuple[Kind, int], Lane] = OrderedDict()
+
+    def kind_of(self, request: Request) -> Kind | None:
+        """Return the kind of a request that a lane can take."""
+        options = request.options
+        if not self.is_used or not request.context or not is_plain(request):
+            return None
+        if options.mode == "diffusion" and not has_lane(options):
+            return None
+        width = options.width if options.mode == "diffusion" else 0.0
+        return Kind(options.mode, width, self.capacity(request, width))
+
+    def capacity(self, request: Request, width: float) -> int:
+        """Return how many tokens a slot must hold, in steps of a factor of two."""
+        options = request.options
+        needed = len(request.context) + options.length + int(width) + 2
+        capacity = LEAST_CAPACITY
+        while capacity < needed:
+            capacity *= 2
+        return capacity
+
+    def row(self, request: Request) -> Row:
+        """Return a request as a lane takes it."""
+        options, tokenizer = request.options, self.tokenizer
+        never_ends = options.never_end and not options.stop_at_end and tokenizer is not None
+        top_p = 0.0 if options.projection == "greedy" else options.top_p
+        never = tokenizer.end_of_text if tokenizer and never_ends else -1
+        return Row(request.context, request.noise_seed, top_p, options.temperature, never)
+
+    def make(self, request: Request, count: int) -> Berths:
+        """Return a lane for some requests of one kind, an idle one if there is."""
+        kind = self.kind_of(request)
+        assert kind is not None
+        key = kind, self.num_slots(kind, min(count, request.options.batch_size))
+        lane = self.lanes.pop(key, None) or self.build(*key)
+        self.lanes[key] = lane
+        while len(self.lanes) > MOST_LANES:
+            self.lanes.popitem(last=False)
+        return Berths(lane, self.row, one_by_one=self.is_deterministic)
+
+    def num_slots(self, kind: Kind, wanted: int) -> int:
+        """Return a power of two that has room for the requests, if the memory has."""
+        num = FIXED_SLOTS
+        if not self.is_deterministic:
+            num = 1
+            while num < wanted:
+                num *= 2
+        one = Slots.num_bytes(cast(Any, self.denoiser), kind.capacity)
+        free, _ = torch.cuda.mem_get_info(self.denoiser.device)
+        while num > 1 and num * one > MEMORY_SHARE * free and not self.is_deterministic:
+            num //= 2
+        return num
+
+    def build(self, kind: Kind, num_slots: int) -> Lane:
+        """Return a new lane; its passes are recorded when it first runs."""
+        denoiser = cast(BlockDenoiser, self.denoiser)
+        sizes = {"num_slots": num_slots, "capacity": kind.capacity}
+        if kind.mode == "diffusion":
+            return SlidingLane(denoiser, width=kind.width, **sizes)
+        return ChainLane(denoiser, **sizes)
+
+
+def is_plain(request: Request) -> bool:
+    """Tell whether nothing but the network decides a text, and nobody watches."""
+    options = request.options
+    return request.placement is None and not options.control and options.streamer is None
+
+
+def has_lane(options: GenerateOptions) -> bool:
+    """Tell whether a lane writes what the plain loop of the diffusion would."""
+    if options.grid != "sliding" or any(options.T != B for B in options.B):
+        return False
+    is_drawn = options.projection == "sampling" and options.returns == "w_0"
+    if len(steady_levels(options.width)) == 1:  # no position keeps a state
+        return is_drawn or options.projection == "greedy"
+    is_renoised = options.rule == "renoise" and options.rho == 0
+    return is_drawn and is_renoised and options.nucleus == "network" and options.top_p > 0

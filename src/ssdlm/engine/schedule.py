@@ -1,0 +1,238 @@
+"""Whose turn it is: requests wait in order, join a worker, and leave when their text is written.
+
+    plain.Engine -> [schedule] -> lanes, or the plain loop
+
+One kind of worker is a lane, which texts join and leave between passes. The other is the plain loop
+over a batch that goes together. Each gets its turn, a few passes long, and nobody waits for ever.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from ssdlm.diffusion.sampler import Step
+from ssdlm.engine.lanes import Lane, Row
+from ssdlm.engine.requests import Request
+
+
+@dataclass(eq=False)
+class Job:
+    """A request on its way to a text."""
+
+    request: Request
+    tokens: list[int] = field(default_factory=list)
+    """What is decided of its text, block by block or, in a lane, token by token."""
+    passes: list[int] = field(default_factory=list)
+    """Passes of the network, block by block."""
+    step: Step | None = None
+    """The latest step of the plain loop, if it goes through that."""
+    row: int = 0
+    """Which row of it."""
+    is_over: bool = False
+    """Nothing that is written later would change its text, or nobody wants it any more."""
+
+    def cancel(self) -> None:
+        """Give up a text; its place is free at the next turn."""
+        self.is_over = True
+
+    def decided(self) -> list[int]:
+        """Return all tokens that are sure to stay, those of a block on its way included."""
+        if self.step is None or self.step.is_last:
+            return self.tokens
+        # Left of the window all is decided.
+        return self.tokens + self.step.tokens[self.row, : self.step.window.start].tolist()
+
+
+@runtime_checkable
+class Worker(Protocol):
+    """Something that writes the texts of some jobs, a few passes at a time."""
+
+    @property
+    def num_jobs(self) -> int: ...
+
+    def room(self) -> int:
+        """Return how many jobs more it takes now."""
+        ...
+
+    def join(self, jobs: Sequence[Job]) -> None:
+        """Take jobs in, no more than there is room for."""
+        ...
+
+    def turn(self) -> list[Job]:
+        """Let go of the jobs that are over, do some passes for the others, and return them."""
+        ...
+
+
+class Batch:
+    """Jobs that go through the plain loop together; nobody joins them on the way."""
+
+    def __init__(self, size: int, start: Callable[[list[Request]], Iterator[Step]]) -> None:
+        self.size, self.start = size, start
+        self.jobs: list[Job] = []
+
+    @property
+    def num_jobs(self) -> int:
+        return len(self.jobs)
+
+    def room(self) -> int:
+        return 0 if self.jobs else self.size
+
+    def join(self, jobs: Sequence[Job]) -> None:
+        self.jobs = list(jobs)
+        self.steps = self.start([job.request for job in jobs])
+        for row, job in enumerate(jobs):
+            job.row = row
+
+    def turn(self) -> list[Job]:
+        active = [job for job in self.jobs if not job.is_over]
+        if not active:
+            self.jobs = []
+            return []
+        step = next(self.steps)
+        for job in active:
+            job.step = step
+            job.passes += [0] * (step.block + 1 - len(job.passes))
+            job.passes[-1] += step.num_passes
+            if step.is_last:
+                job.tokens = job.tokens + step.tokens[job.row].tolist()
+        return active
+
+
+class Berths:
+    """A lane, and whose text is in which of its slots."""
+
+    def __init__(
+        self, lane: Lane, row_of: Callable[[Request], Row], *, one_by_one: bool = False
+    ) -> None:
+        self.lane, self.row_of, self.one_by_one = lane, row_of, one_by_one
+        self.jobs: dict[int, Job] = {}
+
+    @property
+    def num_jobs(self) -> int:
+        return len(self.jobs)
+
+    def room(self) -> int:
+        return self.lane.num_slots - len(self.jobs)
+
+    def join(self, jobs: Sequence[Job]) -> None:
+        free = [slot for slot in range(self.lane.num_slots) if slot not in self.jobs]
+        slots = free[: len(jobs)]
+        rows = [self.row_of(job.request) for job in jobs]
+        if self.one_by_one:  # how a context is read must not depend on who comes along
+            for row, slot in zip(rows, slots, strict=True):
+                self.lane.join([row], [slot])
+        else:
+            self.lane.join(rows, slots)
+        self.jobs |= dict(zip(slots, jobs, strict=True))
+
+    def turn(self) -> list[Job]:
+        over = [slot for slot, job in self.jobs.items() if job.is_over]
+        if over:
+            self.lane.leave(over)
+            for slot in over:
+                del self.jobs[slot]
+        if not self.jobs:
+            return []
+        self.lane.run(min(map(passes_to_go, self.jobs.values())))
+        texts = self.lane.read()
+        for slot, job in self.jobs.items():
+            job.tokens = texts[slot]
+            job.passes = passes_by_block(job)
+        return list(self.jobs.values())
+
+
+def passes_to_go(job: Job) -> int:
+    """Return how many passes may go by before somebody has to look at the text."""
+    end, options = 0, job.request.options
+    for block in job.request.blocks():
+        end += block
+        # A text that may end early is looked at once a block.
+        if end > len(job.tokens) and (options.stop or options.stop_at_end):
+            break
+    return end - len(job.tokens)
+
+
+def passes_by_block(job: Job) -> list[int]:
+    """Return the passes of a text so far, at one a token; its context has been read too."""
+    counts, left = [], len(job.tokens)
+    for block in job.request.blocks():
+        counts.append(min(block, left))
+        left -= counts[-1]
+        if left == 0:
+            break
+    counts[0] += int(len(job.request.context) > 1)
+    return counts
+
+
+class Schedule:
+    """The turns of requests.
+
+    `kind_of` tells which requests may go together, and `employ` gives a worker for a kind.
+    """
+
+    def __init__(
+        self,
+        kind_of: Callable[[Request], Hashable],
+        employ: Callable[[Sequence[Job]], Worker],
+        *,
+        most_jobs: int,
+    ) -> None:
+        self.kind_of, self.employ, self.most_jobs = kind_of, employ, most_jobs
+        self.queues: dict[Hashable, deque[Job]] = {}
+        """Who waits, by kind; the kinds are in the order in which somebody came first."""
+        self.workers: deque[tuple[Hashable, Worker]] = deque()
+
+    @property
+    def num_jobs(self) -> int:
+        """How many texts are being written."""
+        return sum(worker.num_jobs for _, worker in self.workers)
+
+    @property
+    def num_waiting(self) -> int:
+        return sum(map(len, self.queues.values()))
+
+    def submit(self, request: Request) -> Job:
+        """Put a request at the end of the queue."""
+        job = Job(request)
+        self.queues.setdefault(self.kind_of(request), deque()).append(job)
+        return job
+
+    def turn(self) -> list[Job]:
+        """Give the next worker its turn; return the jobs that got on."""
+        self.admit()
+        if not self.workers:
+            return []
+        kind, worker = self.workers.popleft()
+        jobs = worker.turn()
+        self.workers.append((kind, worker))
+        return jobs
+
+    def admit(self) -> None:
+        """Let jobs in, in their order: to workers of their kind, or to new ones."""
+        self.workers = deque(pair for pair in self.workers if pair[1].num_jobs)
+        for kind, worker in self.workers:
+            self.fill(kind, worker)
+        for kind in list(self.queues):
+            if self.num_jobs >= self.most_jobs:
+                return
+            worker = self.employ(self.queues[kind])
+            self.fill(kind, worker)
+            self.workers.append((kind, worker))
+
+    def fill(self, kind: Hashable, worker: Worker) -> None:
+        """Let in as many jobs of a kind as a worker has room for."""
+        queue = self.queues.get(kind)
+        if not queue:
+            return
+        room, jobs = worker.room(), []
+        while queue and len(jobs) < room:
+            job = queue.popleft()
+            if not job.is_over:
+                jobs.append(job)
+        if jobs:
+            worker.join(jobs)
+        if not queue:
+            del self.queues[kind]
