@@ -150,12 +150,14 @@ def nucleus_of(logits, prior, V, heat, never, top_p, TILE: tl.constexpr):
     # The most bits from which on there is at least p: three cuts a pass, a quarter is left.
     low, size = 0, 1 << 30
     if top_p < 1:
+        probs = tl.exp(share_of(logits, prior, 0, V, heat, never, TILE) - peak) / total
         while size > 1:
             size = size // 4
             one, two, three = 0.0, 0.0, 0.0
             for first in range(0, V, TILE):
-                values = share_of(logits, prior, first, V, heat, never, TILE)
-                probs = tl.exp(values - peak) / total
+                if V > TILE:  # else what is there is all
+                    values = share_of(logits, prior, first, V, heat, never, TILE)
+                    probs = tl.exp(values - peak) / total
                 bits = probs.to(tl.int32, bitcast=True)
                 one += tl.sum(tl.where(bits >= low + size, probs, 0.0))
                 two += tl.sum(tl.where(bits >= low + 2 * size, probs, 0.0))

@@ -1,0 +1,86 @@
+"""Captured lanes on a GPU: at float32 the plain loop's texts, and the same in any company."""
+
+import pytest
+import torch
+
+from ssdlm import SSDLM
+
+pytestmark = pytest.mark.gpu
+PROMPTS = ["The movie was", "I had never seen a film as good as this one in years", "Once", "It is"]
+SLIDING = {"grid": "sliding", "T": 25, "B": 25}
+
+
+def plain(model, prompts, **changes):
+    """Return texts by the plain loop, one by one."""
+    requests = model.requests(prompts, changes)
+    texts = []
+    for request in requests:
+        steps = model.engine.steps([request])
+        texts.append([t for step in steps if step.is_last for t in step.tokens[0].tolist()])
+    return texts
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return SSDLM.from_pretrained("builtin:mini", device="cuda", dtype="float32")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        SLIDING | {"width": 1},
+        SLIDING | {"width": 1, "temperature": 0.7, "top_p": 1.0},
+        SLIDING | {"width": 1, "projection": "greedy"},
+        SLIDING | {"width": 2},
+        SLIDING | {"width": 4.5, "top_p": 0.6},
+        {"mode": "autoregressive"},
+        {"mode": "autoregressive", "top_p": 1.0, "temperature": 1.3},
+        {"mode": "autoregressive", "do_sample": False},
+    ],
+)
+def test_texts_are_those_of_the_plain_loop_over_thousands_of_tokens(exact, changes):
+    prompts = [f"{prompt} {number}" for number in range(6) for prompt in PROMPTS]
+    changes = changes | {"length": 100}
+    if "do_sample" in changes or "projection" in changes:
+        prompts = PROMPTS
+    fast = [text.tokens for text in exact.generate(prompts, **changes)]
+    slow = plain(exact, prompts, **changes)
+    parted = [
+        number for number, pair in enumerate(zip(fast, slow, strict=True)) if pair[0] != pair[1]
+    ]
+    # Sums in another order: a draw within a rounding of a boundary may fall on its other side.
+    print(changes, "texts that part:", parted, "of", len(prompts))
+    assert len(parted) <= len(prompts) // 12
+    assert exact.engine.fleet.lanes
+
+
+@pytest.mark.parametrize("changes", [SLIDING | {"width": 1}, {"mode": "autoregressive"}])
+def test_deterministic_texts_do_not_depend_on_their_company(changes):
+    model = SSDLM.from_pretrained("builtin:mini", device="cuda", deterministic=True)
+    changes = changes | {"length": 100}
+    crowd = [f"{prompt} {number}" for number in range(20) for prompt in PROMPTS]
+    together = [text.tokens for text in model.generate(crowd, **changes)]
+    for number in range(0, 80, 7):
+        assert model.generate(crowd[number], **changes).tokens == together[number]
+    some = [text.tokens for text in model.generate(crowd[30:41], **changes)]
+    assert some == together[30:41]
+
+
+def test_stop_strings_and_samples_go_through_lanes(exact):
+    texts = exact.generate(PROMPTS, **SLIDING, width=1, stop=["."], num_samples=3, length=75)
+    assert len(texts) == 12
+    assert all("." not in text.text for text in texts)
+    assert {text.sample for text in texts} == {0, 1, 2}
+
+
+def test_passes_are_counted_with_the_prompts(exact):
+    text = exact.generate("The movie was", **SLIDING, width=1, length=50)
+    assert text.passes_per_token == 51 / 50
+    assert text.calls == 26
+
+
+def test_lanes_are_kept_and_their_number_is_bounded(exact):
+    for length in (20, 200, 400, 900, 1500, 3000):
+        exact.generate("The", **SLIDING, width=1, length=length, seed=1, stop_at_end=True)
+    assert len(exact.engine.fleet.lanes) <= 4
+    assert torch.cuda.memory_allocated() < 8 * 2**30
