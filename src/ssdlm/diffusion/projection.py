@@ -98,7 +98,9 @@ class Truncation:
 
     Evidence is noisy, and its noise lifts a few of thousands of tokens into any nucleus of the
     logits. With the network's share p cut to a nucleus, every draw is from the posterior of that
-    prior; so the last one is from the prior itself, however many steps there were.
+    prior; so with one position open at a time the last one is from the prior itself, however many
+    steps there were. With several open, each is cut while the others are noise: the text is then
+    from neither the nucleus of the whole nor that of an autoregressive model.
     """
 
     evidence: Callable[[Tensor, Tensor], Tensor]
