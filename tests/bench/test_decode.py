@@ -43,7 +43,7 @@ def run(capsys, *arguments):
 
 def test_all_flags_together(capsys):
     flags = ("--batch", 2, "--block", 4, "--steps", 3, "--mode", "diffusion", "--denoiser", "block")
-    flags += ("--dtype", "float32", "--original", "--twin")
+    flags += ("--dtype", "float32", "--deterministic", "--original", "--twin")
     code, out, err = run(capsys, *flags)
     assert code == 0, err
     *lines, last = out.splitlines()
@@ -58,6 +58,7 @@ def test_all_flags_together(capsys):
     assert "context stream, transformers" in rows
     assert found["path"] | {"mode": "diffusion", "B": [4], "T": 3} == found["path"]
     assert (found["dtype"], found["batch"], found["denoiser"]) == ("float32", 2, "block")
+    assert found["deterministic"] is True
     assert found["machine"] and found["threads"] >= 1
     assert "timing the authors' loop" in err
 

@@ -37,6 +37,13 @@ def test_a_longer_text_than_a_roberta_has_room_for_gets_more_positions():
     assert model.denoiser.max_len == 700
 
 
+def test_an_engine_is_deterministic_where_that_is_asked_for():
+    for size, family in (("tiny", "encoder"), ("mini", "block")):
+        for wanted in (False, True):
+            model = open_model(size, family, **TINY, deterministic=wanted)
+            assert model.engine.is_deterministic is wanted
+
+
 def test_the_authors_network_is_an_encoder_of_that_size():
     network = original_network("tiny", CPU, max_len=30)
     assert network.simplex_embed.weight.shape == (32, 211)

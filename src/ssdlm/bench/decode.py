@@ -61,6 +61,7 @@ class DecodeBench:
     denoiser: str | None = None
     device: str = "auto"
     dtype: str = "auto"
+    deterministic: bool = False
     control: tuple[str, ...] = ()
     original: bool = False
     twin: bool = False
@@ -177,7 +178,14 @@ class Bench:
         dtype = getattr(torch, auto if asked.dtype == "auto" else asked.dtype)
         tell(f"opening {asked.size} on {machine_name(device)}")
         max_len = asked.context + asked.length + (asked.block or 25)
-        model = open_model(asked.size, asked.family, device=device, dtype=dtype, max_len=max_len)
+        model = open_model(
+            asked.size,
+            asked.family,
+            device=device,
+            dtype=dtype,
+            max_len=max_len,
+            deterministic=asked.deterministic,
+        )
         options = model.options.change(**asked.changes())
         prompts = prompts_for(model, batch=asked.batch, context=asked.context)
         return cls(asked, device, dtype, model, prompts, options, {}, tell)

@@ -82,11 +82,19 @@ def random_weights(
 
 
 def open_model(
-    size: str, denoiser: str, *, device: torch.device, dtype: torch.dtype, max_len: int
+    size: str,
+    denoiser: str,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    max_len: int,
+    deterministic: bool = False,
 ) -> SSDLM:
     """Return the model of a size, with the options that it would be used with."""
     if (size, denoiser) == ("mini", "block"):
-        return SSDLM.from_pretrained(DEFAULT_MODEL, device=device, dtype=dtype)
+        return SSDLM.from_pretrained(
+            DEFAULT_MODEL, device=device, dtype=dtype, deterministic=deterministic
+        )
     shape = SIZES[size]
     if denoiser == "block":
         network = random_weights(shape.block(), device, dtype)
@@ -96,7 +104,7 @@ def open_model(
         options = GenerateOptions(T=ENCODER_STEPS)
     if device.type == "cpu":
         network.store_for_cpu()
-    return SSDLM(network, None, options)
+    return SSDLM(network, None, options, deterministic=deterministic)
 
 
 def original_network(size: str, device: torch.device, *, max_len: int) -> OriginalNetwork:

@@ -57,6 +57,11 @@ def add_bench(commands: Any) -> None:
         "--dtype", default="auto", help="default auto: bfloat16 on a GPU, float32 on a CPU"
     )
     decode.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="on a GPU, too, write the same text whatever else is being written",
+    )
+    decode.add_argument(
         "--control",
         action="append",
         default=[],
