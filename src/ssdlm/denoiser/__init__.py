@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import nn
 
+from ssdlm.denoiser.tree import TreePass, TreeRows
 from ssdlm.shapes import Block, Context, Simplex, Tensor, Tokens
 
 
@@ -56,6 +57,8 @@ class Denoiser:
     """Whether its logits are a sum of what the network adds and `evidence`."""
     has_context_stream: bool = False
     """Whether it has `next_logits` and `read_next`: it is a causal language model too."""
+    has_drafts: bool = False
+    """Whether it has `check_and_draft`, `accept`, `after_alone` and `guess_logits`."""
     has_all_blocks: bool = False
     """Whether it has `all_logits`."""
     has_fast_loss: bool = False
@@ -108,6 +111,22 @@ class Denoiser:
     def read_next(self, cache: Any, tokens: Block) -> tuple[Tensor, Any]:
         """Return the logits (N, V) for the token after some new ones, and the longer cache."""
         return self.next_logits(cache, tokens)[:, -1], self.extend(cache, tokens)
+
+    def check_and_draft(self, cache: Any, tokens: Block, rows: TreeRows) -> TreePass:
+        """Return what is said after the words of a tree, and in blocks of noise behind them."""
+        raise NotImplementedError
+
+    def accept(self, cache: Any, tokens: Block, keys_values: Tensor) -> Any:
+        """Return the cache of the context followed by words whose keys and values are known."""
+        raise NotImplementedError
+
+    def after_alone(self, tokens: Tensor) -> Tensor:
+        """Return the context stream's output (n, D) after each of some words, alone."""
+        raise NotImplementedError
+
+    def guess_logits(self, drafts: Tensor, alone: Tensor) -> Tensor:
+        """Return logits (n, V) from the output of draft rows and after the word before, alone."""
+        raise NotImplementedError
 
     def all_logits(
         self, tokens: Tokens, progress: Tensor, *, z: Simplex, blocks: Tensor

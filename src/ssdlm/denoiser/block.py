@@ -25,6 +25,7 @@ from ssdlm.denoiser.kernels.padding import padded
 from ssdlm.denoiser.kernels.soft_embedding import chunks
 from ssdlm.denoiser.layer import norm
 from ssdlm.denoiser.network import BlockNetwork
+from ssdlm.denoiser.tree import TreePass, TreeRows
 from ssdlm.diffusion import schedule
 from ssdlm.diffusion.loss import Losses
 from ssdlm.shapes import Block, Context, Simplex, Tensor
@@ -90,6 +91,59 @@ class BlockDenoiser(BlockNetwork):
         positions = torch.arange(num_past, num_past + num_new, device=self.device)
         mask = causal_mask(num_new, num_past, self.device)
         return self.run(self.embed(tokens), positions, mask, past)
+
+    def check_and_draft(self, cache: BlockCache, tokens: Block, rows: TreeRows) -> TreePass:
+        """Return what the network says after words of a tree, and in blocks of noise behind it."""
+        past = cache.keys_values
+        first = torch.tensor(past.shape[4], device=self.device)
+        hidden, new = self.run_tree(
+            tokens, first, past, rows, rows.mask(past.shape[4]), blank=cache.blank
+        )
+        R = tokens.shape[1]
+        logits = self.to_logits(hidden[:, rows.root : R])
+        return TreePass(logits, hidden[:, R:], new[..., :R, :])
+
+    def run_tree(
+        self,
+        tokens: Block,
+        first: Tensor,
+        past: Tensor,
+        rows: TreeRows,
+        mask: Tensor,
+        *,
+        blank: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Run verify and draft rows; return their output (N, S, D), and all keys and values.
+
+        A function of tensors: `first` is the root's position, and `past` may be longer than what
+        `mask` (S, C + S) lets rows see of it.
+        """
+        words = self.embed(tokens)
+        is_first = (rows.offset == 0).unsqueeze(-1)
+        left = torch.where(is_first, words[:, rows.owner], blank[: self.config.D])
+        soft, noise = blank.expand(*left.shape[:2], -1), torch.ones_like(left[..., 0])
+        x = self.embed_noisy(soft, left, noise, blank)
+        # A block's first position stands where its left neighbour does, if shifted.
+        draft = rows.depth[rows.owner] + rows.offset + (not self.config.is_shifted)
+        positions = first + torch.cat((rows.depth, draft))
+        return self.run(torch.cat((words, x), 1), positions, mask, past)
+
+    def accept(self, cache: BlockCache, tokens: Block, keys_values: Tensor) -> BlockCache:
+        """Return the cache of the context followed by words whose keys and values are known."""
+        context = torch.cat((cache.context, tokens), 1)
+        return BlockCache(context, torch.cat((cache.keys_values, keys_values), 4), cache.blank)
+
+    def after_alone(self, tokens: Tensor) -> Tensor:
+        """Return the context stream's output (n, D) after each of some words, alone."""
+        past = self.prefill(tokens.unsqueeze(1)[:, :0]).keys_values
+        return self.run_context(tokens.unsqueeze(1), past)[0][:, 0]
+
+    def guess_logits(self, drafts: Tensor, alone: Tensor) -> Tensor:
+        """Return log q(v) + log p(v | the word before, alone) - log unigram(v), up to a constant.
+
+        Both are linear in the network's output, so that one product with the head gives the sum.
+        """
+        return self.to_logits(drafts + alone) + (self.prior - self.log_unigram)
 
     def denoise(
         self, cache: BlockCache, w_t: Simplex, progress: Tensor, previous: Simplex | None = None

@@ -33,9 +33,8 @@ class BlockNetwork(DenoiserModule):
     config: BlockConfig
     log_unigram: Tensor
     num_context_passes = 1
-    has_levels = has_windows = has_slides = has_context_stream = has_all_blocks = has_fast_loss = (
-        True
-    )
+    has_levels = has_windows = has_slides = has_all_blocks = has_fast_loss = True
+    has_context_stream = has_drafts = True
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()

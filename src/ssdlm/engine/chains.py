@@ -6,6 +6,7 @@ options, diffusion -> [chains] -> plain
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import torch
 
@@ -13,18 +14,10 @@ from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion.autoregressive import Choice, Place, generate_chain
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.sampler import Step
+from ssdlm.diffusion.speculative import Speculation, WordsAlone, generate_speculative, tree_of
 from ssdlm.engine.requests import Request
 from ssdlm.options import GenerateOptions
 from ssdlm.tokenizer import Tokenizer
-
-
-def check_mode(options: GenerateOptions, denoiser: Denoiser) -> None:
-    """Raise on a mode that a model does not have."""
-    if not denoiser.has_context_stream:
-        raise ValueError(
-            f"mode={options.mode} needs a model with a context stream (a BlockDenoiser), which "
-            "predicts the next token; use mode=diffusion"
-        )
 
 
 def check_context(request: Request) -> None:
@@ -47,19 +40,60 @@ def choice_of(options: GenerateOptions, tokenizer: Tokenizer | None) -> Choice:
     )
 
 
-def chain_steps(
-    denoiser: Denoiser, tokenizer: Tokenizer | None, batch: Sequence[Request]
-) -> Iterator[Step]:
-    """Yield the steps of requests of equal context length that go together."""
-    options, device = batch[0].options, denoiser.device
-    placements = [one.placement for one in batch if one.placement is not None]
-    ends = options.stop_at_end and tokenizer is not None
-    yield from generate_chain(
-        denoiser,
-        torch.tensor([one.context for one in batch], dtype=torch.long, device=device),
-        choice_of(options, tokenizer),
-        blocks=batch[0].blocks(),
-        noise=RowNoise(torch.tensor([one.noise_seed for one in batch], device=device)),
-        places=[Place(one, one.constraint.automaton.start) for one in placements],
-        end_of_text=tokenizer.end_of_text if tokenizer and ends else None,
-    )
+class Chains:
+    """Texts of one model, token by token, with guesses or without."""
+
+    def __init__(self, denoiser: Denoiser, tokenizer: Tokenizer | None) -> None:
+        self.denoiser, self.tokenizer = denoiser, tokenizer
+
+    @cached_property
+    def alone(self) -> WordsAlone:
+        """What the context stream says after each word alone; made when guesses are first asked."""
+        alone = WordsAlone(self.denoiser)
+        if self.denoiser.device.type != "cpu":
+            alone.fill_all()  # a moment, after which no pass waits to see which are missing
+        return alone
+
+    def check(self, options: GenerateOptions) -> None:
+        """Raise on a mode that the model does not have."""
+        if not self.denoiser.has_context_stream:
+            raise ValueError(
+                f"mode={options.mode} needs a model with a context stream (a BlockDenoiser), which "
+                "predicts the next token; use mode=diffusion"
+            )
+        if options.mode == "speculative" and not self.denoiser.has_drafts:
+            raise ValueError(
+                "mode=speculative needs a model that guesses and checks in one pass, a "
+                "BlockDenoiser; use mode=autoregressive"
+            )
+
+    def steps(self, batch: Sequence[Request]) -> Iterator[Step]:
+        """Yield the steps of requests of equal context length; with guesses, of one request."""
+        options, device = batch[0].options, self.denoiser.device
+        context = torch.tensor([one.context for one in batch], dtype=torch.long, device=device)
+        choice, blocks = choice_of(options, self.tokenizer), batch[0].blocks()
+        noise = RowNoise(torch.tensor([one.noise_seed for one in batch], device=device))
+        placements = [one.placement for one in batch if one.placement is not None]
+        places = [Place(one, one.constraint.automaton.start) for one in placements]
+        end = self.tokenizer.end_of_text if self.tokenizer and options.stop_at_end else None
+        if options.mode == "autoregressive" or options.draft_nodes == 0:
+            yield from generate_chain(
+                self.denoiser,
+                context,
+                choice,
+                blocks=blocks,
+                noise=noise,
+                places=places,
+                end_of_text=end,
+            )
+            return
+        speculation = Speculation(
+            self.denoiser,
+            choice,
+            noise,
+            tree_of(options.draft_nodes),
+            self.alone,
+            length=sum(blocks),
+            place=places[0] if places else None,
+        )
+        yield from generate_speculative(speculation, context, blocks=blocks, end_of_text=end)

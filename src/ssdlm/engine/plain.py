@@ -21,7 +21,7 @@ from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.projection import untruncated
 from ssdlm.diffusion.sampler import Step, generate
 from ssdlm.diffusion.sliding import slide
-from ssdlm.engine.chains import chain_steps, check_context, check_mode
+from ssdlm.engine.chains import Chains, check_context
 from ssdlm.engine.controls import Controls
 from ssdlm.engine.ending import end, num_certain, text_of
 from ssdlm.engine.fleet import Fleet
@@ -49,6 +49,7 @@ class Engine:
         self.is_deterministic = is_deterministic
         self.controls = Controls(denoiser, tokenizer)
         self.fleet = Fleet(denoiser, tokenizer, is_deterministic=is_deterministic)
+        self.chains = Chains(denoiser, tokenizer)
 
     @property
     def device(self) -> torch.device:
@@ -89,7 +90,7 @@ class Engine:
                 "tokenizer.json beside its weights"
             )
         if options.mode != "diffusion":
-            check_mode(options, self.denoiser)
+            self.chains.check(options)
             return
         strategy_of(options, self.denoiser)
         self.controls.apply(options)
@@ -225,6 +226,8 @@ class Engine:
     def batch_size(self, options: GenerateOptions) -> int:
         """Return how many requests go through the network together."""
         is_alone = self.device.type == "cpu" or self.is_deterministic
+        # The guesses of several texts are right to different depths.
+        is_alone = is_alone or options.mode == "speculative"
         return 1 if is_alone and options.reduction == "sum" else options.batch_size
 
     def stream(self, request: Request) -> Iterator[Draft]:
@@ -248,7 +251,7 @@ class Engine:
         """Yield the sampler's steps for requests that go together."""
         options, device = batch[0].options, self.device
         if options.mode != "diffusion":
-            yield from chain_steps(self.denoiser, self.tokenizer, batch)
+            yield from self.chains.steps(batch)
             return
         denoiser = self.controls.apply(options)
         context = torch.tensor([one.context for one in batch], dtype=torch.long, device=device)
