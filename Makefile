@@ -4,12 +4,15 @@ PYTHON ?= python3
 EXTRAS ?= train,eval,serve,dev,docs
 PROMPT ?= "The movie was"
 RUN := .venv/bin/python -m
-# pip's bars where somebody watches; nothing in a log.
-PROGRESS := $(shell test -t 2 || echo -q)
+# pip's bars where somebody watches; in a log nothing but errors.
+PROGRESS := $(shell test -t 2 || echo -qq)
+QUIET := $(or $(PROGRESS),-q)
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
 # The environment of the caller must not leak into ours.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
 .PHONY: help demo setup test lint format docs generate judge clean
@@ -24,7 +27,7 @@ demo: .venv/.core ## set up what generating needs, and watch a text settle out o
 setup: .venv/.installed ## create .venv with the pinned versions
 
 .venv/.installed: .venv/.core
-	$(RUN) pip install -q -c constraints.txt --no-build-isolation -e '.[$(EXTRAS)]'
+	$(RUN) pip install $(QUIET) -c constraints.txt --no-build-isolation -e '.[$(EXTRAS)]'
 	@touch $@
 
 # torch first and by its exact version: asked for by a range, pip may fetch a CUDA build of gigabytes.

@@ -385,6 +385,58 @@ def test_a_guides_own_arguments_are_refused_by_name(options, message):
         classifier_guide("sentiment", "positive", **options)
 
 
+def test_a_model_moves_and_shows_itself_as_torch_modules_do(tmp_path):
+    model = SSDLM(tiny.block(), tiny.tokenizer(), DecodeConfig(B=(6,), T=6))
+    expected = model.generate("the river", **OPTIONS)
+    assert repr(model).startswith("SSDLM(BlockDenoiser, V=64, ")
+    assert repr(model).endswith(" parameters in float32, on cpu)")
+    assert model.to(torch.bfloat16) is model
+    assert "in bfloat16, on cpu" in repr(model)
+    assert "in float64" in repr(model.to("cpu", "float64"))
+    model.save_pretrained(tmp_path)
+    again = SSDLM.from_pretrained(tmp_path, device="cpu", dtype=torch.bfloat16)
+    assert "in bfloat16, on cpu" in repr(again)
+    moved = SSDLM(tiny.block(), tiny.tokenizer(), DecodeConfig(B=(6,), T=6)).to("cpu")
+    assert moved.generate("the river", **OPTIONS) == expected
+    with pytest.raises(ValueError, match="dtype='int3' is unknown; choose one of float32"):
+        model.to(dtype="int3")
+    with pytest.raises(ValueError, match="device='nowhere' is not there"):
+        model.to("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("device_map", "use device, such as cuda or cpu"),
+        ("torch_dtype", "use dtype"),
+        ("load_in_8bit", "use a model that `ssdlm convert --quantise int8` wrote"),
+        ("trust_remote_code", "no code of a model is ever run"),
+        ("revison", "the nearest is revision"),
+        ("top_p", "it is an argument of generate"),
+        ("anything", "there are device, dtype, "),
+    ],
+)
+def test_other_words_for_loading_are_answered(name, remedy):
+    message = rf"from_pretrained\(\) has no argument '{name}'; {remedy}"
+    with pytest.raises(TypeError, match=message):
+        SSDLM.from_pretrained("builtin:mini", **{name: "auto"})
+
+
+def test_a_revision_and_local_files_are_asked_of_the_hub(tmp_path, monkeypatch):
+    asked = {}
+
+    def snapshot_download(name, **options):
+        asked.update(options, name=name)
+        raise OSError("not here")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    with pytest.raises(ValueError, match=r"the Hub did not give it \(not here\)"):
+        SSDLM.from_pretrained("org/name", revision="v1", local_files_only=True)
+    assert (asked["name"], asked["revision"], asked["local_files_only"]) == ("org/name", "v1", True)
+    with pytest.raises(ValueError, match="revision='v1' is for models of the Hub"):
+        SSDLM.from_pretrained("builtin:mini", revision="v1")
+
+
 def test_a_tokenizer_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="the tokenizer has 64 tokens and the model 50"):
         SSDLM(tiny.encoder(V=50), tiny.tokenizer())

@@ -6,6 +6,8 @@ The arguments of `generate` and `stream` are in engine/signature.py, generated f
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,38 @@ from ssdlm.engine.prompt_files import OptionsWriter
 from ssdlm.engine.requests import Draft, Generation, Requests, in_order
 from ssdlm.engine.signature import Signature
 from ssdlm.guidance.gradient import LogProb
-from ssdlm.options import GenerateOptions, refuse_unused
+from ssdlm.options import GenerateOptions, all_names, explained, refuse_unused
 from ssdlm.storage import checkpoint
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 from ssdlm.values import choose, quote
+
+LOADING = ("device", "dtype", "deterministic", "revision", "local_files_only")
+FOREIGN_LOADING = {
+    "device_map": "use device, such as cuda or cpu; a model is on one device",
+    "torch_dtype": "use dtype",
+    "load_in_8bit": "use a model that `ssdlm convert --quantise int8` wrote",
+    "load_in_4bit": "use a model that `ssdlm convert --quantise int8` wrote",
+    "quantization_config": "use a model that `ssdlm convert --quantise int8` wrote",
+    "trust_remote_code": "no code of a model is ever run; leave it out",
+    "cache_dir": "set the environment variable HF_HOME",
+    "token": "log in with `hf auth login`, or set the environment variable HF_TOKEN",
+    "use_auth_token": "log in with `hf auth login`, or set the environment variable HF_TOKEN",
+    "force_download": "delete the model from the Hub's cache",
+    "attn_implementation": "there is one; leave it out",
+    "low_cpu_mem_usage": "leave it out",
+    "use_safetensors": "leave it out",
+}
+"""What other libraries' from_pretrained takes, and what to use instead."""
+
+
+def loading_advice(name: str) -> str:
+    """Return what to write instead of an argument that from_pretrained does not have."""
+    near = get_close_matches(name, [*LOADING, *FOREIGN_LOADING], 1, cutoff=0.75)
+    if near and near[0] in FOREIGN_LOADING:
+        return FOREIGN_LOADING[near[0]]
+    if name in all_names():
+        return "it is an argument of generate"
+    return f"the nearest is {near[0]}" if near else f"there are {', '.join(LOADING)}"
 
 
 class SSDLM(Signature):
@@ -51,6 +81,7 @@ class SSDLM(Signature):
         self.engine = Engine(denoiser, tokenizer, is_deterministic=deterministic)
 
     @classmethod
+    @partial(explained, advise=loading_advice)
     def from_pretrained(
         cls,
         name_or_path: str | Path,
@@ -58,14 +89,17 @@ class SSDLM(Signature):
         device: str | torch.device = "auto",
         dtype: str | torch.dtype = "auto",
         deterministic: bool = False,
+        revision: str | None = None,
+        local_files_only: bool = False,
     ) -> SSDLM:
         """Open `builtin:mini`, a folder or a Hub id, in our layout or the authors'.
 
         By default bfloat16 on a GPU where that writes as well, float32 elsewhere. On a GPU rounding
         depends on how many texts go together; with `deterministic` a text is the same whatever else
-        is being written, at some cost. On a CPU it always is.
+        is being written, at some cost. On a CPU it always is. `revision` is a branch, tag or commit
+        of the Hub; with `local_files_only` nothing is downloaded.
         """
-        folder = checkpoint.find(name_or_path)
+        folder = checkpoint.find(name_or_path, revision=revision, local_files_only=local_files_only)
         dtype = str(dtype).removeprefix("torch.")
         denoiser = checkpoint.load_denoiser(folder, device=str(device), dtype=dtype)
         if denoiser.device.type == "cpu":
@@ -96,6 +130,41 @@ class SSDLM(Signature):
     @property
     def device(self) -> torch.device:
         return self.denoiser.device
+
+    def to(
+        self,
+        device: str | torch.device | torch.dtype | None = None,
+        dtype: str | torch.dtype | None = None,
+    ) -> SSDLM:
+        """Move the model to a device, or to other numbers, and return it: as `torch.nn.Module.to`.
+
+        Guides that it has loaded follow when they are used next.
+        """
+        if isinstance(device, torch.dtype):
+            device, dtype = None, device
+        if not isinstance(self.denoiser, DenoiserModule):
+            raise ValueError(
+                f"a {type(self.denoiser).__name__} has no weights to move; use a DenoiserModule"
+            )
+        self.denoiser.to(
+            device=None if device is None else checkpoint.resolve_device(str(device)),
+            dtype=None if dtype is None else checkpoint.resolve_dtype(str(dtype)),
+        )
+        if self.device.type == "cpu":
+            self.denoiser.store_for_cpu()
+        is_deterministic = self.engine.is_deterministic
+        self.engine = Engine(self.denoiser, self.tokenizer, is_deterministic=is_deterministic)
+        return self
+
+    def __repr__(self) -> str:
+        kind, weights = type(self.denoiser).__name__, ""
+        if isinstance(self.denoiser, DenoiserModule):
+            parameters = list(self.denoiser.parameters())
+            number = sum(weight.numel() for weight in parameters)
+            size = f"{number / 1e6:.1f}M" if number > 1e5 else str(number)
+            numbers = str(parameters[0].dtype).removeprefix("torch.")
+            weights = f", {size} parameters in {numbers}"
+        return f"SSDLM({kind}, V={self.denoiser.V}{weights}, on {self.device})"
 
     def run(
         self,

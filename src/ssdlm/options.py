@@ -377,15 +377,16 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def explained(method: Callable[P, R]) -> Callable[P, R]:
+def explained(method: Callable[P, R], advise: Callable[[str], str] | None = None) -> Callable[P, R]:
     """Return a method that answers an unknown argument with the name to use instead."""
     known = tuple(inspect.signature(method).parameters)
+    remedy = advise or advice
 
     @wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
             if name not in known:
-                raise TypeError(f"{method.__name__}() has no argument {name!r}; {advice(name)}")
+                raise TypeError(f"{method.__name__}() has no argument {name!r}; {remedy(name)}")
         return method(*args, **kwargs)
 
     return call

@@ -1,5 +1,6 @@
 """MAUVE of histograms by hand, features batched as alone, the score against the library's."""
 
+import os
 import sys
 from dataclasses import replace
 
@@ -108,6 +109,15 @@ def test_reading_says_nothing_of_its_own(judge, monkeypatch, caplog):
     with hearing(caplog.handler):
         features(texts(2, seed=0), judge)
     assert caplog.messages == []
+
+
+def test_few_texts_make_no_library_write_to_the_terminal(judge, capfd):
+    pytest.importorskip("mauve")
+    prompts = [f"the {i}" for i in range(20)]
+    machine, human = (pools_of(prompts, texts(20, seed)) for seed in (1, 2))
+    mauve(machine, human, judge)
+    os.write(2, b"mine\n")
+    assert capfd.readouterr().err.splitlines() == ["mine"]
 
 
 def test_a_text_without_tokens_is_refused(judge):

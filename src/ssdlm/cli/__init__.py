@@ -39,6 +39,11 @@ def show_warning(message: Warning | str, category: type[Warning], *place: Any) -
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Return the arguments of a command line; an unknown option is answered with the nearest."""
     arguments, unknown = parser().parse_known_args(argv)
+    if gathers := getattr(arguments, "gathers", None):
+        # argparse takes one run of words; those after the next option are of the same list.
+        more = [word for word in unknown if not word.startswith("-")]
+        setattr(arguments, gathers, [*getattr(arguments, gathers), *more])
+        unknown = [word for word in unknown if word.startswith("-")]
     if unknown:
         command: Parser = arguments.command
         word = next((word for word in unknown if word.startswith("-")), unknown[0])

@@ -19,7 +19,7 @@ PROMPT_HELP = "texts to continue; without any, what comes through a pipe is one"
 
 def add_generate(commands: Any) -> None:
     command = commands.add_parser("generate", help="continue prompts")
-    command.set_defaults(run=run_generate)
+    command.set_defaults(run=run_generate, gathers="prompts")
     command.add_argument("prompts", nargs="*", metavar="PROMPT", help=PROMPT_HELP)
     command.add_argument(
         "--input",

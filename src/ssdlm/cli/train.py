@@ -79,7 +79,7 @@ def run_prepare(arguments: argparse.Namespace) -> None:
 
 def add_train(commands: Any) -> None:
     command = commands.add_parser("train", help="train a model, or resume a run")
-    command.set_defaults(run=run_train)
+    command.set_defaults(run=run_train, gathers="overrides")
     command.add_argument(
         "--recipe",
         required=True,
@@ -111,7 +111,7 @@ def run_train(arguments: argparse.Namespace) -> None:
 
 def add_train_guide(commands: Any) -> None:
     command = commands.add_parser("train-guide", help="train a classifier to steer with")
-    command.set_defaults(run=run_train_guide)
+    command.set_defaults(run=run_train_guide, gathers="data")
     command.add_argument(
         "data",
         nargs="+",

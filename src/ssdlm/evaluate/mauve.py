@@ -10,7 +10,10 @@ keeps one set of buckets and weighs them anew.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,8 +66,9 @@ def mauve(
         raise ValueError("MAUVE needs the package mauve-text; pip install 'ssdlm[eval]'") from None
     human, human_cut = features_of(gold, model, observe, cache)
     machine, machine_cut = features_of(pools, model, observe, cache)
-    result = compute_mauve(p_features=human, q_features=machine, seed=SEED, verbose=False)
-    buckets = quantise(human, machine, result.num_buckets)
+    with without_native_lines():
+        result = compute_mauve(p_features=human, q_features=machine, seed=SEED, verbose=False)
+        buckets = quantise(human, machine, result.num_buckets)
     prompt_index = np.repeat(np.arange(len(pools)), [len(pool.samples) for pool in pools])
     return Mauve(
         score=float(result.mauve),
@@ -74,6 +78,24 @@ def mauve(
         human=bucket_counts(np.arange(len(gold)), buckets[: len(human)], result.num_buckets),
         machine=bucket_counts(prompt_index, buckets[len(human) :], result.num_buckets),
     )
+
+
+@contextmanager
+def without_native_lines() -> Iterator[None]:
+    """Keep faiss from the terminal, which writes past Python; few texts are noted in the report."""
+    sys.stderr.flush()
+    try:
+        kept = os.dup(2)
+    except OSError:  # there is no standard error to keep clean
+        yield
+        return
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def features_of(

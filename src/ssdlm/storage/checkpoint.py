@@ -35,11 +35,21 @@ IDENTITY += ("tokenizer.json", "vocab.json", "merges.txt")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
-def find(name_or_path: str | Path) -> Path:
-    """Return the folder of a checkpoint: built in, a path as it is, or a Hub id downloaded."""
+def find(
+    name_or_path: str | Path, *, revision: str | None = None, local_files_only: bool = False
+) -> Path:
+    """Return the folder of a checkpoint: built in, a path as it is, or a Hub id downloaded.
+
+    `revision` is a branch, tag or commit of the Hub; with `local_files_only` nothing is downloaded.
+    """
+    path = Path(name_or_path)
+    if revision is not None and (is_builtin(name_or_path) or path.is_dir()):
+        raise ValueError(
+            f"revision={revision!r} is for models of the Hub, and {name_or_path} is a folder here; "
+            "leave it out"
+        )
     if is_builtin(name_or_path):
         return builtin_folder(str(name_or_path))
-    path = Path(name_or_path)
     if path.is_dir():
         return path
     if path.exists() or str(name_or_path).count("/") != 1 or str(name_or_path).startswith("."):
@@ -48,7 +58,14 @@ def find(name_or_path: str | Path) -> Path:
 
     patterns = ["*.json", "*.safetensors", "*.bin", "*.pt", "merges.txt"]
     try:
-        return Path(snapshot_download(str(name_or_path), allow_patterns=patterns))
+        return Path(
+            snapshot_download(
+                str(name_or_path),
+                allow_patterns=patterns,
+                revision=revision,
+                local_files_only=local_files_only,
+            )
+        )
     except Exception as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
@@ -110,6 +127,11 @@ def resolve_device(device: str) -> torch.device:
             f"device={device!r} is not there ({str(error).splitlines()[0]}); use auto or cpu"
         ) from error
     return resolved
+
+
+def resolve_dtype(dtype: str) -> torch.dtype:
+    """Return a type of numbers by name, with torch. before it or without."""
+    return getattr(torch, choose("dtype", dtype.removeprefix("torch."), DTYPES))
 
 
 def load_ours(folder: Path) -> DenoiserModule:
