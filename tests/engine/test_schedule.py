@@ -39,7 +39,7 @@ def work(engine, schedule, jobs):
         turn = schedule.turn()
         turns.append([jobs.index(job) for job in turn])
         for job in turn:
-            engine.is_over(job)
+            engine.finish(job)
     return turns
 
 
@@ -47,7 +47,7 @@ def in_a_lane(engine, num_slots):
     """Let an engine put everything into one lane, as on a GPU."""
     fleet = Fleet(engine.denoiser, None, is_deterministic=False)
     lane = SlidingLane(engine.denoiser, width=1.0, num_slots=num_slots, capacity=64)
-    schedule = engine.schedule(most_jobs=num_slots)
+    schedule = engine.schedule(most_jobs=100)
     schedule.kind_of = lambda request: "lane"
     schedule.employ = lambda jobs: Berths(lane, fleet.row)
     return schedule

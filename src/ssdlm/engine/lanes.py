@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -67,24 +68,24 @@ class Lane:
     @torch.no_grad()
     def join(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
         """Put texts into free slots: their contexts are read, but for the last token."""
-        at = torch.tensor(slots, device=self.device)
         lengths = [len(row.context) - 1 for row in rows]
-        for target, values in (
-            (self.seeds, [row.seed for row in rows]),
-            (self.never, [row.never for row in rows]),
-            (self.heats, [row.temperature for row in rows]),
-            (self.top_ps, [row.top_p for row in rows]),
-            (self.last, [[row.context[-1]] for row in rows]),
-            (self.slots.lengths, lengths),
-        ):
-            target[at] = torch.tensor(values, device=self.device).to(target.dtype)
-        self.done[at], self.active[at] = 0, 1
         padded = -(-max(lengths) // PREFILL) * PREFILL
+        # Everything in one table: each way to a GPU takes as long as a layer.
+        whole = [
+            (slot, row.seed, row.never, row.context[-1], length, 0, 1, *row.context[:-1])
+            + (0,) * (padded - length)
+            for slot, row, length in zip(slots, rows, lengths, strict=True)
+        ]
+        table = torch.tensor(whole, device=self.device)
+        real = torch.tensor([(row.temperature, row.top_p) for row in rows], device=self.device)
+        at, ids = table[:, 0], table[:, 7:]
+        counts = self.seeds, self.never, self.last[:, 0], self.slots.lengths, self.done, self.active
+        for number, target in enumerate(counts, 1):
+            target[at] = table[:, number]
+        self.heats[at], self.top_ps[at] = real[:, 0], real[:, 1]
         if padded:
-            ids = [[*row.context[:-1], *[0] * (padded - len(row.context) + 1)] for row in rows]
-            x = self.denoiser.embed(torch.tensor(ids, device=self.device))
-            start = torch.zeros_like(at)
-            self.slots.run(x, Behind(Rows.causal(padded, self.device), at, start), slice(0, 1))
+            behind = Behind(Rows.causal(padded, self.device), at, torch.zeros_like(at))
+            self.slots.run(self.denoiser.embed(ids), behind, slice(0, 1))
 
     def leave(self, slots: Sequence[int]) -> None:
         """Free slots; what is in them is written over by whoever joins."""
@@ -249,6 +250,7 @@ class ChainLane(Lane):
         return choice(logits[row].float() + self.prior, None if g is None else g[0]).unsqueeze(1)
 
 
+@cache
 def steady_levels(width: float) -> Tensor:
     """Return the levels of a window that moves a position a pass, after a pass."""
     count = 4 * (int(width) + 3)

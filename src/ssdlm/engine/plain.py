@@ -172,7 +172,9 @@ class Engine:
 
     def candidates(self, requests: Requests) -> Iterator[tuple[Request, Generation]]:
         """Yield every text that is written, as it gets done."""
-        schedule, source = self.schedule(), iter(requests)
+        # A CPU takes rows one by one anyway, and texts that get done one by one can be saved so.
+        at_once = 1 if self.device.type == "cpu" else requests[0].options.batch_size
+        schedule, source = self.schedule(most_jobs=at_once), iter(requests)
         feed = Feed(self.tokenizer, requests[0])  # a streamer takes one text, so it is alone
         while True:
             for request in islice(source, MOST_WAITING - schedule.num_waiting):
@@ -181,23 +183,32 @@ class Engine:
                 break
             for job in schedule.turn():
                 feed.take(job)
-                if self.is_over(job):
-                    yield job.request, self.generation(job.request, job.tokens, job.passes)
+                if (text := self.finish(job)) is not None:
+                    yield job.request, text
         feed.end()
 
-    def is_over(self, job: Job) -> bool:
-        """Tell whether a text is written, after a turn; then its place is free."""
-        if job.step is None or job.step.is_last:
-            job.is_over = end(self.tokenizer, job.request, job.tokens).is_over
-        return job.is_over
+    def finish(self, job: Job) -> Generation | None:
+        """Return the text of a job that has had a turn, if it is whole; then its place is free."""
+        if job.step is not None and not job.step.is_last:
+            return None
+        request = job.request
+        ended = end(self.tokenizer, request, job.tokens)
+        job.is_over = ended.is_over
+        if not ended.is_over:
+            return None
+        return Generation(
+            request.prompt,
+            ended.text,
+            ended.tokens,
+            request.options.seed,
+            request.sample,
+            calls=max(job.passes),
+            passes_per_token=sum(job.passes) / max(1, len(ended.tokens)),
+        )
 
-    def schedule(self, *, most_jobs: int | None = None) -> Schedule:
-        """Return the turns of requests that are submitted to it, so many texts at a time.
-
-        A CPU takes rows one by one anyway, and texts that get done one by one can be saved so.
-        """
-        at_once = 1 if self.device.type == "cpu" else MOST_WAITING
-        return Schedule(self.kind_of, self.employ, most_jobs=most_jobs or at_once)
+    def schedule(self, *, most_jobs: int) -> Schedule:
+        """Return the turns of requests that are submitted to it, so many texts at a time."""
+        return Schedule(self.kind_of, self.employ, most_jobs=most_jobs)
 
     def kind_of(self, request: Request) -> Hashable:
         """Return what requests that go through the network together have in common."""
@@ -209,19 +220,6 @@ class Engine:
         if self.fleet.kind_of(first):
             return self.fleet.make(first, len(jobs))
         return Batch(self.batch_size(first.options), self.steps)
-
-    def generation(self, request: Request, tokens: list[int], passes: Sequence[int]) -> Generation:
-        """Return a text as its reader gets it; `passes` are the network's, block by block."""
-        ended = end(self.tokenizer, request, tokens)
-        return Generation(
-            request.prompt,
-            ended.text,
-            ended.tokens,
-            request.options.seed,
-            request.sample,
-            calls=max(passes),
-            passes_per_token=sum(passes) / max(1, len(ended.tokens)),
-        )
 
     def batch_size(self, options: GenerateOptions) -> int:
         """Return how many requests go through the network together."""
@@ -300,6 +298,8 @@ class Feed:
 
 def token_ids(prompt: Any) -> tuple[int, ...]:
     """Return a prompt that is not a string as whole numbers."""
+    if type(prompt) in (list, tuple) and all(type(token) is int for token in prompt):
+        return tuple(prompt)  # as they mostly come, and there may be many
     try:
         return tuple(map(check_whole, check_sequence(prompt)))
     except TypeError:

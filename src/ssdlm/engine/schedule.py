@@ -50,6 +50,9 @@ class Job:
 class Worker(Protocol):
     """Something that writes the texts of some jobs, a few passes at a time."""
 
+    is_shared: bool
+    """Whether jobs of its kind wait for room in it, and do not get a worker of their own."""
+
     @property
     def num_jobs(self) -> int: ...
 
@@ -68,6 +71,8 @@ class Worker(Protocol):
 
 class Batch:
     """Jobs that go through the plain loop together; nobody joins them on the way."""
+
+    is_shared = False
 
     def __init__(self, size: int, start: Callable[[list[Request]], Iterator[Step]]) -> None:
         self.size, self.start = size, start
@@ -103,6 +108,8 @@ class Batch:
 
 class Berths:
     """A lane, and whose text is in which of its slots."""
+
+    is_shared = True
 
     def __init__(
         self, lane: Lane, row_of: Callable[[Request], Row], *, one_by_one: bool = False
@@ -215,9 +222,12 @@ class Schedule:
         self.workers = deque(pair for pair in self.workers if pair[1].num_jobs)
         for kind, worker in self.workers:
             self.fill(kind, worker)
+        busy = {kind for kind, worker in self.workers if worker.is_shared}
         for kind in list(self.queues):
             if self.num_jobs >= self.most_jobs:
                 return
+            if kind in busy:  # they wait for room
+                continue
             worker = self.employ(self.queues[kind])
             self.fill(kind, worker)
             self.workers.append((kind, worker))
