@@ -11,13 +11,15 @@ SLIDING = {"grid": "sliding", "T": 25, "B": 25}
 
 
 def plain(model, prompts, **changes):
-    """Return texts by the plain loop, one by one."""
-    requests = model.requests(prompts, changes)
-    texts = []
-    for request in requests:
-        steps = model.engine.steps([request])
-        texts.append([t for step in steps if step.is_last for t in step.tokens[0].tolist()])
-    return texts
+    """Return texts by the plain loop, those of equal prompts' lengths together."""
+    groups, texts = {}, {}
+    for request in model.requests(prompts, changes):
+        groups.setdefault(request.batch_key(), []).append(request)
+    for group in groups.values():
+        blocks = [step.tokens for step in model.engine.steps(group) if step.is_last]
+        rows = torch.cat(blocks, 1).tolist()
+        texts |= {request.number: row for request, row in zip(group, rows, strict=True)}
+    return [texts[number] for number in range(len(prompts))]
 
 
 @pytest.fixture(scope="module")
