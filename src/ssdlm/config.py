@@ -179,7 +179,7 @@ class TrainConfig:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of the network; weights, moments and the loss stay in fp32."""
     compile: bool = False
-    """Compile the training step with torch.compile."""
+    """Compile the training step with torch.compile; not on a CPU, where that takes minutes."""
     recompute: bool = False
     """Recompute layers in the backward pass instead of storing them (gradient checkpointing)."""
     sharding: Literal["ddp", "fsdp"] = "ddp"

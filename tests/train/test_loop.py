@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from dataclasses import replace
@@ -452,3 +453,9 @@ def test_an_encoder_without_a_vocabulary_takes_the_datas(store, tmp_path):
     small = replace(small, train=replace(small.train, precision="fp32", compile=False))
     train(small, data=[store], out=tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["backbone"]["vocab_size"] == tiny.V
+
+
+def test_a_run_says_at_once_what_it_is_doing(store, tmp_path, capsys):
+    train(configure("tiny", [*SMALL, "steps=2"]), data=[store], out=tmp_path / "run")
+    first = capsys.readouterr().err.splitlines()[0]
+    assert re.fullmatch(r"training 0\.\dM parameters on cpu in fp32, from step 0 to \d+", first)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from ssdlm.config import BlockConfig, EncoderConfig
 from ssdlm.settings import override
@@ -18,6 +19,7 @@ from ssdlm.train.recipes import (
     recipe,
     tiny,
 )
+from ssdlm.train.run import is_compiled
 
 
 def test_paper_large_has_the_papers_numbers():
@@ -81,3 +83,11 @@ def test_a_recipe_is_found_by_its_earlier_name():
 def test_an_unknown_recipe_is_an_error_that_lists_them():
     with pytest.raises(ValueError, match=r"no recipe 'tinny'; did you mean 'tiny'\?.*paper_large"):
         recipe("tinny")
+
+
+def test_a_cpu_is_not_compiled_for_and_a_gpu_is():
+    config = recipe("mini")
+    assert config.train.compile
+    denoiser = build(BlockConfig(V=8, D=4, num_layers=1, num_heads=1))
+    assert not is_compiled(config, denoiser, torch.device("cpu"))
+    assert is_compiled(config, denoiser, torch.device("cuda"))

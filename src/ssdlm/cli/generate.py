@@ -55,15 +55,18 @@ def add_generate(commands: Any) -> None:
 
 def run_generate(arguments: argparse.Namespace) -> None:
     """Continue the prompts and print the texts."""
-    from ssdlm.api import SSDLM
-    from ssdlm.engine.requests import in_order
+    from ssdlm.cli.live import told
 
-    model = SSDLM.from_pretrained(
-        arguments.model,
-        device=arguments.device,
-        dtype=arguments.dtype,
-        deterministic=arguments.deterministic,
-    )
+    with told(f"loading {arguments.model} ..."):
+        from ssdlm.api import SSDLM
+        from ssdlm.engine.requests import in_order
+
+        model = SSDLM.from_pretrained(
+            arguments.model,
+            device=arguments.device,
+            dtype=arguments.dtype,
+            deterministic=arguments.deterministic,
+        )
     if arguments.input or arguments.output:
         run_generate_file(arguments, model)
         return
@@ -74,8 +77,8 @@ def run_generate(arguments: argparse.Namespace) -> None:
     if is_live and len(requests) == 1 and find_spec("rich") is not None:
         from ssdlm.cli.live import watch
 
-        drafts = model.engine.stream(requests[0])
-        print(prompts[0] + watch(prompts[0], drafts, model.spellings()))
+        drafts, blocks = model.engine.stream(requests[0]), requests[0].blocks()
+        print(prompts[0] + watch(prompts[0], drafts, model.spellings(), len(blocks)))
         return
     for text in in_order(model.engine.write(requests)):
         line = json.dumps(vars(text)) if arguments.json else text.prompt + text.text

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import warnings
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -48,6 +49,9 @@ class RunFile:
 
 class NoLog:
     """A log that drops everything: that of the processes beside the main one."""
+
+    def announce(self, what: str) -> None:
+        """Say what is about to be done."""
 
     def write(self, record: Record) -> None:
         """Write the record of a step."""
@@ -91,6 +95,9 @@ class RunLog(NoLog):
                 self.board.add_scalar(name, value, record["step"])
         if self.tracker is not None:
             self.tracker.log(numbers, step=record["step"])
+
+    def announce(self, what: str) -> None:
+        print(what, file=sys.stderr, flush=True)
 
     def show_progress(self, step: int, steps: int) -> None:
         words = ""

@@ -40,7 +40,7 @@ from ssdlm.train.learning_rate import lr_scale
 from ssdlm.train.log import NoLog, Record, RunLog
 from ssdlm.train.recipes import recipe
 from ssdlm.train.resume import alone, start
-from ssdlm.train.run import DROPOUT, EXAMPLES, STEP, Run
+from ssdlm.train.run import DROPOUT, EXAMPLES, STEP, Run, is_compiled
 from ssdlm.train.validation import is_validated, validate
 
 __all__ = ["TrainReport", "configure", "train"]
@@ -80,12 +80,24 @@ def train(
         run = start(config, [Path(folder) for folder in data], Path(out), fresh=fresh)
         resumed = run.step
         with closing(open_log(run)) as log:
+            log.announce(describe(run))
             last = take_steps(run, log)
     run.accelerator.end_training()
     seconds = time.monotonic() - began
     return TrainReport(
         run.out, run.step, resumed, seconds, last.get("loss"), last.get("validation")
     )
+
+
+def describe(run: Run) -> str:
+    """Return what is about to be done, in one line."""
+    number = sum(weight.numel() for weight in run.denoiser.parameters()) / 1e6
+    device, precision = run.accelerator.device, run.config.train.precision
+    what = f"training {number:.1f}M parameters on {device} in {precision}, "
+    what += f"from step {run.step:,} to {run.steps:,}"
+    if is_compiled(run.config, run.denoiser, device):
+        what += "; the first step compiles the network, which takes a while"
+    return what
 
 
 def open_log(run: Run) -> NoLog:

@@ -142,7 +142,7 @@ def assemble(
             "change one of them"
         )
     windows = Windows(stores, data.max_len, train.seed, data.weights, data.shift)
-    objective = make_objective(config, denoiser)
+    objective = make_objective(config, denoiser, accelerator.device)
     module = distributed.distribute(
         accelerator,
         objective,
@@ -166,14 +166,23 @@ def assemble(
     )
 
 
-def make_objective(config: Config, denoiser: DenoiserModule) -> AllBlocks | OneBlock:
+def is_compiled(config: Config, denoiser: DenoiserModule, device: torch.device) -> bool:
+    """Tell whether the network is compiled: as asked, but not on a CPU, where it takes minutes."""
+    train = config.train
+    # Single blocks come after contexts of many lengths, which fail in a compiled BlockDenoiser.
+    can_be = train.objective == "all_blocks" or not denoiser.has_all_blocks
+    return train.compile and can_be and device.type != "cpu"
+
+
+def make_objective(
+    config: Config, denoiser: DenoiserModule, device: torch.device
+) -> AllBlocks | OneBlock:
     """Return what is minimised, around a denoiser that is compiled or recomputed as asked."""
     train = config.train
     if train.recompute:
         for layer in denoiser.transformer_layers():
             layer.forward = partial(recomputed, layer.forward, use_reentrant=False)
-    # Single blocks come after contexts of many lengths, which fail in a compiled BlockDenoiser.
-    if train.compile and (train.objective == "all_blocks" or not denoiser.has_all_blocks):
+    if is_compiled(config, denoiser, device):
         denoiser.compile_layers()
     level_sampler = LevelSampler.of(train, config.model.T)
     if train.objective == "all_blocks":
