@@ -43,7 +43,7 @@ def main(tokenizer: str, folder: Path, *overrides: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokenizer", default="gpt2", help="folder or Hub id")
+    parser.add_argument("--tokenizer", default="builtin:mini", help="or a folder, or a Hub id")
     parser.add_argument("--tiny", action="store_true", help="a tiny tokenizer, no network")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

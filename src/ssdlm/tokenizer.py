@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, SupportsInt
 
@@ -19,7 +19,8 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from ssdlm.storage.builtin import builtin_folder, is_builtin
-from ssdlm.storage.files import write_text
+from ssdlm.storage.files import parse_object, read_whole, write_text
+from ssdlm.values import shorten
 
 END_OF_TEXT_NAMES = ("<|endoftext|>", "</s>", "[SEP]", "<|end_of_text|>", "<eos>")
 """What tokenizers call the token that ends a document; the first one found counts."""
@@ -27,6 +28,10 @@ ROBERTA_SPECIAL_NAMES = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 FILE_NAME = "tokenizer.json"
 HALF = "\ufffd"
 """What stands in a text for bytes that are no character on their own."""
+
+
+MOST_HOLES = 10**5
+"""Ids without a token, at the most: lists are as long as the largest id."""
 
 
 def is_utf8(text: str) -> bool:
@@ -45,8 +50,10 @@ class Tokenizer:
         self.plain_backend = copy.deepcopy(backend)
         """The same, but it reads the names of special tokens as text."""
         self.plain_backend.encode_special_tokens = True
-        self.V: int = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+        vocab = backend.get_vocab(with_added_tokens=True)
+        self.V: int = max(vocab.values(), default=-1) + 1
         """Ids are 0 .. V - 1."""
+        require_dense(vocab.values(), "the tokenizer")
         self.end_of_text: int = find_end_of_text(backend)
 
     def encode(self, text: str) -> list[int]:
@@ -183,12 +190,36 @@ def load_folder(folder: Path) -> tokenizers.Tokenizer:
 
 def load_file(path: Path) -> tokenizers.Tokenizer:
     """Return the tokenizer in a `tokenizer.json`."""
+    refuse_holes(path)
     try:
         return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
+        reason = shorten(str(error))
         raise ValueError(
-            f"{path} is not a tokenizer of the `tokenizers` library ({error}); get it anew"
+            f"{path} is not a tokenizer of the `tokenizers` library ({reason}); get it anew"
         ) from error
+
+
+def refuse_holes(path: Path) -> None:
+    """Refuse ids far beyond the number of tokens, for which the library would fill the memory."""
+    raw = read_whole(path)
+    if not re.search(rb":\s*\d{8,}", raw):
+        return
+    values = parse_object(raw, where=str(path), remedy="get it anew")
+    model, added = values.get("model"), values.get("added_tokens")
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    listed = [one.get("id") for one in added if isinstance(one, dict)] if added else []
+    ids = [*(vocab.values() if isinstance(vocab, dict) else ()), *listed]
+    require_dense([i for i in ids if isinstance(i, int)], path)
+
+
+def require_dense(ids: Collection[int], source: object) -> None:
+    """Raise where the largest of some ids is far beyond their number."""
+    largest = max(ids, default=-1)
+    if not 0 <= largest < len(ids) + MOST_HOLES:
+        raise ValueError(
+            f"{source} has {len(ids)} tokens and ids up to {largest}; number its tokens from 0 on"
+        )
 
 
 def load_vocab_and_merges(folder: Path) -> tokenizers.Tokenizer:
@@ -202,7 +233,7 @@ def load_vocab_and_merges(folder: Path) -> tokenizers.Tokenizer:
         return byte_level_bpe(vocab, merges, special)
     except Exception as error:  # the library raises bare Exception
         raise ValueError(
-            f"{folder}: vocab.json and merges.txt do not fit ({error}); get both anew"
+            f"{folder}: vocab.json and merges.txt do not fit ({shorten(str(error))}); get both anew"
         ) from error
 
 

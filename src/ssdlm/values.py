@@ -274,7 +274,7 @@ def require(is_valid: bool, name: str, value: Any, remedy: str) -> None:
 def choose(name: str, value: Any, choices: Sequence[Any]) -> Any:
     """Return the value, or raise a ValueError that names it and lists the choices."""
     if value not in choices:
-        raise ValueError(f"{name}={value!r} is unknown; choose one of {', '.join(choices)}")
+        raise ValueError(f"{name}={quote(value)} is unknown; choose one of {', '.join(choices)}")
     return value
 
 

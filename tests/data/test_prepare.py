@@ -205,7 +205,7 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path, tokenizer):
     source = write_jsonl(tmp_path / "a.jsonl", texts(2))
     (tmp_path / "out").mkdir()
     message = "another `ssdlm prepare`"
-    with locked(tmp_path / "out", "prepare"), pytest.raises(ValueError, match=message):
+    with locked(tmp_path / "out", ""), pytest.raises(ValueError, match=message):
         prepare([source], tokenizer=tokenizer, out=tmp_path / "out")
 
 

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -134,3 +136,20 @@ def test_a_data_set_without_text_is_refused_by_name(hub):
 def test_a_name_that_is_nothing_is_an_error_that_says_so():
     with pytest.raises(ValueError, match="no-such/name is neither a file, folder or glob here nor"):
         find_sources(["no-such/name"])
+
+
+def test_a_glob_ends_where_links_form_a_circle(folder):
+    for name in ("one", "two", "three"):
+        (folder / name).symlink_to(folder)
+    began = time.monotonic()
+    plain = names([str(folder / "*.[ct]*")])
+    assert {Path(name).name for name in plain} <= {
+        Path(name).name for name in names([str(folder / "**" / "**" / "*.[ct]*")])
+    }
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_an_empty_name_is_not_the_current_folder(name):
+    with pytest.raises(ValueError, match="an input is empty; give the name of a file or folder"):
+        find_sources([name])

@@ -206,6 +206,8 @@ def test_a_finished_file_says_so_and_other_weights_behind_the_same_name_are_anot
     assert f"wrote {target}: 8 texts" in capsys.readouterr().out
     assert cli.main(command_of(folder, source, target)) == 0
     assert f"{target} is already complete: 8 texts" in capsys.readouterr().out
+    assert cli.main([*command_of(folder, source, target), "--dtype", "float32"]) == 0  # as auto
+    assert cli.main([*command_of(folder, source, target), "--dtype", "bfloat16"]) == 2
     folder.rename(tmp_path / "moved")  # the weights are what counts, not where they are
     assert cli.main(command_of(tmp_path / "moved", source, target)) == 0
     SSDLM(tiny.encoder(seed=1), tiny.tokenizer(), model.options).save_pretrained(folder)
@@ -295,7 +297,7 @@ def test_many_texts_of_a_prompt_are_written_as_they_come(model, tmp_path, monkey
     def stop(batch):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(model.engine, "drain", stop)
+    monkeypatch.setattr(model.engine, "steps", stop)
     tracemalloc.start()
     with pytest.raises(KeyboardInterrupt):
         write(model, source, target)

@@ -171,9 +171,9 @@ def test_a_name_that_is_nothing_is_refused():
         ({"T": -1}, "T=-1"),
         ({"denoiser": []}, "denoiser="),
         ({"vocab_size": 10**12}, "different models"),
-        ({"hidden_size": -32}, "negative dimension"),
+        ({"hidden_size": -32}, "hidden_size=-32 does not go with"),
         ({"hidden_size": "a"}, "hidden_size"),
-        ({"num_attention_heads": 0}, "no masked LM"),
+        ({"num_attention_heads": 0}, "num_attention_heads=0 does not go with"),
     ],
     ids=str,
 )

@@ -22,7 +22,7 @@ from ssdlm.train.resume import find_checkpoint
 SETTINGS = [*SMALL, "ema=0.9", "micro_batch=2", "validate_every=6"]
 BOMBS = [
     ("ssdlm.train.log:append", 3),  # before the first checkpoint
-    ("ssdlm.train.checkpoints:save_file", 2),  # a checkpoint half written
+    ("ssdlm.train.checkpoints:save_tensors", 2),  # a checkpoint half written
     ("ssdlm.train.checkpoint_folders:digests", 1),  # all but its manifest written
     ("ssdlm.train.checkpoints:export", 1),  # a checkpoint, but no model in OUT yet
     ("ssdlm.train.checkpoints:link", 9),  # OUT half brought up to date

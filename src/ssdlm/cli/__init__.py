@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -13,21 +14,52 @@ from ssdlm import __version__
 from ssdlm.cli import bench, generate, measure, train
 from ssdlm.options import FOREIGN_NAMES
 
+LONGEST = 1000
+"""Characters of an error."""
+PATHS = {"input", "output", "model", "source", "target", "inputs", "tokenizer", "out", "data"}
+PATHS |= {"start", "words", "test", "generations", "reference", "sources"}
+"""Arguments that name files or folders."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; bad input ends in a line on stderr and exit code 2."""
-    arguments = parse(sys.argv[1:] if argv is None else argv)
     try:
-        with warnings.catch_warnings():
-            warnings.showwarning = show_warning
-            arguments.run(arguments)
+        try:
+            arguments = parse(sys.argv[1:] if argv is None else argv)
+            with warnings.catch_warnings():
+                warnings.showwarning = show_warning
+                arguments.run(arguments)
+        finally:
+            flush()
+    except BrokenPipeError:  # whoever reads has seen enough, as `head` does
+        return 128 + 13
+    except MemoryError:
+        print("error: there is not enough memory; ask for less at a time", file=sys.stderr)
+        return 2
     except (ValueError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     return 0
+
+
+def flush() -> None:
+    """Write out what was printed; what nobody takes is dropped, so that Python does not retry."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
+
+
+def one_line(error: object) -> str:
+    """Return a message in one line; of a very long one, such as a quoted file, both ends."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 300]} ... {text[-200:]}"
 
 
 def show_warning(message: Warning | str, category: type[Warning], *place: Any) -> None:
@@ -54,7 +86,21 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         if remedy is None and near:
             remedy = f"the nearest is {near[0]}"
         command.error(f"unrecognized argument {word}" + (f"; {remedy}" if remedy else ""))
+    expand_paths(arguments)
     return arguments
+
+
+def expand_paths(arguments: argparse.Namespace) -> None:
+    """Let `~` be the home folder in the names of files, also after `=`; refuse empty ones."""
+    for name in PATHS & vars(arguments).keys():
+        given = getattr(arguments, name)
+        for word in [given] if isinstance(given, str) else given or []:
+            if not word.strip():
+                arguments.command.error(f"{name} is empty; give the name of a file or folder")
+        if isinstance(given, str):
+            setattr(arguments, name, os.path.expanduser(given))
+        elif given is not None:
+            setattr(arguments, name, [os.path.expanduser(word) for word in given])
 
 
 class Parser(argparse.ArgumentParser):
@@ -65,7 +111,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs | {"allow_abbrev": False})
 
     def error(self, message: str) -> NoReturn:
-        print(f"error: {message}; see {self.prog} --help", file=sys.stderr)
+        print(f"error: {one_line(message)}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)
 
 

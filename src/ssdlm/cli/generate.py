@@ -104,6 +104,7 @@ def run_generate_file(arguments: argparse.Namespace, model: SSDLM) -> None:
     """Continue a file of prompts into a file of texts."""
     from pathlib import Path
 
+    from ssdlm.denoiser import DenoiserModule
     from ssdlm.engine.prompt_files import generate_file
     from ssdlm.storage.checkpoint import digests, find
 
@@ -112,12 +113,14 @@ def run_generate_file(arguments: argparse.Namespace, model: SSDLM) -> None:
     writer = model.writer(**given_options(arguments))
     # Where it runs and how many go together do not change what is written.
     settings = {k: v for k, v in writer.options.to_json().items() if k != "batch_size"}
-    model_files = digests(find(arguments.model))
+    assert isinstance(model.denoiser, DenoiserModule)
+    made = {"model": digests(find(arguments.model))}
+    made |= {"dtype": str(next(model.denoiser.parameters()).dtype)}  # what auto came to
     report = generate_file(
         writer,
         Path(arguments.input),
         Path(arguments.output),
-        identity={"model": model_files, "dtype": arguments.dtype} | settings,
+        identity=made | settings,
         is_shown=True,
     )
     said = f"wrote {'standard output' if arguments.output == '-' else arguments.output}"

@@ -18,6 +18,7 @@ from typing import Any
 
 from ssdlm.storage.files import JsonError, parse_object
 from ssdlm.storage.jsonl import BYTE_ORDER_MARK
+from ssdlm.values import shorten
 
 PIECE = 1 << 18
 """Characters of a document that are in memory and tokenised at once."""
@@ -26,6 +27,12 @@ COLUMN = "text"
 
 class LayoutError(Exception):
     """A readable file without a column of texts."""
+
+
+def no_column(names: Iterable[str]) -> LayoutError:
+    """Return the error about a table with these columns alone."""
+    there = shorten(", ".join(names)) or "nothing"
+    return LayoutError(f"it has no column {COLUMN!r}, only {there}")
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,7 @@ def read_csv(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
         reader = csv.reader(lines)
         header = next(reader, [])
         if COLUMN not in header:
-            raise LayoutError(f"it has no column {COLUMN!r}, only {', '.join(header) or 'nothing'}")
+            raise no_column(header)
         column = header.index(COLUMN)
         for row in parse_rows(reader, tally):
             text = row[column] if column < len(row) else None
@@ -130,8 +137,7 @@ def read_parquet(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
         with make_seekable(stream) as file:
             table = parquet.ParquetFile(file)
             if COLUMN not in table.schema_arrow.names:
-                names = ", ".join(table.schema_arrow.names)
-                raise LayoutError(f"it has no column {COLUMN!r}, only {names}")
+                raise no_column(table.schema_arrow.names)
             batches = table.iter_batches(batch_size=64, columns=[COLUMN])
             # Bytes, because one bad string would otherwise spoil its whole batch.
             values = (v for b in batches for v in b.column(0).cast(pa.binary()).to_pylist())
@@ -145,7 +151,7 @@ def read_rows(rows: Iterable[Mapping[str, Any]], tally: Tally) -> Iterator[Piece
     """Yield the column `text` of a Hub data set's rows."""
     for number, row in enumerate(rows, start=1):
         if COLUMN not in row:
-            raise LayoutError(f"it has no column {COLUMN!r}, only {', '.join(row)}")
+            raise no_column(row)
         yield from read_document(row[COLUMN], number, tally)
 
 

@@ -32,7 +32,7 @@ from ssdlm.data.writer import (
     remove_strays,
 )
 from ssdlm.progress import bar
-from ssdlm.storage.files import locked, write_json
+from ssdlm.storage.files import locked, named_path, write_json
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 from ssdlm.values import choose, quote, shorten
 
@@ -105,9 +105,9 @@ def prepare(
         "tokenizer_sha256": tokenizer.digest,
         "inputs": [source.identity() for source in sources],
     }
-    out_dir = Path(out)
+    out_dir = named_path(out, "out")
     out_dir.mkdir(parents=True, exist_ok=True)
-    with locked(out_dir, "prepare"):
+    with locked(out_dir, f"another `ssdlm prepare` is writing to {out_dir}; wait for it"):
         was_finished = (out_dir / INDEX).is_file()
         if was_finished:
             refuse_other(read_index(out_dir).settings, settings, sources, out_dir)

@@ -12,12 +12,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from ssdlm.data import formats
 from ssdlm.data.compression import ERRORS, SUFFIXES, decompressed, split_suffix
 from ssdlm.data.formats import Piece, Tally
+from ssdlm.storage.files import named_path
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(:[\w.-]+)?")
 
@@ -119,7 +121,7 @@ def find_sources(inputs: Iterable[str | os.PathLike[str]]) -> list[Source]:
 
 def expand(given: str) -> list[Source]:
     """Return the sources that one input names: a folder, a file, a glob or a data set."""
-    path = Path(given).expanduser()
+    path = named_path(given, "an input")
     if path.is_dir():
         # Files of other kinds, a README for instance, are left alone.
         paths = [path for path in sorted(path.rglob("*")) if path.is_file()]
@@ -130,13 +132,42 @@ def expand(given: str) -> list[Source]:
     if path.exists():
         return [file_source(path)]
     if glob.has_magic(given):
-        paths = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file())
+        paths = sorted(p for p in set(map(Path, expand_glob(str(path)))) if p.is_file())
         if not paths:
             raise ValueError(f"no file matches {given}")
         return [file_source(p) for p in paths]
     if split_suffix(path)[0] in formats.READERS or not HUB_NAME.fullmatch(given):
         raise ValueError(f"{given} does not exist")
     return [find_on_hub(given)]
+
+
+def expand_glob(pattern: str) -> list[str]:
+    """Return the paths that match; `**` enters each folder once, though links may form a circle."""
+    parts = Path(pattern).parts
+    if "**" not in parts:
+        return glob.glob(pattern)
+    at = parts.index("**")
+    rest = tuple(dropwhile(lambda part: part == "**", parts[at:])) or ("*",)
+    starts = glob.glob(os.path.join(*parts[:at])) if at else ["."]
+    return [
+        path
+        for start in starts
+        for folder in folders_below(start)
+        for path in expand_glob(os.path.join(glob.escape(folder), *rest))
+    ]
+
+
+def folders_below(start: str) -> Iterator[str]:
+    """Yield a folder and all below it, also through links; hidden ones are left out."""
+    seen = set()
+    for folder, names, _ in os.walk(start, followlinks=True):
+        place = os.path.realpath(folder)
+        if place in seen:
+            names.clear()
+            continue
+        seen.add(place)
+        names[:] = sorted(name for name in names if not name.startswith("."))
+        yield folder
 
 
 def file_source(path: Path) -> FileSource:

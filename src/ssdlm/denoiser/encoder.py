@@ -23,6 +23,7 @@ from ssdlm.denoiser.kernels.padding import pad_prior, pad_table
 from ssdlm.denoiser.kernels.soft_embedding import soft_embedding
 from ssdlm.diffusion import schedule
 from ssdlm.shapes import Block, Context, Embeddings, Simplex, Tensor
+from ssdlm.values import quote
 
 HEADS = {"roberta": "lm_head", "xlm-roberta": "lm_head", "camembert": "lm_head", "bert": "cls"}
 """Where a model type keeps its LM head; others are run whole and cut to the block."""
@@ -165,7 +166,7 @@ def masked_lm(settings: dict[str, Any]) -> Any:
     except Exception as error:  # from a wrong kind of value to sizes beyond any memory
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(
-            f"model_type={kind!r} makes no masked LM with these settings ({reason}); "
+            f"model_type={quote(kind)} makes no masked LM with these settings ({reason}); "
             "use a RoBERTa or BERT configuration"
         ) from error
 

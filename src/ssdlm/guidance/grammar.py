@@ -18,7 +18,7 @@ from ssdlm.guidance.classifiers import (
 )
 from ssdlm.guidance.fitting import ClassifierGuide, check_lam
 from ssdlm.storage.builtin import GUIDES, builtin_guides
-from ssdlm.values import SWITCH, About, check, choose
+from ssdlm.values import SWITCH, About, check, choose, quote
 
 SEES = ("context", "block")
 A_SWITCH = About(SWITCH, "", "")
@@ -47,7 +47,7 @@ def parse_control(text: str) -> ControlSpec:
         lam = float("nan")
     if not (equals and name and label) or name[-1] in "!=" or lam != lam:
         raise ValueError(
-            f"control {text!r} is not CLASSIFIER=LABEL or CLASSIFIER!=LABEL, with an optional "
+            f"control {quote(text)} is not CLASSIFIER=LABEL or CLASSIFIER!=LABEL, with an optional "
             ":LAMBDA; write it as sentiment=positive:500, and give a label that contains : or = by "
             "its number"
         )

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -21,8 +20,15 @@ from ssdlm.settings import DENOISERS, from_json, to_json
 from ssdlm.storage.builtin import builtin_folder, is_builtin
 from ssdlm.storage.files import read_json, sha256, write_file, write_json
 from ssdlm.storage.int8 import quantise
-from ssdlm.storage.tensors import fill, read_tensors, require_shapes, unique_tensors
-from ssdlm.values import choose
+from ssdlm.storage.tensors import (
+    fill,
+    read_tensors,
+    require_shapes,
+    require_sizes,
+    save_tensors,
+    unique_tensors,
+)
+from ssdlm.values import choose, quote
 
 CONFIG, WEIGHTS, DECODING = "config.json", "model.safetensors", "generation_config.json"
 MODEL_TYPE = "ssdlm"
@@ -42,7 +48,7 @@ def find(
 
     `revision` is a branch, tag or commit of the Hub; with `local_files_only` nothing is downloaded.
     """
-    path = Path(name_or_path)
+    path = Path(name_or_path).expanduser()
     if revision is not None and (is_builtin(name_or_path) or path.is_dir()):
         raise ValueError(
             f"revision={revision!r} is for models of the Hub, and {name_or_path} is a folder here; "
@@ -95,13 +101,32 @@ def load_denoiser(folder: Path, *, device: str = "cpu", dtype: str = "float32") 
         denoiser = load_released(folder, settings)
     else:
         raise ValueError(
-            f"{folder} contains a {settings.get('model_type')!r} model without "
+            f"{folder} contains a {quote(settings.get('model_type'))} model without "
             f"{' and '.join(RELEASED)}; give an SSD-LM checkpoint, or train from it with init="
         )
     if dtype == "auto":
         is_half = target.type == "cuda" and denoiser.has_context_stream
         dtype = "bfloat16" if is_half else "float32"
-    return denoiser.to(device=target, dtype=getattr(torch, dtype)).eval().requires_grad_(False)
+    denoiser = denoiser.to(device=target, dtype=getattr(torch, dtype)).eval().requires_grad_(False)
+    require_running(denoiser, folder)
+    return denoiser
+
+
+def require_running(denoiser: DenoiserModule, folder: Path) -> None:
+    """Refuse settings with which a network can be built but not be run: one position is tried."""
+    try:
+        context = torch.zeros(1, 1, dtype=torch.long, device=denoiser.device)
+        w_t = torch.zeros(1, 1, denoiser.V, device=denoiser.device)
+        logits = denoiser.denoise(denoiser.prefill(context), w_t, torch.tensor(0.5).to(w_t))
+        reason = "" if bool(logits.isfinite().all()) else "its logits are not finite"
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # odd settings fail in many ways
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+    if reason:
+        raise ValueError(
+            f"{folder / CONFIG} describes a network that does not run ({reason}); restore the file"
+        )
 
 
 def is_ours(folder: Path) -> bool:
@@ -122,9 +147,10 @@ def resolve_device(device: str) -> torch.device:
     try:
         resolved = torch.device(device)
         torch.zeros(1, device=resolved).item()  # fails without such a device, or on "meta"
-    except (RuntimeError, AssertionError) as error:
+    except Exception as error:  # each kind of device fails in its own way
+        reason = " ".join(str(error).split("\n")[0].split())[:200] or type(error).__name__
         raise ValueError(
-            f"device={device!r} is not there ({str(error).splitlines()[0]}); use auto or cpu"
+            f"device={quote(device)} is not there ({reason}); use auto or cpu"
         ) from error
     return resolved
 
@@ -138,6 +164,8 @@ def load_ours(folder: Path) -> DenoiserModule:
     """Return the denoiser that `save_denoiser` wrote."""
     config, source = read_config(folder), folder / WEIGHTS
     tensors = read_tensors(source)
+    sizes = config.backbone if isinstance(config, EncoderConfig) else vars(config)
+    require_sizes(sizes, tensors, source=source)
     with torch.device("meta"), unfilled():  # what does not fit is refused before it fills memory
         denoiser = build(config)
     require_shapes(denoiser.state_dict(), tensors, source=source)
@@ -159,11 +187,14 @@ class unfilled(TorchFunctionMode):
 def read_config(folder: Path) -> EncoderConfig | BlockConfig:
     """Return the denoiser's settings in the config.json of a folder of ours."""
     settings = read_json(folder / CONFIG)
-    kind = settings.get("denoiser", "")
+    kind, path = settings.get("denoiser", ""), folder / CONFIG
     if not isinstance(kind, str) or kind not in DENOISERS:
-        raise ValueError(f"{folder / CONFIG}: denoiser={kind!r} is not one of {list(DENOISERS)}")
+        raise ValueError(f"{path}: denoiser={quote(kind)} is not one of {list(DENOISERS)}")
     known = {k: v for k, v in settings.items() if k not in ("model_type", "architectures")}
-    return from_json(DENOISERS[kind], known)
+    try:
+        return from_json(DENOISERS[kind], known)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def build(config: EncoderConfig | BlockConfig) -> DenoiserModule:
@@ -187,6 +218,7 @@ def load_released(folder: Path, settings: dict[str, Any]) -> EncoderDenoiser:
         )
     weights = WEIGHTS if (folder / WEIGHTS).exists() else "pytorch_model.bin"
     tensors = {name: read_tensors(folder / name) for name in (weights, *RELEASED)}
+    require_sizes(settings, tensors[weights], source=folder / weights)
     with torch.device("meta"):  # sizes that do not fit are refused before they fill the memory
         require_shapes(masked_lm(settings).state_dict(), tensors[weights], source=folder / weights)
     denoiser = EncoderDenoiser.from_masked_lm(masked_lm(settings))
@@ -205,7 +237,7 @@ def save_denoiser(
     """
     settings = {"model_type": MODEL_TYPE, "architectures": [type(denoiser).__name__]}
     chosen = unique_tensors(denoiser) if tensors is None else tensors
-    write_file(folder / WEIGHTS, lambda path: save_file(chosen, path, {"format": "pt"}))
+    write_file(folder / WEIGHTS, lambda path: save_tensors(chosen, path))
     write_json(folder / CONFIG, settings | to_json(denoiser.config))
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +33,13 @@ class JsonError(ValueError):
         super().__init__(message)
         self.problem = problem
         """What is wrong in a few words, for a reader that counts such lines and goes on."""
+
+
+def named_path(name: str | os.PathLike[str], what: str) -> Path:
+    """Return the path that a user names: `~` is the home folder, and an empty name is refused."""
+    if not os.fspath(name).strip():
+        raise ValueError(f"{what} is empty; give the name of a file or folder")
+    return Path(name).expanduser()
 
 
 def write_file(path: Path, writer: Callable[[Path], Any]) -> None:
@@ -146,19 +152,25 @@ def new_folder(path: Path) -> Iterator[Path]:
     """Give a temporary folder that becomes `path` when the block ends well, else vanishes."""
     if path.exists():
         raise ValueError(f"{path} exists already; choose another name or remove it")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
-        yield temporary
-        temporary.chmod(0o755)
-        os.replace(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    # One name for all that try, so that what a killed one left is taken up and not left behind.
+    temporary = path.with_name(f".{path.name}.partial")
+    temporary.mkdir(parents=True, exist_ok=True)
+    with locked(temporary, f"another process is writing {path}; wait for it"):
+        if path.exists():
+            raise ValueError(f"{path} exists already; choose another name or remove it")
+        try:
+            for left in temporary.iterdir():
+                left.unlink()
+            yield temporary
+            temporary.chmod(0o755)
+            os.replace(temporary, path)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextmanager
-def locked(folder: Path, command: str) -> Iterator[None]:
-    """Keep a second run of a command out of a folder while this one writes; a kill unlocks it."""
+def locked(folder: Path, message: str) -> Iterator[None]:
+    """Keep a second process out of a folder while this one writes; a kill unlocks it."""
     try:
         import fcntl
     except ImportError:  # Windows has no such lock, and goes without
@@ -169,9 +181,7 @@ def locked(folder: Path, command: str) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ValueError(
-                f"another `ssdlm {command}` is writing to {folder}; wait for it"
-            ) from error
+            raise ValueError(message) from error
         yield
     finally:
         os.close(descriptor)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ssdlm.storage.int8 import dequantise
+from ssdlm.config import MOST
+from ssdlm.storage.int8 import SCALE, dequantise
+from ssdlm.values import shorten
 
 LEGACY = ("position_ids", "pooler.", "seq_relationship.")
 """Entries of old checkpoints that no masked LM reads."""
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+SIZES = ("V", "D", "expansion", "max_position_embeddings")
+"""Settings that are sizes, beside those named `num_...` and `..._size`."""
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -24,12 +34,14 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise ValueError(f"{path} is missing; copy the whole checkpoint folder")
     try:
         if path.suffix == ".safetensors":
-            return dequantise(load_file(path))
+            tensors = load_file(path)
+            require_numbers(tensors, path)
+            return dequantise(tensors)
         values = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         unsafe = "weights_only" in str(error) or "WeightsUnpickler" in str(error)
         why = "wants to run code when opened" if unsafe else "is truncated or corrupt"
-        if isinstance(error, PermissionError | IsADirectoryError):
+        if isinstance(error, PermissionError | IsADirectoryError | ValueError):
             raise
         raise ValueError(f"{path} {why}; get it anew from a source you trust") from error
     is_state_dict = isinstance(values, Mapping) and all(
@@ -37,7 +49,47 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     )
     if not is_state_dict:
         raise ValueError(f"{path} contains no state dict of tensors; get it anew")
+    require_numbers(values, path)
     return dict(values)
+
+
+def require_numbers(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Refuse tensors that are not plain arrays of numbers, or int8 without its scales."""
+    for key, value in without_legacy(tensors).items():
+        is_plain = value.layout is torch.strided and not value.is_meta and not value.is_quantized
+        has_scale = value.dtype is torch.int8 and key + SCALE in tensors
+        if not is_plain or not (value.dtype in FLOATS or has_scale):
+            kind = str(value.dtype if is_plain else value.layout).removeprefix("torch.")
+            kind = "meta" if value.is_meta else kind
+            raise ValueError(
+                f"{path}: {first_few([key])} is a {kind} tensor; give weights as plain float32, "
+                "float16, bfloat16 or float64, or make int8 with `ssdlm convert --quantise int8`"
+            )
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write a safetensors file; the library's errors become those of the operating system."""
+    try:
+        save_file(tensors, path, {"format": "pt"})
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        code = int(number[1]) if number else errno.EIO
+        raise OSError(code, os.strerror(code), str(path)) from error
+
+
+def require_sizes(sizes: Mapping[str, Any], tensors: Mapping[str, Tensor], *, source: Path) -> None:
+    """Refuse sizes of a network that weights of these shapes cannot have, before it is built."""
+    elements = sum(value.numel() for value in tensors.values())
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            continue
+        is_size = name in SIZES or name.startswith("num_") or name.endswith("_size")
+        most = len(tensors) if "layers" in name else max(elements, MOST)
+        if value > most or (is_size and value < 1):
+            raise ValueError(
+                f"config.json: {name}={shorten(str(value))} does not go with {source}, which has "
+                f"{len(tensors)} tensors and {elements} numbers; the two belong to different models"
+            )
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, source: Path) -> None:
@@ -91,7 +143,8 @@ def require_shapes(
 
 def first_few(names: list[str]) -> str:
     """Return the first few of many names."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    shown = ", ".join(shorten(name) for name in names[:3])
+    return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def unique_tensors(module: nn.Module) -> dict[str, Tensor]:

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
 from ssdlm.storage.files import read_json, sha256, write_json
 
 EMA = "ema.safetensors"
@@ -37,9 +35,9 @@ def write_folder(out: Path, step: int, fill: Callable[[Path], None], *, keep: in
         temporary.mkdir()
         fill(temporary)
         write_json(temporary / MANIFEST, {"step": step, "files": digests(temporary)})
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        if not is_disk_full(error):
+        if error.errno not in DISK_FULL:
             raise
         warnings.warn(
             f"no space left for checkpoint {step} in {folder}; going on, the one before is kept",
@@ -87,13 +85,6 @@ def remove(folder: Path) -> None:
         shutil.rmtree(doomed, ignore_errors=True)
         os.rename(folder, doomed)
         shutil.rmtree(doomed, ignore_errors=True)
-
-
-def is_disk_full(error: Exception) -> bool:
-    """Return whether a write failed for want of space; safetensors says so in its message alone."""
-    if isinstance(error, OSError):
-        return error.errno in DISK_FULL
-    return any(f"os error {number})" in str(error) for number in DISK_FULL)
 
 
 def digests(folder: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import MISSING, asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from ssdlm.config import ranged, require_ranges
@@ -22,6 +22,7 @@ from ssdlm.settings import to_json
 from ssdlm.shapes import Tensor
 from ssdlm.storage import checkpoint
 from ssdlm.storage.files import read_checked, write_json
+from ssdlm.storage.tensors import save_tensors
 from ssdlm.train import distributed
 from ssdlm.train.checkpoint_folders import EMA, link, write_folder
 from ssdlm.train.learning_rate import Clock
@@ -66,9 +67,9 @@ def save(run: Run) -> Path | None:
 
         def fill(folder: Path) -> None:
             checkpoint.save_denoiser(run.denoiser, folder, weights)
-            save_file(moments, folder / OPTIMIZER)
+            save_tensors(moments, folder / OPTIMIZER)
             if average:
-                save_file(average, folder / EMA, {"format": "pt"})
+                save_tensors(average, folder / EMA)
             write_state(run, folder)
 
         folder = write_folder(run.out, run.step, fill, keep=run.config.train.keep)

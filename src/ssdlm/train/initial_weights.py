@@ -83,7 +83,7 @@ def find_init(init: str) -> Path:
     A bare name such as roberta-large comes back as it is; `transformers` knows it.
     """
     is_hub_id = init.count("/") == 1 and init[0] not in "./~" and not Path(init).exists()
-    return checkpoint.find(init) if is_hub_id or is_builtin(init) else Path(init)
+    return checkpoint.find(init) if is_hub_id or is_builtin(init) else Path(init).expanduser()
 
 
 def is_denoiser(init: Path) -> bool:

@@ -32,6 +32,7 @@ from ssdlm.diffusion.noise import mix
 from ssdlm.settings import override, to_json
 from ssdlm.shapes import Tensor
 from ssdlm.storage import checkpoint
+from ssdlm.storage.files import named_path
 from ssdlm.train import distributed
 from ssdlm.train.checkpoints import save
 from ssdlm.train.examples import Examples
@@ -76,8 +77,9 @@ def train(
 ) -> TrainReport:
     """Train as `config` says on the stores in `data`, or go on with the run that is in `out`."""
     began = time.monotonic()
-    with alone(Path(out)):
-        run = start(config, [Path(folder) for folder in data], Path(out), fresh=fresh)
+    folder, stores = named_path(out, "out"), [named_path(name, "data") for name in data]
+    with alone(folder):
+        run = start(config, stores, folder, fresh=fresh)
         resumed = run.step
         with closing(open_log(run)) as log:
             log.announce(describe(run))

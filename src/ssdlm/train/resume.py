@@ -35,7 +35,7 @@ def alone(out: Path) -> Iterator[None]:
     if os.environ.get("RANK", "0") != "0":  # of several processes of one run, the first one locks
         yield
         return
-    with locked(out, "train"):
+    with locked(out, f"another `ssdlm train` is writing to {out}; wait for it"):
         try:
             yield
         finally:

@@ -1,0 +1,134 @@
+"""The command line in a hostile world: closed pipes, full disks, empty and endless words."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ssdlm import cli
+from ssdlm.data.prepare import prepare
+from ssdlm.train import configure, train
+
+
+def refused(capsys, *words: str) -> str:
+    """Return the one line with which a command is refused."""
+    try:
+        code = cli.main(words)
+    except SystemExit as stop:
+        code = stop.code
+    captured = capsys.readouterr()
+    assert code == 2
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("error: ")
+    return captured.err
+
+
+def start(*words: str, **options) -> subprocess.Popen:
+    command = [sys.executable, "-m", "ssdlm", *words]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
+
+
+@pytest.mark.parametrize("words", [["models"], ["--help"]])
+def test_a_reader_who_has_seen_enough_is_left_in_silence(words):
+    process = start(*words, stdout=subprocess.PIPE)
+    process.stdout.close()
+    assert process.communicate()[1] == ""
+    assert process.returncode in (0, 141)  # as a program that SIGPIPE ends; argparse says 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such device")
+def test_a_full_disk_behind_standard_output_is_one_line():
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        process = start("models", stdout=full)
+        error = process.communicate()[1]
+    assert error == "error: [Errno 28] No space left on device\n"
+    assert process.returncode == 2
+
+
+def test_an_interrupt_while_arguments_are_read_is_one_word(capsys, monkeypatch):
+    def parse(argv):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "parse", parse)
+    assert cli.main(["models"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_want_of_memory_is_one_line(capsys, monkeypatch):
+    def run(arguments):
+        raise MemoryError
+
+    monkeypatch.setattr("ssdlm.cli.generate.run_models", run)
+    assert "there is not enough memory" in refused(capsys, "models")
+
+
+def test_errors_quote_no_more_than_a_few_lines(capsys, tmp_path):
+    long = "x" * 1_000_000
+    assert len(refused(capsys, "generate", f"--{long}")) < 1200
+    assert len(refused(capsys, "generate", "--top-p", long)) < 1200
+    assert len(refused(capsys, "generate", "--model", long)) < 1200
+    assert len(refused(capsys, "train", "--recipe", long, "--data", "a", "--out", "b")) < 1200
+    table = tmp_path / "table.csv"
+    table.write_text(f"{long}\n1\n")
+    with pytest.raises(ValueError, match="no column 'text'") as caught:
+        prepare([table], tokenizer="builtin:mini", out=tmp_path / "store")
+    assert len(str(caught.value)) < 500
+    source = tmp_path / "prompts.jsonl"
+    source.write_text('{"prompt": "' + "y" * 1_000_000 + '\\ud800"}\n')
+    files = ["--input", str(source), "--output", str(tmp_path / "out.jsonl")]
+    error = refused(capsys, "generate", "--device", "cpu", *files)
+    assert "is not UTF-8" in error
+    assert len(error) < 1200
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["prepare", "", "--tokenizer", "builtin:mini", "--out", "x"],
+        ["prepare", "a.txt", "--tokenizer", "builtin:mini", "--out", ""],
+        ["train", "--recipe", "tiny", "--data", "", "--out", "x"],
+        ["train", "--recipe", "tiny", "--data", "x", "--out", ""],
+        ["generate", "--input", "", "--output", "x"],
+        ["generate", "--model="],
+        ["convert", "builtin:mini", ""],
+        ["plot", ""],
+        ["evaluate", "x.jsonl", "--out", " "],
+    ],
+    ids=" ".join,
+)
+def test_an_empty_name_is_refused(capsys, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    assert "is empty; give the name of a file or folder" in refused(capsys, *words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_name_is_refused_in_python_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("a text")
+    with pytest.raises(ValueError, match="out is empty"):
+        prepare(["a.txt"], tokenizer="builtin:mini", out="")
+    with pytest.raises(ValueError, match="out is empty"):
+        train(configure("tiny"), data=["x"], out="")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_tilde_after_an_equals_sign_is_the_home_folder(capsys, tmp_path, monkeypatch):
+    home, here = tmp_path / "home", tmp_path / "here"
+    home.mkdir()
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HOME", str(home))
+    (home / "a.txt").write_text("one text\n\nanother text")
+    command = ["prepare", "~/a.txt", "--tokenizer=builtin:mini", "--out=~/store"]
+    assert cli.main(command) == 0
+    assert (home / "store" / "index.json").exists()
+    assert list(here.iterdir()) == []
+
+
+def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path):
+    source, target = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    source.write_bytes(b'\xef\xbb\xbf{"prompt": "The river", "length": 2}\n')
+    files = ["--input", str(source), "--output", str(target)]
+    assert cli.main(["generate", "--device", "cpu", *files]) == 0
+    assert target.read_text().startswith('{"prompt": "The river"')

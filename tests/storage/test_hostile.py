@@ -1,0 +1,169 @@
+"""Checkpoints with one thing wrong: refused in one line, before memory is filled."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from tests import tiny
+from tests.mutations import check_reader
+
+from ssdlm import SSDLM, DecodeConfig, cli
+from ssdlm.storage import checkpoint, files
+from ssdlm.tokenizer import load_tokenizer
+
+RELEASED = Path(__file__).parents[1] / "parity" / "sampling"
+MODELS = {"block": tiny.block, "encoder": tiny.encoder}
+
+
+@pytest.fixture
+def folder(tmp_path, request) -> Path:
+    """A tiny model, or the authors' layout, on disk."""
+    kind, path = getattr(request, "param", "block"), tmp_path / "model"
+    if kind == "released":
+        return Path(shutil.copytree(RELEASED, path))
+    options = DecodeConfig(length=2, B=(2,), T=2)
+    SSDLM(MODELS[kind](), tiny.tokenizer(), options).save_pretrained(path)
+    return path
+
+
+def write_something(folder: Path) -> None:
+    model = SSDLM.from_pretrained(folder, device="cpu")
+    model.generate([[1, 2]], length=2, B=2, T=2)
+
+
+@pytest.mark.parametrize("folder", ["block", "encoder", "released"], indirect=True)
+def test_every_damage_to_a_config_is_refused_in_one_line_or_runs(folder, unchecked):
+    assert check_reader(folder / "config.json", lambda: write_something(folder)) > 30
+
+
+def test_every_damage_to_generation_options_is_refused_in_one_line_or_runs(folder, unchecked):
+    path = folder / "generation_config.json"
+    assert check_reader(path, lambda: checkpoint.load_options(folder)) > 100
+
+
+def test_every_damage_to_a_tokenizer_is_refused_in_one_line_or_read(folder, unchecked):
+    path = folder / "tokenizer.json"
+    settings = json.loads(path.read_text())
+    settings["model"]["vocab"] = dict(list(settings["model"]["vocab"].items())[:3])
+    settings["added_tokens"][0]["id"] = 3
+    path.write_text(json.dumps(settings))
+
+    def read():
+        tokenizer = load_tokenizer(folder)
+        tokenizer.decode(tokenizer.encode("a b c"))
+        tokenizer.token_strings()
+
+    assert check_reader(path, read) > 60
+
+
+@pytest.mark.parametrize(
+    ("folder", "change"),
+    [
+        ("block", {"num_layers": 10**6}),
+        ("block", {"D": 10**9}),
+        ("block", {"V": 2**31 - 1}),
+        ("block", {"K": 1e308}),
+        ("block", {"num_heads": 32}),  # one number a head, where two make a rotation
+        ("encoder", {"num_hidden_layers": 10**6}),
+        ("encoder", {"num_attention_heads": -1}),
+        ("encoder", {"vocab_size": 10**10}),
+        ("encoder", {"layer_norm_eps": float("nan")}),
+        ("encoder", {"layer_norm_eps": -10.0}),
+        ("released", {"num_hidden_layers": 10**6}),
+        ("released", {"num_attention_heads": -1}),
+        ("released", {"layer_norm_eps": float("nan")}),
+    ],
+    indirect=["folder"],
+    ids=str,
+)
+def test_sizes_are_held_against_the_weights_before_anything_is_built(folder, change, unchecked):
+    settings = json.loads((folder / "config.json").read_text())
+    settings.get("backbone", settings).update(change)
+    (folder / "config.json").write_text(json.dumps(settings))
+    began = time.monotonic()
+    with pytest.raises(ValueError) as caught:
+        SSDLM.from_pretrained(folder, device="cpu")
+    assert "\n" not in str(caught.value)
+    assert time.monotonic() - began < 5
+
+
+def test_ids_far_beyond_the_tokens_are_refused(folder):
+    path = folder / "tokenizer.json"
+    path.write_text(path.read_text().replace('"a": 0', '"a": 4000000000'))
+    with pytest.raises(ValueError, match=r"64 tokens and ids up to 4000000000; number its tokens"):
+        load_tokenizer(path)
+
+
+ODD_TENSORS = {
+    "sparse": lambda x: x.to_sparse(),
+    "meta": lambda x: x.to("meta"),
+    "quantised": lambda x: torch.quantize_per_tensor(x.float(), 0.1, 0, torch.qint8),
+    "int8": lambda x: x.to(torch.int8),
+    "bool": lambda x: x > 0,
+    "complex": lambda x: x.to(torch.complex64),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ODD_TENSORS)
+@pytest.mark.parametrize("folder", ["released"], indirect=True)
+def test_tensors_of_an_odd_kind_are_refused(folder, kind):
+    path = folder / "pytorch_model.bin"
+    weights = torch.load(path, weights_only=True)
+    key = next(key for key, value in weights.items() if value.dim() == 2)
+    torch.save(weights | {key: ODD_TENSORS[kind](weights[key])}, path)
+    with pytest.raises(ValueError) as caught:
+        checkpoint.load_denoiser(folder)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "tensor; give weights as plain float32" in message or "truncated or corrupt" in message
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.bool])
+def test_whole_numbers_without_scales_are_refused(folder, kind):
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    save_file(weights | {"words": weights["words"].to(kind)}, path)
+    with pytest.raises(ValueError, match=r"words is a (int8|bool) tensor; give weights as plain"):
+        checkpoint.load_denoiser(folder)
+
+
+@pytest.mark.parametrize(
+    "device", ["hpu", "xla", "privateuseone", "ipu:0", "", "cuda:99", "x" * 999]
+)
+def test_a_device_that_is_not_there_is_refused_in_one_line(device):
+    with pytest.raises(ValueError, match=r"device='.* is not there \(.*\); use auto or cpu") as got:
+        checkpoint.resolve_device(device)
+    assert "\n" not in str(got.value)
+    assert len(str(got.value)) < 600
+
+
+def test_convert_on_a_full_disk_is_one_line_and_leaves_nothing(folder, monkeypatch, capsys):
+    def save(tensors, path, metadata):
+        raise SafetensorError("Error: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("ssdlm.storage.tensors.save_file", save)
+    target = folder.parent / "converted"
+    assert cli.main(["convert", str(folder), str(target)]) == 2
+    error = capsys.readouterr().err
+    assert "No space left on device" in error
+    assert error.count("\n") == 1
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_what_a_killed_convert_left_is_taken_up_by_the_next(folder):
+    target = folder.parent / "converted"
+    left = folder.parent / ".converted.partial"
+    left.mkdir()
+    (left / "half").touch()
+    writing = pytest.raises(ValueError, match="another process is writing")
+    with files.locked(left, ""), writing, files.new_folder(target):
+        raise AssertionError("two at a time")
+    assert cli.main(["convert", str(folder), str(target)]) == 0
+    assert sorted(folder.parent.iterdir()) == [target, folder]
+    assert not (target / "half").exists()
