@@ -2,7 +2,7 @@
 
 Texts are written by mode=autoregressive after the prompts of a file. Then one pass per text drafts
 a block behind each of its tokens, and the rank of the true next tokens among the guesses is read
-off, depth by depth. From these ranks follows, exactly, how every tree would have fared.
+off, depth by depth. From these ranks, of blocks as long as its own, follows how a tree fares.
 
     python benchmarks/speculation.py prompts.jsonl                  tokens per pass, by nodes
     python benchmarks/speculation.py prompts.jsonl --ranks          and the table RANKS
@@ -106,8 +106,10 @@ def main() -> None:
     parser.add_argument("--num", type=int, default=64, help="prompts to use (default 64)")
     parser.add_argument("--skip", type=int, default=0, help="prompts to leave out (default 0)")
     parser.add_argument("--length", type=int, default=50)
-    parser.add_argument("--depth", type=int, default=8, help="positions to draft (default 8)")
-    parser.add_argument("--nodes", default="1,2,4,8,16,32,64,128", help="sizes of trees")
+    parser.add_argument(
+        "--depth", type=int, default=6, help="with --ranks: rows of the table (default 6)"
+    )
+    parser.add_argument("--nodes", default="4,8,16,32,64", help="sizes of trees")
     parser.add_argument("--ranks", action="store_true", help="print the table of ranks")
     parser.add_argument("--timed", default="", help="sizes of trees to write with, for the time")
     arguments = parser.parse_args()
@@ -119,25 +121,26 @@ def main() -> None:
     requests = model.requests(prompts, changes)
     texts = dict(model.engine.write(requests))
     alone = WordsAlone(model.denoiser)
-    ranks = [
-        ranks_of(model, request, texts[request.number].tokens, alone, arguments.depth)
-        for request in requests
-    ]
+
+    def measure(depth: int) -> list[Tensor]:
+        """Return the ranks of every text's tokens, from blocks for a tree of this depth."""
+        return [ranks_of(model, one, texts[one.number].tokens, alone, depth) for one in requests]
+
     result: dict[str, Any] = {"prompts": len(prompts), "length": arguments.length}
-    table = shares(ranks)
-    for depth, row in enumerate(table, 1):
-        print(f"depth {depth}: " + " ".join(f"{share:.3f}" for share in row[:8]))
     if arguments.ranks:
+        table = shares(measure(arguments.depth))
+        result["ranks"] = [[round(share, 4) for share in row] for row in table]
         print("RANKS = (")
         for row in table:
             print(f"    ({', '.join(f'{share:.4f}' for share in row)}),")
         print(")")
     print("| nodes | depth | tokens per pass |\n|---|---|---|")
     result["tokens_per_pass"] = {}
-    num_tokens = sum(map(len, ranks))
+    num_tokens = sum(len(text.tokens) for text in texts.values())
     for nodes in map(int, arguments.nodes.split(",")):
         tree = tree_of(nodes)
-        speed = num_tokens / sum(count_passes(one, tree) for one in ranks)
+        passes = sum(count_passes(one, tree) for one in measure(tree.m - 1))
+        speed = num_tokens / passes
         print(f"| {nodes} | {tree.m - 1} | {speed:.2f} |")
         result["tokens_per_pass"][nodes] = round(speed, 3)
     if arguments.timed:
