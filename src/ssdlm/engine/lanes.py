@@ -10,7 +10,7 @@ block.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -64,6 +64,8 @@ class Lane:
         self.heats = torch.ones(num_slots, device=self.device)
         self.top_ps = torch.ones(num_slots, device=self.device)
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.readers: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
+        """Graphs that read one context, by its padded length."""
 
     @torch.no_grad()
     def join(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
@@ -78,14 +80,31 @@ class Lane:
         ]
         table = torch.tensor(whole, device=self.device)
         real = torch.tensor([(row.temperature, row.top_p) for row in rows], device=self.device)
-        at, ids = table[:, 0], table[:, 7:]
+        at, ids = table[:, 0].contiguous(), table[:, 7:].contiguous()
         counts = self.seeds, self.never, self.last[:, 0], self.slots.lengths, self.done, self.active
         for number, target in enumerate(counts, 1):
             target[at] = table[:, number]
         self.heats[at], self.top_ps[at] = real[:, 0], real[:, 1]
-        if padded:
-            behind = Behind(Rows.causal(padded, self.device), at, torch.zeros_like(at))
-            self.slots.run(self.denoiser.embed(ids), behind, slice(0, 1))
+        if padded and len(rows) == 1 and self.slots.is_fast:
+            self.read_one(ids, at)
+        elif padded:
+            self.read_contexts(ids, at)
+
+    def read_contexts(self, ids: Tensor, at: Tensor) -> None:
+        """Read padded contexts (N, C) into slots from their beginning."""
+        behind = Behind(Rows.causal(ids.shape[1], self.device), at, torch.zeros_like(at))
+        self.slots.run(self.denoiser.embed(ids), behind, slice(0, 1))
+
+    def read_one(self, ids: Tensor, at: Tensor) -> None:
+        """Read one padded context, by a graph for its length."""
+        key = ids.shape[1]
+        if key not in self.readers:
+            inputs = ids.clone(), at.clone()
+            self.readers[key] = recorded(lambda: self.read_contexts(*inputs)), *inputs
+        graph, own_ids, own_at = self.readers[key]
+        own_ids.copy_(ids)
+        own_at.copy_(at)
+        graph.replay()
 
     def leave(self, slots: Sequence[int]) -> None:
         """Free slots; what is in them is written over by whoever joins."""
@@ -105,16 +124,9 @@ class Lane:
 
     def capture(self) -> torch.cuda.CUDAGraph:
         """Return a pass as one graph; nobody is active while it is tried out."""
-        active, graph = self.active.clone(), torch.cuda.CUDAGraph()
+        active = self.active.clone()
         self.active.zero_()
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self.step()
-        torch.cuda.current_stream().wait_stream(side)
-        with torch.cuda.graph(graph):
-            self.step()
+        graph = recorded(self.step)
         self.active.copy_(active)
         return graph
 
@@ -248,6 +260,19 @@ class ChainLane(Lane):
         noise = RowNoise(self.seeds[row : row + 1])
         g = choice.draw(noise, position=int(self.done[row]), V=self.denoiser.V)
         return choice(logits[row].float() + self.prior, None if g is None else g[0]).unsqueeze(1)
+
+
+def recorded(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """Return work on a GPU as one graph; it is done twice before, to get kernels ready."""
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph):
+        work()
+    return graph
 
 
 @cache

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice
 
 from ssdlm.denoiser.kernels.normals import box_muller, unit
 from ssdlm.shapes import Tensor
@@ -222,7 +221,10 @@ def draw_kernel(
 def rest_to_gumbel(word):
     """Return -log(-log u) of a 32-bit word that stands for 1 - u."""
     rest = tl.minimum((word.to(tl.float32) + 0.5) * 2.3283064365386963e-10, 0.999999940395355)
-    return -tl.log(-libdevice.log1p(-rest))
+    # -log(1 - rest) without loss where rest is small: what rounding took off 1 - rest is put back.
+    whole = 1.0 - rest
+    exact = tl.where(whole == 1.0, 1.0, -tl.log(whole) / (1.0 - whole))
+    return -tl.log(rest * exact)
 
 
 @triton.jit
