@@ -1,4 +1,4 @@
-"""What nucleus=network gives with an exact denoiser: a Markov chain of three tokens.
+"""What nucleus=network and projection=mean give with an exact denoiser: a chain of three tokens.
 
 With one position open at a time it is what top-p means to an autoregressive model. With all open
 at once each position is cut while the others are noise, and the text is another.
@@ -14,7 +14,7 @@ from ssdlm.denoiser.block import BlockCache
 from ssdlm.diffusion import schedule
 from ssdlm.diffusion.grid import Staggered, Uniform
 from ssdlm.diffusion.noise import RowNoise
-from ssdlm.diffusion.projection import Truncation, nucleus, sampling
+from ssdlm.diffusion.projection import Truncation, mean, nucleus, sampling
 from ssdlm.diffusion.sampler import Strategy, generate
 from ssdlm.diffusion.steps import Renoise
 
@@ -73,18 +73,15 @@ class Exact(Denoiser):
 
 
 def written(grid) -> torch.Tensor:
+    """The share of each text among many that were written with nucleus=network."""
+    truncate = Truncation(Exact().evidence, TOP_P)
+    return shares_of(Strategy(grid, sampling(K, 1.0), truncate=truncate, returns="w_0"))
+
+
+def shares_of(strategy: Strategy) -> torch.Tensor:
     """The share of each text among many that were written."""
-    denoiser = Exact()
-    strategy = Strategy(
-        grid,
-        sampling(K, 1.0),
-        rule=Renoise(0.0),
-        truncate=Truncation(denoiser.evidence, TOP_P),
-        returns="w_0",
-    )
-    context = torch.zeros(N, 0, dtype=torch.long)
-    noise = RowNoise(torch.arange(N))
-    *_, last = generate(denoiser, context, strategy, blocks=[B], noise=noise)
+    context, noise = torch.zeros(N, 0, dtype=torch.long), RowNoise(torch.arange(N))
+    *_, last = generate(Exact(), context, strategy, blocks=[B], noise=noise)
     numbers = (last.tokens * torch.tensor([V * V, V, 1])).sum(1)
     return numbers.bincount(minlength=V**B).double() / N
 
@@ -118,3 +115,14 @@ def test_all_at_once_is_another_distribution_and_less_likely(T):
     found = written(Uniform(T))
     assert distance(found, autoregressive()) > 0.3
     assert nll(found) > nll(autoregressive()) + 0.5
+
+
+def test_the_mean_needs_a_state_that_is_kept():
+    def nll_with(rho) -> float:
+        return nll(shares_of(Strategy(Uniform(40), mean(K, 1.0), rule=Renoise(rho))))
+
+    entropy = nll(log_probs_of(chain()).exp())
+    assert nll_with(1.0) == pytest.approx(entropy, abs=0.2)
+    assert nll_with("adaptive") == pytest.approx(entropy, abs=0.2)
+    assert nll_with(0.5) < entropy - 0.2, "too safe"
+    assert nll_with(0.0) < entropy - 0.5, "safer still"

@@ -80,8 +80,9 @@ class multi_hot:
 class mean:
     """The expected almost-one-hot under the nucleus: no token is chosen.
 
-    For step rules that keep their state (`steps.Renoise`, rho > 0). With rho = 0 nothing ever
-    makes a choice, and the text drifts to what is most common.
+    For step rules that keep all of their state (`steps.Renoise` with rho = 1 or "adaptive"): the
+    noise in it is what makes the choice. With less, the text drifts to what is most common, at any
+    number of steps.
     """
 
     K: float

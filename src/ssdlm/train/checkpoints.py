@@ -7,7 +7,6 @@ run -> [checkpoints] -> resume, loop
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import MISSING, asdict, dataclass, field
 from pathlib import Path
@@ -28,10 +27,10 @@ from ssdlm.train.checkpoint_folders import EMA, link, write_folder
 from ssdlm.train.learning_rate import Clock
 from ssdlm.train.run import Run
 
-SETTINGS, STATE, PROFILE = "train.json", "state.json", "profile.json"
+SETTINGS, STATE = "train.json", "state.json"
 OPTIMIZER = "optimizer.safetensors"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
-MODEL_FILES = (checkpoint.CONFIG, checkpoint.DECODING, PROFILE, *TOKENIZER)
+MODEL_FILES = (checkpoint.CONFIG, checkpoint.DECODING, *TOKENIZER)
 """Files of a checkpoint that OUT has too, beside the weights."""
 
 
@@ -91,7 +90,6 @@ def write_state(run: Run, folder: Path) -> None:
         "scaler": scaler.state_dict() if scaler is not None else {},
     }
     write_json(folder / STATE, state)
-    write_json(folder / PROFILE, run.profile)
     options = GenerateOptions(B=(config.model.B,), T=config.train.decode_T)
     checkpoint.save_options(options, folder)
     for source in (run.stores[0].dir / name for name in TOKENIZER):
@@ -113,7 +111,6 @@ def restore(run: Run, folder: Path) -> None:
     """Take a run to where a checkpoint left it; every process reads the files."""
     state = read_checked(folder / STATE, State)
     run.step, run.clock = state.step, state.clock
-    run.profile = json.loads((folder / PROFILE).read_text(encoding="utf-8"))
     weights, names = load_file(folder / checkpoint.WEIGHTS), unique_tensors(run.denoiser)
     for name, value in names.items():
         distributed.copy_tensor(value, weights[name])

@@ -2,7 +2,7 @@
 
     OUT/log.jsonl              one object per logged step
     OUT/checkpoints/step-N/    all that a run needs to go on, and a model's folder in itself
-    OUT/config.json, model.safetensors, tokenizer.json, generation_config.json, profile.json
+    OUT/config.json, model.safetensors, tokenizer.json, generation_config.json
                                the newest weights (their moving average, where one is kept)
     OUT/run.json               the settings, as given and as resolved, and the data's digests
 

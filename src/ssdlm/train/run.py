@@ -56,8 +56,6 @@ class Run:
     """Of the hold-out."""
     step: int = 0
     """Optimiser steps done."""
-    profile: list[list[float]] = field(default_factory=list)
-    """[progress, loss] of the last validation."""
     clock: Clock = field(default_factory=Clock)
 
     @property

@@ -1,7 +1,7 @@
 """Validation: how good a denoiser is on held-out text.  likelihood, run -> [validation] -> loop
 
-One set of noise levels serves both figures: the loss at each of them is the profile, by which
-decoding places its steps, and the squared errors add up to the bound on the likelihood.
+One set of noise levels serves both figures: the loss at each of them is the profile, which the log
+keeps and `ssdlm plot` draws, and the squared errors add up to the bound on the likelihood.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def is_validated(run: Run) -> bool:
 
 
 def validate(run: Run) -> dict[str, Any]:
-    """Return the figures of the hold-out, and keep the profile for the next checkpoint."""
+    """Return the figures of the hold-out, the profile among them."""
     accelerator, train = run.accelerator, run.config.train
     mine = slice(accelerator.process_index, None, accelerator.num_processes)
     numbers = np.arange(len(run.validation_rows))
@@ -44,9 +44,7 @@ def validate(run: Run) -> dict[str, Any]:
     with run.averaged(), distributed.unsharded(run.module), accelerator.autocast():
         sums = measure(run.denoiser, rows, seeds, points=train.validate_points)
     run.denoiser.train()
-    figures = report(accelerator.reduce(sums, "sum"), bytes_per_token=run.bytes_per_token)
-    run.profile = figures["profile"]
-    return figures
+    return report(accelerator.reduce(sums, "sum"), bytes_per_token=run.bytes_per_token)
 
 
 def measure(denoiser: Denoiser, rows: Tokens, seeds: Seeds, *, points: int) -> Tensor:
