@@ -125,7 +125,8 @@ def test_the_papers_own_classifiers_are_known_by_what_their_labels_mean(toy, tmp
     words += [f"--model=paper={toy.paper}", "--prompts=pplm=pplm.jsonl"]
     assert cli.main(words) == 0
     rows = json.loads((tmp_path / "out/table3.json").read_text())["tables"]["4"]
-    assert [row["lam"] for row in rows] == [0.0, 2000.0]
+    assert [row["lam"] for row in rows] == [0.0, 2000.0, 0.0, 2000.0]
+    assert [" block" in row["label"] for row in rows] == [False, False, True, True]
     for row in rows:
         assert None not in [row["values"][f"control_{kind}"] for kind in ("internal", "external")]
     # The guide was asked for the log-probability of LABEL_2, and LABEL_1 is out of its choice.
@@ -168,6 +169,26 @@ def test_the_papers_grid_has_its_lengths_blocks_and_lambdas(tmp_path):
     assert len(settings) - len(steered) == 3 * 2 * 3
     assert steered[0].options["control"] == ["sentiment=positive:100"]
     assert all(one.num_samples == 20 for one in settings)
+
+
+def test_a_guide_may_read_the_block_alone_as_where_the_papers_figures_come_from(tmp_path):
+    asked = experiment(tmp_path, control_sees=("context", "block"))
+    whole, block = (
+        [
+            one
+            for one in table3.settings(asked)
+            if "/paper/" in one.name and has == ("-block/" in one.name)
+        ]
+        for has in (False, True)
+    )
+    assert len(whole) == len(block) > 10
+    assert {one.options.get("sees") for one in whole} == {None}
+    assert {(one.options["sees"], one.options["special_tokens"]) for one in block} == {
+        ("block", False)
+    }
+    assert scale_of("paper").control_sees == ("context", "block")
+    with pytest.raises(ValueError, match="control_sees='blok' is unknown; choose one of context"):
+        scale_of("mini", ["control_sees=blok"])
 
 
 def test_a_tense_is_also_known_by_its_verbs(tmp_path):

@@ -20,7 +20,7 @@ from ssdlm.guidance import load_text_classifier
 from ssdlm.guidance.classifiers import TextClassifier, label_index
 from ssdlm.guidance.grammar import ControlSpec, find_guide, parse_control
 
-NEUTRAL = "neutral"
+NEUTRAL = ("neutral", "neu")
 """The authors leave the label that means this out of the choice, unless it is the one asked for;
 names of labels are what they mean (`guidance.classifiers.KNOWN_LABELS`)."""
 
@@ -50,7 +50,7 @@ def accuracy(pools: Sequence[Pool], classifier: TextClassifier, spec: ControlSpe
     target = label_index(dict(enumerate(classifier.labels)), spec.label, spec.name)
     log_probs = classifier.log_probs(texts)
     for index, label in enumerate(classifier.labels):
-        if label.lower() == NEUTRAL and index != target:
+        if label.lower() in NEUTRAL and index != target:
             log_probs[:, index] = -np.inf
     has_label = log_probs.argmax(-1) == target
     if len(classifier.labels) == 1:  # it has it where it is more likely than not

@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import get_type_hints
+from typing import get_args, get_type_hints
 
+from ssdlm.options import SeesName
 from ssdlm.settings import nearest, parse
+from ssdlm.values import choose
 
 SAMPLER = re.compile(r"(top_p|typical_p)=(0?\.\d*[1-9]\d*|1(\.0*)?)")
 """How an autoregressive model draws, with a share of probability above 0 and up to 1."""
@@ -62,6 +64,8 @@ class Scale:
     control_samples: int = 20  # texts per prompt and label
     control_T: tuple[int, ...] = (1000, 2500, 5000)
     control_top_p: tuple[float, ...] = (0.2, 0.5, 0.9)
+    control_sees: tuple[str, ...] = ("context", "block")  # what the guide reads: the paper's text
+    # says context and block; its figures came from the block alone, without special tokens
     lams: tuple[float, ...] = (0.0, 100.0, 500.0, 2000.0)
     own_top_p: tuple[float, ...] = (0.5, 0.9, 0.95)  # of our own sampler with gradient=words
     own_lams: tuple[float, ...] = (0.0, 2.0, 4.0, 5.0, 5.5, 6.0)  # nats by which a word is moved
@@ -84,7 +88,8 @@ MINI = replace(
     top_p=(0.0, 0.5, 0.9, 0.95, 0.99), T=(64, 200), free_top_p=(0.95, 1.0),
     stories=1000, story_holdout=0.2, story_init="minilm", story_train=MINI_STORIES,
     story_T=(200,), story_top_p=(0.5, 0.9), story_features=("minilm", "judge"),
-    control_T=(200,), guide="sentiment", control_judges=(), control_ppl="",
+    control_T=(200,), control_sees=("context",), guide="sentiment", control_judges=(),
+    control_ppl="",
 )  # fmt: skip
 """For one GPU and models of 34M parameters; `make judge` brings the judge, SmolLM2."""
 SCALES = {scale.name: scale for scale in (MINI, PAPER)}
@@ -108,6 +113,8 @@ def scale_of(name: str, overrides: Sequence[str] = ()) -> Scale:
         for number in value if isinstance(value, tuple) else (value,):
             if number < 1 and key not in ("seed", "seeds"):
                 raise ValueError(f"{key}={number} is not a count; use 1 or more")
+    for sees in scale.control_sees:
+        choose("control_sees", sees, get_args(SeesName))
     for sampler in scale.samplers:
         if not SAMPLER.fullmatch(sampler):
             raise ValueError(f"samplers={sampler} is no sampler; write top_p=0.9 or typical_p=0.2")

@@ -30,6 +30,11 @@ CLASSIFIERS = {"control_external": "control_judges", "control_internal": "contro
 PAIR_METRICS = (
     *CLASSIFIERS, "control_second", "control_second_verbs", "ppl_macro", "ppl_ratio", "dist-2"
 )  # fmt: skip
+READS: dict[str, Options] = {
+    "context": {},
+    "block": {"sees": "block", "special_tokens": False},
+}
+"""Options for what a guide reads: the default, as the paper says, or as the authors' code does."""
 VERBS = {
     "past": {"was", "were", "had", "did", "wasn't", "weren't", "hadn't", "didn't"},
     "present": {"is", "are", "am", "has", "does", "isn't", "aren't", "hasn't", "doesn't", "i'm"},
@@ -51,6 +56,7 @@ class Sampler:
         """What a picture calls it."""
         known = self.options
         how = f"{known['projection']}, T = {known['T']}" if "T" in known else "own settings"
+        how += ", guided by the block" if known.get("sees") == "block" else ""
         return f"{DIFFUSION[self.role]}: {how}, top-p {known['top_p']:g}".replace("_", "-")
 
     @property
@@ -94,10 +100,11 @@ def samplers(experiment: Experiment, length: int) -> Iterator[Sampler]:
     fixed = {"length": length, "seed": scale.seed}
     if "paper" in experiment.models:
         paper = fixed | PAPER_SAMPLER | {"B": min(length, scale.B), "gradient": "logits"}
-        grid = product(scale.projections, scale.control_top_p, scale.control_T)
-        for projection, top_p, T in grid:
-            options = paper | {"projection": projection, "top_p": top_p, "T": T}
-            yield Sampler("paper", f"{projection}-p{top_p:g}-T{T}", options, scale.lams)
+        grid = product(scale.control_sees, scale.projections, scale.control_top_p, scale.control_T)
+        for sees, projection, top_p, T in grid:
+            options = paper | {"projection": projection, "top_p": top_p, "T": T} | READS[sees]
+            name = f"{projection}-p{top_p:g}-T{T}" + ("" if sees == "context" else f"-{sees}")
+            yield Sampler("paper", name, options, scale.lams)
     if "ours" in experiment.models:
         for top_p in scale.own_top_p:
             options = fixed | {"top_p": top_p, "gradient": "words"}
