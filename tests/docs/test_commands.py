@@ -97,7 +97,7 @@ def check_generate(arguments: argparse.Namespace) -> None:
     is_papers = arguments.model == PAPERS_MODEL
     strategy_of(options, tiny.encoder() if is_papers else tiny.block())
     check_controls(list(options.control), arguments.model)
-    assert arguments.dtype in DTYPES
+    assert arguments.dtype in ("auto", *DTYPES)
     assert bool(arguments.input) == bool(arguments.output)
 
 
@@ -126,7 +126,7 @@ def check_reproduce(arguments: argparse.Namespace) -> None:
     scale = scale_of(arguments.scale, arguments.set)
     if scale.story_train:
         override(recipe("paper_rocstories"), scale.story_train)
-    assert arguments.dtype in DTYPES
+    assert arguments.dtype in ("auto", *DTYPES)
     assert all("=" in word for word in arguments.model)
 
 
