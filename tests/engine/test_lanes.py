@@ -10,7 +10,8 @@ from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.projection import Truncation, sampling
 from ssdlm.diffusion.sampler import Strategy
 from ssdlm.diffusion.sliding import slide
-from ssdlm.engine.lanes import ChainLane, Row, SlidingLane
+from ssdlm.diffusion.speculative import WordsAlone
+from ssdlm.engine.lanes import ChainLane, Row, SlidingLane, SpeculativeLane
 
 CONTEXTS = [(3, 1, 4, 1, 5, 9), (2, 7), (1,)]
 
@@ -41,7 +42,7 @@ def test_texts_of_a_lane_are_those_of_the_plain_loop(width):
     rows = [row(0), row(1, top_p=1.0, temperature=0.7), row(2, top_p=0.5, never=11)]
     lane.join(rows, [2, 0, 1])
     lane.run(8)
-    texts = lane.read()
+    texts = [text.tokens for text in lane.read()]
     for one, slot in zip(rows, (2, 0, 1), strict=True):
         assert texts[slot] == plain(denoiser, one, width)
 
@@ -56,24 +57,36 @@ def test_texts_join_and_leave_between_passes(width):
         lane.run(3)
         lane.join([second], [1])
         lane.run(5)
-        assert lane.read()[1] == plain(denoiser, second, width, 5)
+        assert lane.read()[1].tokens == plain(denoiser, second, width, 5)
         lane.leave([1])
         lane.run(1)
         lane.join([third], [1])
         lane.run(3)
-        assert lane.read()[0] == plain(denoiser, first, width, 12)
+        assert lane.read()[0].tokens == plain(denoiser, first, width, 12)
         lane.leave([0])
         lane.run(3)
-    assert lane.read()[1] == plain(denoiser, third, width, 6)
+    assert lane.read()[1].tokens == plain(denoiser, third, width, 6)
 
 
-def test_chains_of_a_lane_are_the_plain_chain():
-    denoiser = tiny.block()
-    lane = ChainLane(denoiser, num_slots=3, capacity=64)
-    rows = [row(0), row(1, top_p=0.0), row(2, top_p=0.5, temperature=0.7, never=11)]
+@pytest.mark.parametrize("draft_nodes", [0, 1, 5, 16])
+def test_chains_of_a_lane_are_the_plain_chain(draft_nodes):
+    denoiser, sizes = tiny.block(), {"num_slots": 3, "capacity": 256}
+    lane = ChainLane(denoiser, **sizes)
+    if draft_nodes:
+        table = WordsAlone(denoiser)
+        table.fill_all()
+        lane = SpeculativeLane(denoiser, draft_nodes=draft_nodes, alone=table.table, **sizes)
+    plain = {"length": 8, "top_p": 0.9}
+    rows = [
+        row(number, **plain | own)
+        for number, own in enumerate(({}, {"top_p": 0.0}, {"temperature": 0.7, "never": 11}))
+    ]
     lane.join(rows, [1, 2, 0])
     lane.run(8)
-    texts = lane.read()
+    texts = [text.tokens for text in lane.read()]
+    for text in lane.read():
+        assert text.when == sorted(text.when)
+        assert text.when[0] == 1
     for one, slot in zip(rows, (1, 2, 0), strict=True):
         never = (one.never,) if one.never >= 0 else ()
         choice = Choice(one.top_p, one.temperature, never, is_greedy=one.top_p == 0)

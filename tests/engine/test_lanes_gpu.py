@@ -38,15 +38,20 @@ def exact():
         {"mode": "autoregressive"},
         {"mode": "autoregressive", "top_p": 1.0, "temperature": 1.3},
         {"mode": "autoregressive", "do_sample": False},
+        {"mode": "speculative"},
+        {"mode": "speculative", "draft_nodes": 5, "top_p": 1.0},
     ],
 )
 def test_texts_are_those_of_the_plain_loop_over_thousands_of_tokens(exact, changes):
     prompts = [f"{prompt} {number}" for number in range(6) for prompt in PROMPTS]
     changes = changes | {"length": 100}
+    chain = {name: value for name, value in changes.items() if name != "draft_nodes"}
+    if changes.get("mode") == "speculative":
+        chain |= {"mode": "autoregressive"}  # whose texts they are
     if "do_sample" in changes or "projection" in changes:
         prompts = PROMPTS
     fast = [text.tokens for text in exact.generate(prompts, **changes)]
-    slow = plain(exact, prompts, **changes)
+    slow = plain(exact, prompts, **chain)
     parted = [
         number for number, pair in enumerate(zip(fast, slow, strict=True)) if pair[0] != pair[1]
     ]
@@ -56,7 +61,9 @@ def test_texts_are_those_of_the_plain_loop_over_thousands_of_tokens(exact, chang
     assert exact.engine.fleet.lanes
 
 
-@pytest.mark.parametrize("changes", [SLIDING | {"width": 1}, {"mode": "autoregressive"}])
+@pytest.mark.parametrize(
+    "changes", [SLIDING | {"width": 1}, {"mode": "autoregressive"}, {"mode": "speculative"}]
+)
 def test_deterministic_texts_do_not_depend_on_their_company(changes):
     model = SSDLM.from_pretrained("builtin:mini", device="cuda", deterministic=True)
     changes = changes | {"length": 100}

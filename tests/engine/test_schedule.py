@@ -129,7 +129,7 @@ def test_lanes_take_what_they_write_as_the_plain_loop_does(changes, answer):
 
 def test_slots_hold_the_prompt_and_the_text(engine):
     fleet = Fleet(engine.denoiser, None, is_deterministic=False)
-    for length, capacity in ((8, 128), (123, 128), (124, 256), (1000, 1024), (1022, 2048)):
+    for length, capacity in ((8, 128), (124, 128), (125, 256), (1000, 1024), (1021, 2048)):
         request = Request("", (1, 2), OPTIONS.change(length=length))
-        assert fleet.capacity(request, 1.0) == capacity
+        assert fleet.capacity(request, 2) == capacity
     assert fleet.kind_of(request) is None  # a CPU has no lanes

@@ -14,15 +14,26 @@ import torch
 from ssdlm.denoiser import Denoiser
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.slots import Slots
-from ssdlm.engine.lanes import ChainLane, Lane, Row, SlidingLane, steady_levels
+from ssdlm.diffusion.speculative import WordsAlone, tree_of
+from ssdlm.engine.lanes import (
+    ChainLane,
+    Lane,
+    Row,
+    SlidingLane,
+    SpeculativeLane,
+    steady_levels,
+)
 from ssdlm.engine.requests import Request
 from ssdlm.engine.schedule import Berths
 from ssdlm.options import GenerateOptions
+from ssdlm.shapes import Tensor
 from ssdlm.tokenizer import Tokenizer
 
 FIXED_SLOTS = 32
 """Slots of every lane where texts must not depend on how many there are."""
 LEAST_CAPACITY = 128
+MOST_GUESSED = 1 << 14
+"""Guesses are found among so many tokens at most; a larger vocabulary takes the plain way."""
 MOST_LANES = 4
 """Lanes that are kept for requests of the same kind."""
 MEMORY_SHARE = 0.5
@@ -34,6 +45,7 @@ class Kind(NamedTuple):
 
     mode: str
     width: float
+    """Of the diffusion's window; of a chain's tree, its guesses."""
     capacity: int
 
 
@@ -48,21 +60,31 @@ class Fleet:
         self.is_used = denoiser.has_slots and denoiser.device.type == "cuda"
         """Whether there are lanes at all: on a CPU rows go one by one."""
         self.lanes: OrderedDict[tuple[Kind, int], Lane] = OrderedDict()
+        self.alone: Tensor | None = None
 
     def kind_of(self, request: Request) -> Kind | None:
         """Return the kind of a request that a lane can take."""
         options = request.options
         if not self.is_used or not request.context or not is_plain(request):
             return None
-        if options.mode == "diffusion" and not has_lane(options):
+        if options.mode == "diffusion":
+            if not has_lane(options):
+                return None
+            margin = len(steady_levels(options.width)) + 1
+            return Kind(options.mode, options.width, self.capacity(request, margin))
+        nodes = options.draft_nodes if options.mode == "speculative" else 0
+        if nodes and self.denoiser.V > MOST_GUESSED:
             return None
-        width = options.width if options.mode == "diffusion" else 0.0
-        return Kind(options.mode, width, self.capacity(request, width))
+        tree = tree_of(nodes)
+        margin = len(tree.parents) * (1 + tree.m)
+        return Kind("chain", nodes, self.capacity(request, margin))
 
-    def capacity(self, request: Request, width: float) -> int:
-        """Return how many tokens a slot must hold, in steps of a factor of two."""
-        options = request.options
-        needed = len(request.context) + options.length + int(width) + 2
+    def capacity(self, request: Request, margin: int) -> int:
+        """Return how many tokens a slot must hold, in steps of a factor of two.
+
+        A pass writes `margin` rows behind a text, most of which are not there to stay.
+        """
+        needed = len(request.context) + request.options.length + margin
         capacity = LEAST_CAPACITY
         while capacity < needed:
             capacity *= 2
@@ -74,7 +96,8 @@ class Fleet:
         never_ends = options.never_end and not options.stop_at_end and tokenizer is not None
         top_p = 0.0 if options.projection == "greedy" else options.top_p
         never = tokenizer.end_of_text if tokenizer and never_ends else -1
-        return Row(request.context, request.noise_seed, top_p, options.temperature, never)
+        noise, heat = request.noise_seed, options.temperature
+        return Row(request.context, noise, top_p, heat, never, options.length)
 
     def make(self, request: Request, count: int) -> Berths:
         """Return a lane for some requests of one kind, an idle one if there is."""
@@ -106,7 +129,18 @@ class Fleet:
         sizes = {"num_slots": num_slots, "capacity": kind.capacity}
         if kind.mode == "diffusion":
             return SlidingLane(denoiser, width=kind.width, **sizes)
-        return ChainLane(denoiser, **sizes)
+        if not kind.width:
+            return ChainLane(denoiser, **sizes)
+        nodes, alone = int(kind.width), self.words_alone()
+        return SpeculativeLane(denoiser, draft_nodes=nodes, alone=alone, **sizes)
+
+    def words_alone(self) -> Tensor:
+        """Return the context stream's output after each word alone, computed at the first use."""
+        if self.alone is None:
+            table = WordsAlone(self.denoiser)
+            table.fill_all()
+            self.alone = table.table
+        return self.alone
 
 
 def is_plain(request: Request) -> bool:

@@ -13,20 +13,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.slots import Behind, Rows, Slots
+from ssdlm.denoiser.tree import tree_rows
 from ssdlm.diffusion import schedule
 from ssdlm.diffusion.autoregressive import Choice
 from ssdlm.diffusion.grid import Sliding
 from ssdlm.diffusion.noise import GUMBEL, NORMAL, UNIFORM, RowNoise
 from ssdlm.diffusion.projection import Truncation, sampling, suppress
+from ssdlm.diffusion.speculative import Tree, tree_of
 from ssdlm.shapes import Tensor
 
 PREFILL = 64
 """Contexts are read in runs whose lengths are multiples of this."""
+TOKENS_PER_LOOK = 3
+"""Tokens that a pass of speculation is expected to make certain, between two looks."""
+UNLIKELY = 6.0
+"""Nats below the likeliest from which on a token is no guess, whatever its noise."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,16 @@ class Row:
     temperature: float
     never: int
     """A token that is not written; -1 for none."""
+    length: int = 0
+    """Tokens to write, for a lane in which texts get on at different speeds."""
+
+
+class Text(NamedTuple):
+    """A text as far as it has come."""
+
+    tokens: list[int]
+    when: list[int]
+    """The pass that decided each token, counted from 1."""
 
 
 class Lane:
@@ -134,6 +152,10 @@ class Lane:
         """Do one pass: read what was decided last, draw, move on."""
         raise NotImplementedError
 
+    def passes_for(self, num_tokens: int) -> int:
+        """Return how many passes may go by before somebody looks, with so many tokens to go."""
+        return num_tokens
+
     def write(self, tokens: Tensor) -> None:
         """Put a decided token (N, 1) at the end of each active text."""
         self.text.scatter_(1, self.done.unsqueeze(1), tokens)
@@ -141,10 +163,16 @@ class Lane:
         self.slots.lengths.add_(self.active)
         self.done.add_(self.active)
 
-    def read(self) -> list[list[int]]:
-        """Return the tokens of every slot so far; a GPU is waited for."""
-        both = torch.cat((self.done.unsqueeze(1), self.text), 1).tolist()
-        return [row[1 : 1 + row[0]] for row in both]
+    def choice_of(self, row: int) -> Choice:
+        """Return how one text's tokens are chosen in a chain."""
+        never, top_p = int(self.never[row]), float(self.top_ps[row])
+        suppressed = (never,) if never >= 0 else ()
+        return Choice(top_p, float(self.heats[row]), suppressed, is_greedy=top_p == 0)
+
+    def read(self) -> list[Text]:
+        """Return the texts of all slots so far; a GPU is waited for."""
+        rows = torch.cat((self.done.unsqueeze(1), self.text), 1).tolist()
+        return [Text(row[1 : 1 + row[0]], list(range(1, 1 + row[0]))) for row in rows]
 
 
 class SlidingLane(Lane):
@@ -253,13 +281,188 @@ class ChainLane(Lane):
 
     def plain_draw(self, logits: Tensor, row: int) -> Tensor:
         """Draw one text's token as the plain chain does."""
-        never, top_p = int(self.never[row]), float(self.top_ps[row])
-        choice = Choice(
-            top_p, float(self.heats[row]), (never,) if never >= 0 else (), is_greedy=top_p == 0
-        )
+        choice = self.choice_of(row)
         noise = RowNoise(self.seeds[row : row + 1])
         g = choice.draw(noise, position=int(self.done[row]), V=self.denoiser.V)
         return choice(logits[row].float() + self.prior, None if g is None else g[0]).unsqueeze(1)
+
+
+class SpeculativeLane(Lane):
+    """The chains of `ChainLane` in fewer passes: a tree of guesses each (`diffusion.speculative`).
+
+    A pass checks a tree below the last certain token and drafts the next one behind every node.
+    """
+
+    def __init__(
+        self,
+        denoiser: BlockDenoiser,
+        *,
+        draft_nodes: int,
+        alone: Tensor,
+        num_slots: int,
+        capacity: int,
+    ) -> None:
+        super().__init__(denoiser, num_slots=num_slots, capacity=capacity)
+        tree = tree_of(draft_nodes)
+        self.R, self.m, self.alone = len(tree.parents), tree.m, alone
+        self.words, self.blank = denoiser.words.to(denoiser.dtype), denoiser.blank()
+        rows = tree_rows(tree.parents, range(self.R), m=self.m, device=self.device)
+        self.rows = Rows(torch.cat((rows.depth, rows.depth[rows.owner] + rows.offset)), rows.seen)
+        self.margin, self.depth = len(self.rows.offsets), rows.depth
+        self.parents = torch.tensor(tree.parents, device=self.device)
+        self.levels = [self.level(tree, depth) for depth in range(1, self.m)]
+        whole = {"device": self.device, "dtype": torch.int64}
+        self.guesses = torch.zeros(num_slots, self.R, **whole)
+        self.limits = torch.zeros(num_slots, **whole)
+        self.steps = torch.zeros(num_slots, **whole)
+        self.text = torch.zeros(num_slots, capacity + self.m, **whole)
+        self.when = torch.zeros_like(self.text)
+        self.offsets = torch.arange(self.m, device=self.device)
+
+    def level(self, tree: Tree, depth: int) -> Level:
+        """Return how the nodes of a depth are found among their parents' best children."""
+        nodes = tree.levels[depth]
+        above = sorted(set(tree.parents[nodes]))
+        K = max(tree.ranks[nodes]) + 1
+        pairs = zip(tree.parents[nodes], tree.ranks[nodes], strict=True)
+        index = [above.index(parent) * K + rank for parent, rank in pairs]
+        return Level(
+            nodes,
+            torch.tensor(above, device=self.device),
+            torch.tensor(index, device=self.device),
+            K,
+        )
+
+    def join(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
+        super().join(rows, slots)
+        at = torch.tensor(slots, device=self.device)
+        self.guesses[at] = 0  # any guess will do, for it is checked
+        self.guesses[at, 0] = self.last[at, 0]
+        self.limits[at] = torch.tensor([row.length for row in rows], device=self.device)
+        self.steps[at] = 0
+
+    def passes_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // TOKENS_PER_LOOK)
+
+    def step(self) -> None:
+        moving = self.active * (self.done < self.limits)
+        behind = Behind(self.rows, self.slots.all_slots, self.slots.lengths)
+        hidden = self.slots.run(self.inputs(), behind)
+        chosen = self.choose(hidden[:, : self.R] @ self.head, self.done.unsqueeze(1) + self.depth)
+        path, count = self.walk(chosen)
+        self.keep(path, count)
+        new, last = chosen.gather(1, path), (count - 1).unsqueeze(1)
+        self.steps.add_(moving)
+        places = self.done.unsqueeze(1) + self.offsets
+        self.text.scatter_(1, places, new)
+        self.when.scatter_(1, places, self.steps.unsqueeze(1).expand_as(places))
+        node = path.gather(1, last)
+        blocks = hidden[:, self.R :].unflatten(1, (self.R, self.m))
+        at = node.view(-1, 1, 1, 1).expand(-1, 1, *blocks.shape[2:])
+        self.slots.lengths.add_(moving * count)
+        self.done.add_(moving * count)
+        self.guess(new.gather(1, last), blocks.gather(1, at)[:, 0])
+
+    def inputs(self) -> Tensor:
+        """Return what the rows read: guessed words, and behind each a block of noise alone."""
+        words = F.embedding(self.guesses, self.words)
+        D = words.shape[-1]
+        blank = self.blank[:D].expand(*words.shape[:2], self.m - 1, D)
+        drafts = torch.cat((words.unsqueeze(2), blank), 2).flatten(1, 2)
+        return torch.cat((words, drafts), 1)
+
+    def guess(self, root: Tensor, drafts: Tensor) -> None:
+        """Grow the next tree below the last certain token (N, 1), out of its draft block."""
+        self.guesses[:, :1] = root
+        for depth, level in enumerate(self.levels, 1):
+            words = F.embedding(self.guesses[:, level.above], self.alone)
+            logits = (drafts[:, depth : depth + 1] + words) @ self.head
+            places = (self.done + depth - 1).unsqueeze(1).expand(-1, len(level.above))
+            best = self.best_children(logits, places.contiguous(), level.K)
+            self.guesses[:, level.nodes] = best.flatten(1)[:, level.index]
+
+    def best_children(self, logits: Tensor, places: Tensor, K: int) -> Tensor:
+        settings = self.never, self.heats, self.top_ps, self.seeds, places
+        if self.slots.is_fast:
+            from ssdlm.denoiser.kernels import rows as kernels
+
+            return kernels.best_children(logits, self.prior, *settings, GUMBEL, K=K, cut=UNLIKELY)
+        noise = RowNoise(self.seeds)
+        g = [
+            noise.gumbel(position=int(place), V=self.denoiser.V)[row]
+            for row, place in enumerate(places[:, 0])
+        ]
+        g = torch.stack(g) * (self.top_ps > 0).view(-1, 1, 1)
+        share = logits.float() + self.prior
+        is_likely = share >= share.amax(-1, keepdim=True) - UNLIKELY
+        return (share + g).where(is_likely, share - 1e6).topk(K).indices
+
+    def choose(self, logits: Tensor, places: Tensor) -> Tensor:
+        """Return the token after each node (N, R), were its word certain."""
+        settings = self.never, self.heats, self.top_ps, self.seeds, places.contiguous()
+        if self.slots.is_fast:
+            from ssdlm.denoiser.kernels import rows as kernels
+
+            return kernels.draw_perturbed(logits, self.prior, *settings, GUMBEL)
+        return torch.cat([self.plain_choose(logits, places, row) for row in range(self.num_slots)])
+
+    def plain_choose(self, logits: Tensor, places: Tensor, row: int) -> Tensor:
+        """Return the token after each of one text's nodes, as the plain chain chooses it."""
+        choice, noise = self.choice_of(row), RowNoise(self.seeds[row : row + 1])
+        chosen = []
+        for own, place in zip(logits[row].split(1), places[row].tolist(), strict=True):
+            g = choice.draw(noise, position=place, V=self.denoiser.V)
+            chosen.append(choice(own.float() + self.prior, None if g is None else g[0]))
+        return torch.stack(chosen, 1)
+
+    def walk(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the path (N, m) of nodes that are certain in each text, and its length (N,)."""
+        if self.slots.is_fast:
+            from ssdlm.denoiser.kernels import rows as kernels
+
+            return kernels.walk(chosen, self.guesses, self.parents, self.m)
+        paths = []
+        for row in range(self.num_slots):
+            path, node = [0], 0
+            while True:
+                is_child = (self.parents == node) & (self.guesses[row] == chosen[row, node])
+                if not bool(is_child.any()):
+                    break
+                node = int(is_child.nonzero()[0])
+                path.append(node)
+            paths.append(path)
+        padded = [path + path[-1:] * (self.m - len(path)) for path in paths]
+        return torch.tensor(padded), torch.tensor([len(path) for path in paths])
+
+    def keep(self, path: Tensor, count: Tensor) -> None:
+        """Move the keys and values of each path together, behind what its slot holds."""
+        table, lengths = self.slots.keys_values, self.slots.lengths
+        if self.slots.is_fast:
+            from ssdlm.denoiser.kernels import rows as kernels
+
+            kernels.keep_(table, lengths, path, count)
+            return
+        for row, length in enumerate(lengths.tolist()):
+            num = int(count[row])
+            kept = table[:, :, row, :, length + path[row, :num]].clone()
+            table[:, :, row, :, length : length + num] = kept
+
+    def read(self) -> list[Text]:
+        rows = torch.cat((self.done.unsqueeze(1), self.limits.unsqueeze(1)), 1).tolist()
+        pairs = zip(rows, self.text.tolist(), self.when.tolist(), strict=True)
+        ends = ((min(row), text, when) for row, text, when in pairs)
+        return [Text(text[:end], when[:end]) for end, text, when in ends]
+
+
+class Level(NamedTuple):
+    """The nodes of one depth of a tree of guesses."""
+
+    nodes: slice
+    above: Tensor
+    """The nodes that have children here."""
+    index: Tensor
+    """Where each node's token is among K best children of each of those."""
+    K: int
 
 
 def recorded(work: Callable[[], None]) -> torch.cuda.CUDAGraph:

@@ -143,16 +143,17 @@ class Berths:
                 del self.jobs[slot]
         if not self.jobs:
             return []
-        self.lane.run(min(map(passes_to_go, self.jobs.values())))
+        to_go = min(map(tokens_to_go, self.jobs.values()))
+        self.lane.run(self.lane.passes_for(to_go))
         texts = self.lane.read()
         for slot, job in self.jobs.items():
-            job.tokens = texts[slot]
-            job.passes = passes_by_block(job)
+            job.tokens = texts[slot].tokens
+            job.passes = passes_by_block(job, texts[slot].when)
         return list(self.jobs.values())
 
 
-def passes_to_go(job: Job) -> int:
-    """Return how many passes may go by before somebody has to look at the text."""
+def tokens_to_go(job: Job) -> int:
+    """Return how many tokens may be written before somebody has to look at the text."""
     end, options = 0, job.request.options
     for block in job.request.blocks():
         end += block
@@ -162,15 +163,15 @@ def passes_to_go(job: Job) -> int:
     return end - len(job.tokens)
 
 
-def passes_by_block(job: Job) -> list[int]:
-    """Return the passes of a text so far, at one a token; its context has been read too."""
-    counts, left = [], len(job.tokens)
+def passes_by_block(job: Job, when: Sequence[int]) -> list[int]:
+    """Return a text's passes so far, by block; `when` has the pass that decided each token."""
+    counts, start, before = [], 0, 0
     for block in job.request.blocks():
-        counts.append(min(block, left))
-        left -= counts[-1]
-        if left == 0:
-            break
-    counts[0] += int(len(job.request.context) > 1)
+        done = when[start : start + block]
+        if done:
+            counts.append(done[-1] - before)
+            start, before = start + block, done[-1]
+    counts[0] += int(len(job.request.context) > 1)  # the context has been read, too
     return counts
 
 

@@ -228,6 +228,16 @@ def rest_to_gumbel(word):
 
 
 @triton.jit
+def gumbel_tile(seed, place, first, stream, COUNTERS: tl.constexpr):
+    """Return the Gumbel noise of a tile of the vocabulary at a place of a text."""
+    counter = first // 4 + tl.arange(0, COUNTERS)
+    same = tl.zeros_like(counter)
+    a, b, c, d = tl.philox(seed, counter, same + place.to(tl.int32), same, same + stream)
+    # Counter by counter, a b c d: the order of `noise.gumbel`.
+    return rest_to_gumbel(tl.interleave(tl.interleave(a, c), tl.interleave(b, d)))
+
+
+@triton.jit
 def perturbed_kernel(
     logits, prior, suppressed, heats, top_ps, seeds, places, stream, out, V, R,
     TILE: tl.constexpr, COUNTERS: tl.constexpr,
@@ -242,18 +252,65 @@ def perturbed_kernel(
     crown, chosen = -float("inf"), best
     for first in range(0, V, TILE):
         values = share_of(logits, prior, first, V, heat, never, TILE)
-        counter = first // 4 + tl.arange(0, COUNTERS)
-        same = tl.zeros_like(counter)
-        place = same + tl.load(places + row).to(tl.int32)
-        a, b, c, d = tl.philox(seed, counter, place, same, same + stream)
-        # Counter by counter, a b c d: the order of `noise.gumbel`.
-        word = tl.interleave(tl.interleave(a, c), tl.interleave(b, d))
+        noise = gumbel_tile(seed, tl.load(places + row), first, stream, COUNTERS)
         inside = is_inside(values, peak, total, low)
-        values = tl.where(inside, values + rest_to_gumbel(word), -float("inf"))
+        values = tl.where(inside, values + noise, -float("inf"))
         top = tl.max(values, 0)
         chosen = tl.where(top > crown, first + tl.argmax(values, 0), chosen)
         crown = tl.maximum(crown, top)
     tl.store(out + row, tl.where(top_p <= 0, best, chosen).to(tl.int64))
+
+
+@triton.jit
+def children_kernel(
+    logits, prior, suppressed, heats, top_ps, seeds, places, stream, out, V, R, cut,
+    K: tl.constexpr, TILE: tl.constexpr, COUNTERS: tl.constexpr,
+):  # fmt: skip
+    """Write the K best tokens of a row by log p and noise, of those that are not too unlikely."""
+    row = tl.program_id(0).to(tl.int64)
+    text = row // R
+    heat, never = tl.load(heats + text), tl.load(suppressed + text)
+    values = share_of(logits + row * V, prior, 0, V, heat, never, TILE)
+    noise = gumbel_tile(tl.load(seeds + text), tl.load(places + row), 0, stream, COUNTERS)
+    is_likely = values >= tl.max(values, 0) - cut
+    noise = tl.where(tl.load(top_ps + text) > 0, noise, 0.0)
+    values = tl.where(is_likely, values + noise, values - 1e6)
+    at = tl.arange(0, TILE)
+    for rank in range(K):
+        best = tl.argmax(values, 0)
+        tl.store(out + row * K + rank, best.to(tl.int64))
+        values = tl.where(at == best, -float("inf"), values)
+
+
+@triton.jit
+def walk_kernel(chosen, guesses, parents, path, count, R, M: tl.constexpr, WIDTH: tl.constexpr):
+    """Go down a tree from its root while the token after a node is one of its children."""
+    text, at = tl.program_id(0), tl.arange(0, WIDTH)
+    words = tl.load(guesses + text * R + at, mask=at < R, other=-1)
+    parent = tl.load(parents + at, mask=at < R, other=-2)
+    node, steps, goes_on = 0, 0, 1
+    for step in range(M):
+        tl.store(path + text * M + step, node)
+        steps += goes_on
+        token = tl.load(chosen + text * R + node)
+        child = tl.min(tl.where((parent == node) & (words == token), at, WIDTH), 0)
+        goes_on = goes_on * (child < WIDTH).to(tl.int32)
+        node = tl.where(goes_on > 0, child, node)
+    tl.store(count + text, steps.to(tl.int64))
+
+
+@triton.jit
+def keep_kernel(table, lengths, path, count, N, H, S, M: tl.constexpr, D: tl.constexpr):
+    """Move the keys and values of a path's rows together, behind what a slot holds."""
+    home, column = tl.program_id(0).to(tl.int64), tl.arange(0, D)
+    text = (home // H) % N
+    length, num = tl.load(lengths + text), tl.load(count + text)
+    table += (home * S + length) * D
+    # A row's new place is never behind its old one, and no later row is overwritten by it.
+    for step in range(1, M):
+        if step < num:
+            row = tl.load(path + text * M + step)
+            tl.store(table + step * D + column, tl.load(table + row * D + column))
 
 
 @triton.jit
@@ -364,3 +421,36 @@ def new_evidence_(
     launch(
         evidence_kernel, grid, tokens, gain_z, gain_w, seeds, steps, stream, out, V, W, 1, TILE=256
     )
+
+
+def best_children(
+    logits: Tensor, prior: Tensor, suppressed: Tensor, heats: Tensor, top_ps: Tensor,
+    seeds: Tensor, places: Tensor, stream: int, *, K: int, cut: float,
+) -> Tensor:  # fmt: skip
+    """Return the K best guesses (N, R, K) by logits (N, R, V) and the noise of places (N, R)."""
+    N, R, V = logits.shape
+    out = torch.empty(N, R, K, device=logits.device, dtype=torch.int64)
+    tile = triton.next_power_of_2(V)
+    settings = suppressed, heats, top_ps, seeds, places
+    launch(
+        children_kernel, (N * R,), logits, prior, *settings, stream, out, V, R, cut,
+        K=K, TILE=tile, COUNTERS=tile // 4, num_warps=8,
+    )  # fmt: skip
+    return out
+
+
+def walk(chosen: Tensor, guesses: Tensor, parents: Tensor, M: int) -> tuple[Tensor, Tensor]:
+    """Return the nodes of each text's path (N, M), and how many of them count (N,)."""
+    N, R = guesses.shape
+    path = torch.empty(N, M, device=guesses.device, dtype=torch.int64)
+    count = torch.empty(N, device=guesses.device, dtype=torch.int64)
+    width = triton.next_power_of_2(R)
+    launch(walk_kernel, (N,), chosen, guesses, parents, path, count, R, M=M, WIDTH=width)
+    return path, count
+
+
+def keep_(keys_values: Tensor, lengths: Tensor, path: Tensor, count: Tensor) -> None:
+    """Move the rows of a path together in all layers (L, 2, N, H, S, d)."""
+    L, _, N, H, S, D = keys_values.shape
+    grid = (L * 2 * N * H,)
+    launch(keep_kernel, grid, keys_values, lengths, path, count, N, H, S, M=path.shape[1], D=D)
