@@ -1,4 +1,4 @@
-"""Training in processes of their own, to be killed or to work together.
+"""Training, or a command, in processes of their own, to be killed or to work together.
 
 They are forked from a server that has imported everything, so that one is there at once.
 """
@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ LIMIT = 900
 """Seconds after which a process hangs, on the slowest and busiest of machines."""
 SMALL = ("D=16", "num_layers=1", "batch=4", "train.steps=12", "save_seconds=0", "save_every=4")
 """Overrides of `tiny` that make a step take milliseconds."""
+PRELOADED = ["ssdlm.train", "ssdlm.api", "accelerate", "torch.distributed.fsdp", "pytest"]
 
 
 def make_store(folder: Path, *, documents: int = 60, turn: int = 0) -> Path:
@@ -37,11 +38,16 @@ def make_store(folder: Path, *, documents: int = 60, turn: int = 0) -> Path:
 
 def spawn(overrides: list[str], data: list[Path], out: Path, **options: Any) -> Any:
     """Start `tiny` with overrides in a process of its own."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["ssdlm.train", "accelerate", "torch.distributed.fsdp"])
-    process = context.Process(target=work, args=(overrides, data, out), kwargs=options)
+    process = server().Process(target=work, args=(overrides, data, out), kwargs=options)
     process.start()
     return process
+
+
+def server() -> Any:
+    """Return what forks processes that have imported everything."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
 
 
 def work(
@@ -87,14 +93,50 @@ def run_together(
     overrides: list[str], data: list[Path], out: Path, *, count: int, **options: Any
 ) -> None:
     """Train in several processes that talk through gloo, as a launcher would start them."""
+    processes = [
+        spawn(overrides, data, out, environment=environment, **options)
+        for environment in environments(count)
+    ]
+    for process in processes:
+        process.join(LIMIT)
+        assert process.exitcode == (-signal.SIGKILL if options.get("bomb") else 0)
+
+
+def environments(count: int) -> list[dict[str, str]]:
+    """Return what a launcher of so many processes tells each of them."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count)}
+    return [
+        shared | {"RANK": rank, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": str(count)}
+        for rank in map(str, range(count))
+    ]
+
+
+def start_together(
+    function: Callable[..., None], *inputs: Any, count: int, **options: Any
+) -> list[int | None]:
+    """Run a function in several processes of a launcher; return how each ended."""
     processes = []
-    for rank in map(str, range(count)):
-        own = {"RANK": rank, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": str(count)}
-        processes.append(spawn(overrides, data, out, environment=shared | own, **options))
+    for environment in environments(count):
+        given = (environment, function, inputs, options)
+        processes.append(server().Process(target=call, args=given))
+        processes[-1].start()
     for process in processes:
         process.join(LIMIT)
-        assert process.exitcode == (-signal.SIGKILL if options.get("bomb") else 0)
+    return [process.exitcode for process in processes]
+
+
+def call(
+    environment: dict[str, str],
+    function: Callable[..., None],
+    inputs: Sequence[Any],
+    options: dict[str, Any],
+) -> None:
+    """Call a function as a launcher's process."""
+    os.environ.update(environment)
+    import torch
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
+    function(*inputs, **options)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,8 @@ from ssdlm.storage.builtin import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from ssdlm.api import SSDLM
+    from ssdlm.engine.prompt_files import OptionsWriter
+    from ssdlm.engine.sharing import SharedWriter
 
 PROMPT_HELP = "texts to continue; without any, what comes through a pipe is one"
 
@@ -25,7 +29,7 @@ def add_generate(commands: Any) -> None:
         "--input",
         metavar="PROMPTS.jsonl",
         help='a {"prompt": ...} on each line, which may set options of its own beside it; - is '
-        "standard input",
+        "standard input; under torchrun the processes share it",
     )
     command.add_argument(
         "--output",
@@ -55,21 +59,12 @@ def add_generate(commands: Any) -> None:
 
 def run_generate(arguments: argparse.Namespace) -> None:
     """Continue the prompts and print the texts."""
-    from ssdlm.cli.live import told
-
-    with told(f"loading {arguments.model} ..."):
-        from ssdlm.api import SSDLM
-        from ssdlm.engine.requests import in_order
-
-        model = SSDLM.from_pretrained(
-            arguments.model,
-            device=arguments.device,
-            dtype=arguments.dtype,
-            deterministic=arguments.deterministic,
-        )
-    if arguments.input or arguments.output:
-        run_generate_file(arguments, model)
+    if arguments.input or arguments.output or num_started() > 1:
+        run_generate_file(arguments)
         return
+    model = open_model(arguments)
+    from ssdlm.engine.requests import in_order
+
     prompts = arguments.prompts or [piped_prompt()]
     changes = given_options(arguments)
     requests = model.requests(prompts, changes)
@@ -83,6 +78,11 @@ def run_generate(arguments: argparse.Namespace) -> None:
     for text in in_order(model.engine.write(requests)):
         line = json.dumps(vars(text)) if arguments.json else text.prompt + text.text
         print(line, flush=True)
+
+
+def num_started() -> int:
+    """Return how many processes a launcher such as torchrun started; 1 without one."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def piped_prompt() -> str:
@@ -100,22 +100,54 @@ def piped_prompt() -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-def run_generate_file(arguments: argparse.Namespace, model: SSDLM) -> None:
-    """Continue a file of prompts into a file of texts."""
+def open_model(arguments: argparse.Namespace) -> SSDLM:
+    """Return the model that is to write, on this process's device."""
+    from ssdlm.cli.live import told
+
+    with told(f"loading {arguments.model} ..."):
+        from ssdlm.api import SSDLM
+        from ssdlm.engine.sharing import own_device
+
+        return SSDLM.from_pretrained(
+            arguments.model,
+            device=own_device(arguments.device),
+            dtype=arguments.dtype,
+            deterministic=arguments.deterministic,
+        )
+
+
+def run_generate_file(arguments: argparse.Namespace) -> None:
+    """Continue a file of prompts into a file of texts, alone or with a launcher's processes."""
+    if not (arguments.input and arguments.output) or arguments.prompts:
+        if os.environ.get("RANK", "0") != "0":
+            return  # one of several says it
+        raise ValueError("--input and --output go together, without other prompts; give both")
+
+    def open_writer() -> OptionsWriter:
+        return open_model(arguments).writer(**given_options(arguments))
+
+    if num_started() > 1:
+        from ssdlm.engine.sharing import share_out
+
+        share_out(open_writer, partial(write_file, arguments))
+    else:
+        write_file(arguments, open_writer())
+
+
+def write_file(arguments: argparse.Namespace, writer: OptionsWriter | SharedWriter) -> None:
+    """Let a writer continue a file of prompts into a file of texts, and say so."""
     from pathlib import Path
 
     from ssdlm.denoiser import DenoiserModule
     from ssdlm.engine.prompt_files import generate_file
     from ssdlm.storage.checkpoint import digests, find
 
-    if not (arguments.input and arguments.output) or arguments.prompts:
-        raise ValueError("--input and --output go together, without other prompts; give both")
-    writer = model.writer(**given_options(arguments))
     # Where it runs and how many go together do not change what is written.
     settings = {k: v for k, v in writer.options.to_json().items() if k != "batch_size"}
-    assert isinstance(model.denoiser, DenoiserModule)
+    denoiser = writer.engine.denoiser
+    assert isinstance(denoiser, DenoiserModule)
     made = {"model": digests(find(arguments.model))}
-    made |= {"dtype": str(next(model.denoiser.parameters()).dtype)}  # what auto came to
+    made |= {"dtype": str(next(denoiser.parameters()).dtype)}  # what auto came to
     report = generate_file(
         writer,
         Path(arguments.input),

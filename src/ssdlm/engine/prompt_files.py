@@ -53,6 +53,11 @@ class Writer(Protocol):
     @property
     def device(self) -> torch.device: ...
 
+    @property
+    def num_processes(self) -> int:
+        """How many processes write."""
+        ...
+
     def num_texts(self, line: PromptLine) -> int:
         """Return how many texts a line gets."""
         ...
@@ -86,6 +91,7 @@ class OptionsWriter:
 
     engine: Engine
     options: GenerateOptions
+    num_processes: int = 1
 
     @property
     def device(self) -> torch.device:
@@ -145,6 +151,7 @@ class KeywordWriter:
     options: Mapping[str, Any]
     num_samples: int = 1
     batch_size: int = 32
+    num_processes: int = 1
 
     @property
     def device(self) -> torch.device:
@@ -245,10 +252,11 @@ def write_lines(job: Job, file: IO[str], *, done: int = 0, observe: Show) -> Non
 
 
 def num_together(job: Job, start: int) -> int:
-    """Return how many lines from `start` on are written before the next save, at least one."""
-    size = PROMPTS_AT_A_TIME.get(job.writer.device.type, MANY)
+    """Return how many lines from `start` on are written before the next save, one a process."""
+    processes = job.writer.num_processes
+    size = PROMPTS_AT_A_TIME.get(job.writer.device.type, MANY) * processes
     texts = list(accumulate(job.counts[start : start + size]))
-    return max(1, sum(count <= MOST_TEXTS for count in texts))
+    return max(processes, sum(count <= MOST_TEXTS * processes for count in texts))
 
 
 def with_guides(identity: Mapping[str, Any], guides: Mapping[str, str]) -> Mapping[str, Any]:
