@@ -196,11 +196,11 @@ class Signature:
             draft_nodes: speculative: guesses that a pass checks; 0 guesses nothing [32]
 
         Diffusion path:
-            T: diffusion steps per block [63; 1000 where a model says nothing]
+            T: diffusion steps per block [25; 1000 where a model says nothing]
             grid: where the steps lie: evenly for all positions (uniform, the paper), mostly where
                 tokens are decided (warped), in a window that moves through a block from left to
                 right (staggered), or in one that slides through the text and leaves decided tokens
-                behind as context (sliding); one of uniform, warped, staggered, sliding [staggered;
+                behind as context (sliding); one of uniform, warped, staggered, sliding [sliding;
                 uniform where a model says nothing]
             width: staggered, sliding: positions in the window [1; 4 where a model says nothing]
             rule: from one noise level to the next; the paper's is renoise with rho 0; one of
@@ -327,11 +327,11 @@ class Signature:
             draft_nodes: speculative: guesses that a pass checks; 0 guesses nothing [32]
 
         Diffusion path:
-            T: diffusion steps per block [63; 1000 where a model says nothing]
+            T: diffusion steps per block [25; 1000 where a model says nothing]
             grid: where the steps lie: evenly for all positions (uniform, the paper), mostly where
                 tokens are decided (warped), in a window that moves through a block from left to
                 right (staggered), or in one that slides through the text and leaves decided tokens
-                behind as context (sliding); one of uniform, warped, staggered, sliding [staggered;
+                behind as context (sliding); one of uniform, warped, staggered, sliding [sliding;
                 uniform where a model says nothing]
             width: staggered, sliding: positions in the window [1; 4 where a model says nothing]
             rule: from one noise level to the next; the paper's is renoise with rho 0; one of
