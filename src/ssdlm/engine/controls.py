@@ -12,7 +12,7 @@ from ssdlm.options import GenerateOptions
 from ssdlm.tokenizer import Tokenizer
 
 Control = str | ClassifierGuide | LogProb
-"""`sentiment=positive:500`, or a guide, or any function from context ids and logits."""
+"""`sentiment=positive:5`, or a guide, or any function from context ids and logits."""
 
 LEAST_SHIFT = 0.01
 """A control that moves no probability by more than this has, as good as surely, changed no word."""

@@ -1,4 +1,4 @@
-"""The grammar of `--control`: `sentiment=positive:500`, `toxicity!=toxic`.  [grammar] -> api
+"""The grammar of `--control`: `sentiment=positive:5`, `toxicity!=toxic`.  [grammar] -> api
 
 A bare name is a guide that comes with the package, or a folder; Hub ids have the form org/name.
 Names for the labels may follow it in brackets: `org/name[negative+neutral+positive]=positive`.
@@ -48,7 +48,7 @@ def parse_control(text: str) -> ControlSpec:
     if not (equals and name and label) or name[-1] in "!=" or lam != lam:
         raise ValueError(
             f"control {quote(text)} is not CLASSIFIER=LABEL or CLASSIFIER!=LABEL, with an optional "
-            ":LAMBDA; write it as sentiment=positive:500, and give a label that contains : or = by "
+            ":LAMBDA; write it as sentiment=positive:5, and give a label that contains : or = by "
             "its number"
         )
     if lam is not None:
@@ -59,7 +59,7 @@ def parse_control(text: str) -> ControlSpec:
 def load_guide(
     text: str, *, sees: str = "context", has_special_tokens: bool = True, device: str = "cpu"
 ) -> ClassifierGuide:
-    """Return the guide that a text such as `sentiment=positive:500` names."""
+    """Return the guide that a text such as `sentiment=positive:5` names."""
     spec = parse_control(text)
     return classifier_guide(
         spec.name,
