@@ -5,9 +5,8 @@ The arguments of `generate` and `stream` are in engine/signature.py, generated f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from ssdlm.engine.prompt_files import OptionsWriter
 from ssdlm.engine.requests import Draft, Generation, Requests, in_order
 from ssdlm.engine.signature import Signature
 from ssdlm.guidance.gradient import LogProb
-from ssdlm.options import GenerateOptions, all_names, explained, refuse_unused
+from ssdlm.options import GenerateOptions, P, R, all_names, explained, refuse_unused
 from ssdlm.storage import checkpoint
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 from ssdlm.values import choose, quote
@@ -55,6 +54,11 @@ def loading_advice(name: str) -> str:
     return f"the nearest is {near[0]}" if near else f"there are {', '.join(LOADING)}"
 
 
+def answered(method: Callable[P, R]) -> Callable[P, R]:
+    """Return a way to load that answers an argument it does not have."""
+    return explained(method, loading_advice)
+
+
 class SSDLM(Signature):
     """A denoiser, its tokenizer and its own generation options.
 
@@ -81,7 +85,7 @@ class SSDLM(Signature):
         self.engine = Engine(denoiser, tokenizer, is_deterministic=deterministic)
 
     @classmethod
-    @partial(explained, advise=loading_advice)
+    @answered
     def from_pretrained(
         cls,
         name_or_path: str | Path,

@@ -83,7 +83,8 @@ def mauve(
 @contextmanager
 def without_native_lines() -> Iterator[None]:
     """Keep faiss from the terminal, which writes past Python; few texts are noted in the report."""
-    sys.stderr.flush()
+    if sys.stderr:
+        sys.stderr.flush()
     try:
         kept = os.dup(2)
     except OSError:  # there is no standard error to keep clean
