@@ -165,3 +165,20 @@ def test_the_training_page_has_a_row_for_every_field(cls):
         shown = default if isinstance(default, str) else json.dumps(default)
         cell = f"`{shown}`" if default not in ("", [], {}) else ""
         assert f"| `{name}` | {cell} | {text} |" in page
+
+
+NUMBERS = [
+    (section.name, item.name)
+    for section in fields(Config)
+    for item in fields(getattr(Config(), section.name))
+    if item.type in ("int", "float")
+]
+
+
+@pytest.mark.parametrize(("section", "name"), NUMBERS)
+@pytest.mark.parametrize("text", ["9" * 40, "-" + "9" * 40, "1e308", "nan"])
+def test_every_number_has_a_range(section, name, text):
+    with pytest.raises(
+        ValueError, match=rf"^{section}\.{name}=.* is not|^({section}\.)?{name}=.* is out"
+    ):
+        override(Config(), [f"{section}.{name}={text}"])

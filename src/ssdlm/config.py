@@ -249,9 +249,11 @@ def require_ranges(config: Any, section: str = "") -> None:
         value = getattr(config, item.name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        has_end = item.metadata.keys() & {"most", "below"}
-        most = MOST_OF_ANY if isinstance(value, int) else MOST_FLOAT
-        own = item.metadata if has_end else {**item.metadata, "most": most}
+        most, own = MOST_OF_ANY if isinstance(value, int) else MOST_FLOAT, dict(item.metadata)
+        if not own.keys() & {"least", "above"}:
+            own["least"] = -most
+        if not own.keys() & {"most", "below"}:
+            own["most"] = most
         limits = [(*LIMITS[name], limit) for name, limit in own.items()]
         # Each comparison must hold, so that NaN, for which none does, is refused.
         is_within = all(compare(value, limit) for compare, _, limit in limits)

@@ -279,3 +279,8 @@ def test_after_an_input_without_a_document_another_may_go_to_the_same_folder(tok
         prepare([tmp_path / "empty.txt"], tokenizer=tokenizer, out=tmp_path / "out")
     source = write_jsonl(tmp_path / "a.jsonl", texts(2))
     assert prepare([source], tokenizer=tokenizer, out=tmp_path / "out").train.documents > 0
+
+
+def test_threads_beyond_any_machine_are_refused(tokenizer, tmp_path):
+    with pytest.raises(ValueError, match="workers=1000000000 is out of range; use 1 to 1024"):
+        prepare([tmp_path], tokenizer=tokenizer, out=tmp_path / "out", workers=10**9)

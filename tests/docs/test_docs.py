@@ -107,6 +107,17 @@ def test_example_runs_without_a_network(example, tmp_path):
     assert done.stdout.strip()
 
 
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_opens_what_is_built_in_unless_told(example):
+    """What has to be downloaded would end in a traceback where there is no network."""
+    tree = ast.walk(ast.parse(example.read_text()))
+    for node in (node for node in tree if isinstance(node, ast.Call)):
+        flags = {one.value for one in node.args if isinstance(one, ast.Constant)}
+        if {"--model", "--classifier", "--tokenizer"} & flags:
+            (default,) = (word.value for word in node.keywords if word.arg == "default")
+            assert default.value.removeprefix("builtin:") in ("mini", *builtin_guides())
+
+
 def test_ddpm_benchmark_ends_in_a_json_line(tmp_path):
     done = run_script(ROOT / "benchmarks" / "ddpm.py", "--tiny", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

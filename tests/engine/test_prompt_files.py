@@ -270,6 +270,15 @@ def test_prompts_come_from_a_pipe(model, source, tmp_path):
         assert write(model, pipe, tmp_path / "out.jsonl") == 8
 
 
+def test_a_name_for_standard_output_is_never_read_back(tmp_path):
+    """Where it is redirected to a file, it is a file that is there and is not a run's."""
+    assert all(
+        prompt_files.is_stream(Path(f"/dev/{name}")) for name in ("stdout", "fd/1", "stderr")
+    )
+    (tmp_path / "out.jsonl").touch()
+    assert not any(map(prompt_files.is_stream, (tmp_path, tmp_path / "out.jsonl", tmp_path / "x")))
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such devices")
 def test_devices_without_an_end_or_without_room_are_refused(model, source, tmp_path, monkeypatch):
     monkeypatch.setattr("ssdlm.storage.files.MOST_FROM_PIPES", 1 << 16)

@@ -13,8 +13,11 @@ from tests import tiny
 from tests.mutations import check_reader
 
 from ssdlm import SSDLM, DecodeConfig, cli
+from ssdlm.config import BlockConfig
 from ssdlm.storage import checkpoint, files
 from ssdlm.tokenizer import load_tokenizer
+from ssdlm.train import configure
+from ssdlm.train.initial_weights import load_init
 
 RELEASED = Path(__file__).parents[1] / "parity" / "sampling"
 MODELS = {"block": tiny.block, "encoder": tiny.encoder}
@@ -167,3 +170,42 @@ def test_what_a_killed_convert_left_is_taken_up_by_the_next(folder):
     assert cli.main(["convert", str(folder), str(target)]) == 0
     assert sorted(folder.parent.iterdir()) == [target, folder]
     assert not (target / "half").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_hidden_layers": 10**6},
+        {"num_attention_heads": -1},
+        {"hidden_size": 10**9},
+        {"vocab_size": "many"},
+        {"id2label": [1]},
+        {"id2label": {"a": "positive"}},
+        {"layer_norm_eps": "x"},
+        {"model_type": {}},
+        {"guide_lam": [1]},
+    ],
+    ids=str,
+)
+def test_a_guide_with_odd_settings_is_refused_in_one_line(tmp_path, unchecked, change):
+    folder = tiny.save_classifier(tmp_path / "guide")
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | change))
+    model, began = SSDLM(tiny.block(), tiny.tokenizer(), DecodeConfig(T=2)), time.monotonic()
+    with pytest.raises(ValueError) as caught:
+        model.generate("ab", length=2, B=2, control=f"{folder}=positive")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
+    assert time.monotonic() - began < 20
+
+
+def test_a_network_for_which_there_is_no_memory_is_refused_in_one_line():
+    with pytest.raises(ValueError, match=r"there is no room for a network of V=64, D=2000000000"):
+        checkpoint.build(BlockConfig(V=64, D=2_000_000_000, num_layers=1, num_heads=2))
+
+
+def test_a_run_holds_the_sizes_of_its_first_weights_against_them(folder):
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"num_layers": 10**6}))
+    with pytest.raises(ValueError, match=r"num_layers=1000000 does not go with .*safetensors"):
+        load_init(configure("tiny", [f"init={folder}"]))

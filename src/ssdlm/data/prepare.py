@@ -34,8 +34,9 @@ from ssdlm.data.writer import (
 from ssdlm.progress import bar
 from ssdlm.storage.files import locked, named_path, write_json
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
-from ssdlm.values import choose, quote, shorten
+from ssdlm.values import choose, quote, require, shorten
 
+MOST_WORKERS = 1024
 WRITTEN = ("train-[0-9]*.bin*", "holdout-[0-9]*.bin*", "tokenizer*.json", "*.json.*.tmp")
 WRITTEN += (f"{repeats.FILE}*", "repeats-*")
 """What a run may leave that was stopped before it wrote a journal."""
@@ -94,8 +95,7 @@ def prepare(
     choose("deduplicate", deduplicate, repeats.RULES)
     if not 0 <= holdout < 1:
         raise ValueError(f"holdout={holdout} is not a share of the documents; use 0 to below 1")
-    if workers < 1:
-        raise ValueError(f"workers={workers} is out of range; use 1 or more")
+    require(1 <= workers <= MOST_WORKERS, "workers", workers, f"use 1 to {MOST_WORKERS}")
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = load_tokenizer(tokenizer)
     sources = find_sources(inputs)

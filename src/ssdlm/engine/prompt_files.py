@@ -266,6 +266,8 @@ def with_guides(identity: Mapping[str, Any], guides: Mapping[str, str]) -> Mappi
 
 def is_stream(target: Path) -> bool:
     """Tell whether a name means a pipe or a device, from which nothing can be read back."""
+    if target.is_relative_to("/dev/fd") or target in (Path("/dev/stdout"), Path("/dev/stderr")):
+        return True  # behind which may be a file, which is this process's own
     return target.exists() and not target.is_file() and not target.is_dir()
 
 

@@ -11,11 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from ssdlm.shapes import Tensor
+from ssdlm.storage.files import read_json
+from ssdlm.storage.tensors import require_sizes
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
 SequenceClassifier = Any
@@ -112,7 +115,7 @@ def load_classifier(name_or_path: str | Path) -> SequenceClassifier:
     from transformers import AutoModelForSequenceClassification
 
     name_or_path, labels = split_labels(name_or_path)
-
+    refuse_other_sizes(Path(name_or_path))
     try:
         with without_bars():
             # Weights may be stored in half precision; their gradient is taken in single.
@@ -143,6 +146,25 @@ def load_classifier(name_or_path: str | Path) -> SequenceClassifier:
     if not has_finite_weights(classifier):
         raise ValueError(f"{name_or_path} has weights that are not finite numbers; train it again")
     return classifier.eval().requires_grad_(False)
+
+
+def refuse_other_sizes(folder: Path) -> None:
+    """Raise where a folder's config.json and its weights cannot be of one network."""
+    config, weights = folder / "config.json", folder / "model.safetensors"
+    if config.is_file() and weights.is_file():
+        try:
+            with safe_open(weights, "pt") as file:
+                names = list(file.keys())
+                shapes = {name: Shape(file.get_slice(name).get_shape()) for name in names}
+        except SafetensorError as error:
+            raise ValueError(f"{weights} is truncated or corrupt; get it anew") from error
+        require_sizes(read_json(config), shapes, source=weights)
+
+
+class Shape(NamedTuple):
+    """What a file's header tells of a tensor."""
+
+    shape: list[int]
 
 
 def one_line(error: Exception) -> str:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import get_args, get_type_hints
 
+from ssdlm.config import MOST_OF_ANY
 from ssdlm.options import SeesName
 from ssdlm.settings import nearest, parse
-from ssdlm.values import choose
+from ssdlm.values import choose, require
 
 SAMPLER = re.compile(r"(top_p|typical_p)=(0?\.\d*[1-9]\d*|1(\.0*)?)")
 """How an autoregressive model draws, with a share of probability above 0 and up to 1."""
@@ -113,6 +114,7 @@ def scale_of(name: str, overrides: Sequence[str] = ()) -> Scale:
         for number in value if isinstance(value, tuple) else (value,):
             if number < 1 and key not in ("seed", "seeds"):
                 raise ValueError(f"{key}={number} is not a count; use 1 or more")
+            require(abs(number) <= MOST_OF_ANY, key, number, f"use at most {MOST_OF_ANY}")
     for sees in scale.control_sees:
         choose("control_sees", sees, get_args(SeesName))
     for sampler in scale.samplers:

@@ -38,6 +38,8 @@ RELEASED = ("embed_sum_layer.pt", "timestep_layer.pt")
 IDENTITY = (CONFIG, WEIGHTS, "pytorch_model.bin", *RELEASED)
 IDENTITY += ("tokenizer.json", "vocab.json", "merges.txt")
 """Files that, with the generation options, decide what a model writes."""
+MOST_PARAMETERS = 10**11
+"""More than any machine of today has room for."""
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -207,6 +209,10 @@ def build(config: EncoderConfig | BlockConfig) -> DenoiserModule:
     if any(getattr(config, name) < 1 for name in sizes) or config.D % config.num_heads:
         given = ", ".join(f"{name}={getattr(config, name)}" for name in sizes)
         raise ValueError(f"no network has {given}; use 1 or more, D a multiple of num_heads")
+    per_layer = (4 + 2 * config.expansion) * config.D**2
+    if config.V * config.D + config.num_layers * per_layer > MOST_PARAMETERS:
+        given = ", ".join(f"{name}={getattr(config, name)}" for name in sizes)
+        raise ValueError(f"there is no room for a network of {given}; use smaller sizes")
     return BlockDenoiser(config)
 
 

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +78,9 @@ def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
         raise OSError(code, os.strerror(code), str(path)) from error
 
 
-def require_sizes(sizes: Mapping[str, Any], tensors: Mapping[str, Tensor], *, source: Path) -> None:
+def require_sizes(sizes: Mapping[str, Any], tensors: Mapping[str, Any], *, source: Path) -> None:
     """Refuse sizes of a network that weights of these shapes cannot have, before it is built."""
-    elements = sum(value.numel() for value in tensors.values())
+    elements = sum(prod(value.shape) for value in tensors.values())
     for name, value in sizes.items():
         if isinstance(value, bool) or not isinstance(value, int):
             continue

@@ -53,8 +53,12 @@ def load_init(config: Config) -> DenoiserModule:
     model, init = config.model, config.train.init
     folder = find_init(init)
     if checkpoint.is_ours(folder):
-        denoiser, path = build(model), find_weights(folder, config.train.init_from)
-        checkpoint.fill(denoiser, checkpoint.read_tensors(path), source=path)
+        path = find_weights(folder, config.train.init_from)
+        tensors = checkpoint.read_tensors(path)
+        sizes = vars(model) if isinstance(model, BlockConfig) else model.backbone
+        checkpoint.require_sizes(sizes, tensors, source=path)
+        denoiser = build(model)
+        checkpoint.fill(denoiser, tensors, source=path)
         return denoiser
     if isinstance(model, BlockConfig):
         raise ValueError(f"train.init={init} is not the folder of an SSD-LM checkpoint; give one")
