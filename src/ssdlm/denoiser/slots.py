@@ -69,7 +69,16 @@ class Slots:
         places = torch.arange(capacity, device=network.device)
         self.rotary = rotation(places, self.d).squeeze(2).transpose(0, 1).contiguous()
         self.all_slots = torch.arange(num_slots, device=network.device)
-        self.is_fast = network.device.type == "cuda" and has_triton()
+        self.is_fast = self.has_kernels(network)
+
+    @staticmethod
+    def has_kernels(network: BlockNetwork) -> bool:
+        """Tell whether there are kernels for a network where it is."""
+        if network.device.type != "cuda" or not has_triton():
+            return False
+        from ssdlm.denoiser.kernels import rows as kernels
+
+        return kernels.fits(network.config.D // network.config.num_heads)
 
     @staticmethod
     def num_bytes(network: BlockNetwork, capacity: int) -> int:

@@ -57,7 +57,7 @@ class Fleet:
     ) -> None:
         self.denoiser, self.tokenizer = denoiser, tokenizer
         self.is_deterministic = is_deterministic
-        self.is_used = denoiser.has_slots and denoiser.device.type == "cuda"
+        self.is_used = denoiser.has_slots and Slots.has_kernels(cast(Any, denoiser))
         """Whether there are lanes at all: on a CPU rows go one by one."""
         self.lanes: OrderedDict[tuple[Kind, int], Lane] = OrderedDict()
         self.alone: Tensor | None = None

@@ -320,18 +320,13 @@ class SpeculativeLane(Lane):
         self.offsets = torch.arange(self.m, device=self.device)
 
     def level(self, tree: Tree, depth: int) -> Level:
-        """Return how the nodes of a depth are found among their parents' best children."""
-        nodes = tree.levels[depth]
-        above = sorted(set(tree.parents[nodes]))
-        K = max(tree.ranks[nodes]) + 1
-        pairs = zip(tree.parents[nodes], tree.ranks[nodes], strict=True)
-        index = [above.index(parent) * K + rank for parent, rank in pairs]
-        return Level(
-            nodes,
-            torch.tensor(above, device=self.device),
-            torch.tensor(index, device=self.device),
-            K,
-        )
+        """Return which nodes of a depth are whose children."""
+        below = tree.levels[depth]
+        above = sorted(set(tree.parents[below]))
+        nodes = [[-1] * (max(tree.ranks[below]) + 1) for _ in above]
+        for node in range(below.start, below.stop):
+            nodes[above.index(tree.parents[node])][tree.ranks[node]] = node
+        return Level(*(torch.tensor(part, device=self.device) for part in (above, nodes)))
 
     def join(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
         super().join(rows, slots)
@@ -361,7 +356,9 @@ class SpeculativeLane(Lane):
         at = node.view(-1, 1, 1, 1).expand(-1, 1, *blocks.shape[2:])
         self.slots.lengths.add_(moving * count)
         self.done.add_(moving * count)
-        self.guess(new.gather(1, last), blocks.gather(1, at)[:, 0])
+        root = torch.where(moving.bool().unsqueeze(1), new.gather(1, last), self.guesses[:, :1])
+        self.guesses[:, :1] = root
+        self.guess(blocks.gather(1, at)[:, 0])
 
     def inputs(self) -> Tensor:
         """Return what the rows read: guessed words, and behind each a block of noise alone."""
@@ -371,31 +368,33 @@ class SpeculativeLane(Lane):
         drafts = torch.cat((words.unsqueeze(2), blank), 2).flatten(1, 2)
         return torch.cat((words, drafts), 1)
 
-    def guess(self, root: Tensor, drafts: Tensor) -> None:
-        """Grow the next tree below the last certain token (N, 1), out of its draft block."""
-        self.guesses[:, :1] = root
+    def guess(self, drafts: Tensor) -> None:
+        """Grow the next tree below the last certain token, out of its draft block (N, m, D)."""
+        settings = self.never, self.heats, self.top_ps, self.seeds, self.done
         for depth, level in enumerate(self.levels, 1):
-            words = F.embedding(self.guesses[:, level.above], self.alone)
-            logits = (drafts[:, depth : depth + 1] + words) @ self.head
-            places = (self.done + depth - 1).unsqueeze(1).expand(-1, len(level.above))
-            best = self.best_children(logits, places.contiguous(), level.K)
-            self.guesses[:, level.nodes] = best.flatten(1)[:, level.index]
+            if self.slots.is_fast:
+                from ssdlm.denoiser.kernels import rows as kernels
 
-    def best_children(self, logits: Tensor, places: Tensor, K: int) -> Tensor:
-        settings = self.never, self.heats, self.top_ps, self.seeds, places
-        if self.slots.is_fast:
-            from ssdlm.denoiser.kernels import rows as kernels
+                known = kernels.below(self.guesses, level.above, self.alone, drafts[:, depth])
+                kernels.put_children_(
+                    self.guesses, level.nodes, known @ self.head, self.prior, *settings,
+                    depth, GUMBEL, UNLIKELY,
+                )  # fmt: skip
+            else:
+                known = drafts[:, depth : depth + 1] + self.alone[self.guesses[:, level.above]]
+                self.plain_children(level, depth, (known @ self.head).float() + self.prior)
 
-            return kernels.best_children(logits, self.prior, *settings, GUMBEL, K=K, cut=UNLIKELY)
-        noise = RowNoise(self.seeds)
+    def plain_children(self, level: Level, depth: int, share: Tensor) -> None:
+        """Put the best tokens by what is known of them (N, P, V), and noise, at a level's nodes."""
+        noise, V = RowNoise(self.seeds), share.shape[-1]
         g = [
-            noise.gumbel(position=int(place), V=self.denoiser.V)[row]
-            for row, place in enumerate(places[:, 0])
+            noise.gumbel(position=p, V=V)[r] for r, p in enumerate((self.done + depth - 1).tolist())
         ]
-        g = torch.stack(g) * (self.top_ps > 0).view(-1, 1, 1)
-        share = logits.float() + self.prior
+        scores = share + torch.stack(g) * (self.top_ps > 0).view(-1, 1, 1)
         is_likely = share >= share.amax(-1, keepdim=True) - UNLIKELY
-        return (share + g).where(is_likely, share - 1e6).topk(K).indices
+        best = scores.where(is_likely, share - 1e6).topk(level.nodes.shape[1]).indices
+        is_node = level.nodes >= 0
+        self.guesses[:, level.nodes[is_node]] = best[:, is_node]
 
     def choose(self, logits: Tensor, places: Tensor) -> Tensor:
         """Return the token after each node (N, R), were its word certain."""
@@ -448,21 +447,18 @@ class SpeculativeLane(Lane):
             table[:, :, row, :, length : length + num] = kept
 
     def read(self) -> list[Text]:
-        rows = torch.cat((self.done.unsqueeze(1), self.limits.unsqueeze(1)), 1).tolist()
-        pairs = zip(rows, self.text.tolist(), self.when.tolist(), strict=True)
-        ends = ((min(row), text, when) for row, text, when in pairs)
-        return [Text(text[:end], when[:end]) for end, text, when in ends]
+        ends = torch.minimum(self.done, self.limits).unsqueeze(1)
+        rows, half = torch.cat((ends, self.text, self.when), 1).tolist(), self.text.shape[1]
+        return [Text(row[1 : 1 + row[0]], row[1 + half : 1 + half + row[0]]) for row in rows]
 
 
 class Level(NamedTuple):
     """The nodes of one depth of a tree of guesses."""
 
-    nodes: slice
     above: Tensor
-    """The nodes that have children here."""
-    index: Tensor
-    """Where each node's token is among K best children of each of those."""
-    K: int
+    """The nodes (P,) that have children here."""
+    nodes: Tensor
+    """Their children (P, K), the likeliest first; -1 where there are fewer."""
 
 
 def recorded(work: Callable[[], None]) -> torch.cuda.CUDAGraph:

@@ -46,30 +46,35 @@ def square_kernel(x, count, TILE: tl.constexpr):
 
 
 @triton.jit
+def turned(base, column, other, cos, sin, mask, kind: tl.constexpr, D: tl.constexpr):
+    """Return normed vectors of all heads, rotated."""
+    x = normed(tl.load(base + column, mask=mask, other=0.0).to(tl.float32), D)
+    y = normed(tl.load(base + other, mask=mask, other=0.0).to(tl.float32), D)
+    return (x.to(kind).to(tl.float32) * cos + y.to(kind).to(tl.float32) * sin).to(kind)
+
+
+@triton.jit
 def place_kernel(
-    qkv, query, keys, values, lengths, slots, offsets, rotary, R, S,
-    H: tl.constexpr, D: tl.constexpr,
+    qkv, query, keys, values, lengths, slots, offsets, rotary, R, S, H,
+    HEADS: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """Norm and rotate one row's queries and keys; put keys and values behind its slot's."""
     text, row = tl.program_id(0) // R, tl.program_id(0) % R
     slot, length = tl.load(slots + text).to(tl.int64), tl.load(lengths + text)
     place = length + tl.load(offsets + row)
-    head, column = tl.arange(0, H)[:, None], tl.arange(0, D)[None, :]
-    other = (column + D // 2) % D
+    head, column = tl.arange(0, HEADS)[:, None], tl.arange(0, D)[None, :]
+    other, mask = (column + D // 2) % D, (head < H) & (column < D)
     base = qkv + tl.program_id(0).to(tl.int64) * 3 * H * D + head * D
     cos = tl.load(rotary + place * 2 * D + column)
     sin = tl.load(rotary + place * 2 * D + D + column)
-    kind = query.dtype.element_ty
-    q = normed(tl.load(base + column).to(tl.float32), D).to(kind).to(tl.float32)
-    q_other = normed(tl.load(base + other).to(tl.float32), D).to(kind).to(tl.float32)
+    kind: tl.constexpr = query.dtype.element_ty
     at = tl.program_id(0).to(tl.int64) * H * D + head * D + column
-    tl.store(query + at, (q * cos + q_other * sin).to(kind))
+    tl.store(query + at, turned(base, column, other, cos, sin, mask, kind, D), mask=mask)
     base += H * D
-    k = normed(tl.load(base + column).to(tl.float32), D).to(kind).to(tl.float32)
-    k_other = normed(tl.load(base + other).to(tl.float32), D).to(kind).to(tl.float32)
     home = ((slot * H + head) * S + length + row) * D + column
-    tl.store(keys + home, (k * cos + k_other * sin).to(kind))
-    tl.store(values + home, tl.load(base + H * D + column))
+    tl.store(keys + home, turned(base, column, other, cos, sin, mask, kind, D), mask=mask)
+    value = tl.load(base + H * D + column, mask=mask, other=0.0)
+    tl.store(values + home, value, mask=mask)
 
 
 @triton.jit
@@ -120,7 +125,8 @@ def attend_kernel(
         other = first + tl.arange(0, TILE)
         may = is_row[:, None] & (other < R)[None, :]
         seen = tl.load(sees + row[:, None] * R + other[None, :], mask=may, other=0) != 0
-        peak, total, sums = look(q, keys, values, first, R, seen, peak, total, sums, D, TILE)
+        if tl.sum(seen.to(tl.int32)) > 0:  # of a tree's rows most see few
+            peak, total, sums = look(q, keys, values, first, R, seen, peak, total, sums, D, TILE)
     result = sums / tl.maximum(total, 1e-30)[:, None]
     tl.store(out + at, result.to(out.dtype.element_ty), mask=is_row[:, None])
 
@@ -262,24 +268,39 @@ def perturbed_kernel(
 
 
 @triton.jit
+def above_kernel(guesses, above, alone, drafts, out, R, P, STRIDE, D, WIDTH: tl.constexpr):
+    """Write what is known of the tokens below one guess: by its draft, and by its word alone."""
+    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
+    text, mask = row // P, column < D
+    token = tl.load(guesses + text * R + tl.load(above + row % P))
+    value = tl.load(drafts + text * STRIDE + column, mask=mask).to(tl.float32)
+    value += tl.load(alone + token * D + column, mask=mask).to(tl.float32)
+    tl.store(out + row * D + column, value, mask=mask)
+
+
+@triton.jit
 def children_kernel(
-    logits, prior, suppressed, heats, top_ps, seeds, places, stream, out, V, R, cut,
-    K: tl.constexpr, TILE: tl.constexpr, COUNTERS: tl.constexpr,
+    logits, prior, suppressed, heats, top_ps, seeds, done, depth, stream, nodes, guesses, V, P, R,
+    cut, K: tl.constexpr, TILE: tl.constexpr, COUNTERS: tl.constexpr,
 ):  # fmt: skip
-    """Write the K best tokens of a row by log p and noise, of those that are not too unlikely."""
+    """Put the best tokens below one guess, by log p and noise, at its children's nodes."""
     row = tl.program_id(0).to(tl.int64)
-    text = row // R
+    text = row // P
     heat, never = tl.load(heats + text), tl.load(suppressed + text)
     values = share_of(logits + row * V, prior, 0, V, heat, never, TILE)
-    noise = gumbel_tile(tl.load(seeds + text), tl.load(places + row), 0, stream, COUNTERS)
+    noise = gumbel_tile(
+        tl.load(seeds + text), tl.load(done + text) + depth - 1, 0, stream, COUNTERS
+    )
     is_likely = values >= tl.max(values, 0) - cut
     noise = tl.where(tl.load(top_ps + text) > 0, noise, 0.0)
     values = tl.where(is_likely, values + noise, values - 1e6)
     at = tl.arange(0, TILE)
     for rank in range(K):
-        best = tl.argmax(values, 0)
-        tl.store(out + row * K + rank, best.to(tl.int64))
-        values = tl.where(at == best, -float("inf"), values)
+        node = tl.load(nodes + (row % P) * K + rank)
+        if node >= 0:
+            best = tl.argmax(values, 0)
+            tl.store(guesses + text * R + node, best.to(tl.int64))
+            values = tl.where(at == best, -float("inf"), values)
 
 
 @triton.jit
@@ -335,6 +356,11 @@ def evidence_kernel(
     tl.store(out + place * V + column, value, mask=column < V)
 
 
+def fits(d: int) -> bool:
+    """Tell whether heads of d numbers can be attended with."""
+    return d >= 16 and triton.next_power_of_2(d) == d
+
+
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) -> None:
     """Run a kernel, unless there is nothing to do."""
     if all(grid):
@@ -363,7 +389,8 @@ def place(
     query = torch.empty(N, R, H, D, device=qkv.device, dtype=qkv.dtype)
     S = keys.shape[2]
     tables = keys, values, lengths, slots, offsets, rotary
-    launch(place_kernel, (N * R,), qkv, query, *tables, R, S, H=H, D=D)
+    heads = triton.next_power_of_2(H)
+    launch(place_kernel, (N * R,), qkv, query, *tables, R, S, H, HEADS=heads, D=D)
     return query
 
 
@@ -423,20 +450,27 @@ def new_evidence_(
     )
 
 
-def best_children(
-    logits: Tensor, prior: Tensor, suppressed: Tensor, heats: Tensor, top_ps: Tensor,
-    seeds: Tensor, places: Tensor, stream: int, *, K: int, cut: float,
-) -> Tensor:  # fmt: skip
-    """Return the K best guesses (N, R, K) by logits (N, R, V) and the noise of places (N, R)."""
-    N, R, V = logits.shape
-    out = torch.empty(N, R, K, device=logits.device, dtype=torch.int64)
+def below(guesses: Tensor, above: Tensor, alone: Tensor, drafts: Tensor) -> Tensor:
+    """Return drafts (N, D) plus the rows of `alone` for the guesses at nodes `above`, (N, P, D)."""
+    (N, R), P, D = guesses.shape, len(above), alone.shape[1]
+    out = torch.empty(N, P, D, device=alone.device, dtype=alone.dtype)
+    sizes, width = (R, P, drafts.stride(0), D), triton.next_power_of_2(D)
+    launch(above_kernel, (N * P,), guesses, above, alone, drafts, out, *sizes, WIDTH=width)
+    return out
+
+
+def put_children_(
+    guesses: Tensor, nodes: Tensor, logits: Tensor, prior: Tensor, suppressed: Tensor,
+    heats: Tensor, top_ps: Tensor, seeds: Tensor, done: Tensor, depth: int, stream: int, cut: float,
+) -> None:  # fmt: skip
+    """Put the best tokens by logits (N, P, V) and noise at nodes (P, K), -1 where there is none."""
+    (N, P, V), R, K = logits.shape, guesses.shape[1], nodes.shape[1]
     tile = triton.next_power_of_2(V)
-    settings = suppressed, heats, top_ps, seeds, places
+    settings = suppressed, heats, top_ps, seeds, done, depth, stream
     launch(
-        children_kernel, (N * R,), logits, prior, *settings, stream, out, V, R, cut,
+        children_kernel, (N * P,), logits, prior, *settings, nodes, guesses, V, P, R, cut,
         K=K, TILE=tile, COUNTERS=tile // 4, num_warps=8,
     )  # fmt: skip
-    return out
 
 
 def walk(chosen: Tensor, guesses: Tensor, parents: Tensor, M: int) -> tuple[Tensor, Tensor]:
