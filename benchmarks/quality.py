@@ -68,7 +68,7 @@ def settings_by_kind() -> dict[str, dict[str, dict[str, Any]]]:
         }.items()
     }
     rules["early exit, warped"] = OURS | PATHS["warped"] | {"T": 63, "early_exit": True}
-    best = {f"best of {count}": {"best_of": count} for count in (4, 16)}
+    best = {f"best of {count}": WINDOW | {"best_of": count} for count in (4, 16)}
     return {
         "defaults": {"defaults": {}},
         "autoregressive": {f"autoregressive, top-p {p:g}": {"top_p": p} for p in (0.9, 0.95)},

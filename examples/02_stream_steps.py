@@ -1,13 +1,18 @@
-"""Watch a block settle out of noise: python examples/02_stream_steps.py [--tiny]"""
+"""Watch a block settle out of noise: python examples/02_stream_steps.py [--tiny]
+
+The window is wider than the built-in model's own, so that several words are open at a time.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 from chosen_model import model_and_size
 
 from ssdlm import SSDLM
 
 
-def main(name: str, *, every: int, **options: int) -> None:
+def main(name: str, *, every: int, **options: Any) -> None:
     model = SSDLM.from_pretrained(name)
     for draft in model.stream("The movie was", seed=0, **options):
         if draft.t % every:
@@ -21,5 +26,6 @@ def main(name: str, *, every: int, **options: int) -> None:
 
 if __name__ == "__main__":
     with model_and_size(__doc__) as (name, is_tiny):
-        options = {"length": 20, "B": 10, "T": 10} if is_tiny else {"length": 50}
+        options = {"length": 20, "B": 10, "T": 10} if is_tiny else {"length": 50, "T": 63}
+        options |= {"grid": "staggered", "width": 8}
         main(name, every=2 if is_tiny else 6, **options)

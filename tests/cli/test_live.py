@@ -33,6 +33,19 @@ def test_a_block_whose_positions_move_together_is_open_everywhere(model):
         assert all("magenta" in style for style in styles(draft.step))
 
 
+@pytest.mark.parametrize("width", [1.0, 3.0])
+def test_a_sliding_window_is_shown_as_far_as_it_reaches(model, width):
+    drafts = list(model.stream("the river", grid="sliding", T=6, width=width))
+    assert len(drafts) == 12
+    for draft in drafts:
+        shown, window = styles(draft.step), draft.step.window
+        assert len(shown) == draft.step.tokens.shape[1] == window.stop
+        assert shown.count(DECIDED) == window.start and NOISE not in shown
+        assert draft.step.w_hat.shape == draft.step.logits.shape
+        assert draft.settled + model.text(draft.step.tokens[0].tolist()) == draft.text
+        assert picture("the river", draft, model.spellings()).plain.startswith("the river")
+
+
 def test_a_frame_holds_prompt_text_and_steps_left(model):
     *_, draft = model.stream("the river")
     frame = picture("the river", draft, model.spellings())

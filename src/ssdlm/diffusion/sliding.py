@@ -61,6 +61,7 @@ def slide(
         start = sum(blocks[: move.block])
         end = start + blocks[move.block] if move.left == 0 else min(window.stop, sum(blocks))
         shown = slice(first - start, min(end, window.stop) - start)
+        logits, w_hat = (x[:, : shown.stop - shown.start] for x in (logits, w_hat))
         is_last = move.left == 0
         yield Step(move.block, move.left, shown, logits, w_hat, w_t, text[:, start:end], is_last)
 

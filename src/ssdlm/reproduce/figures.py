@@ -111,7 +111,9 @@ def states(experiment: Experiment, model: str, prompt: str, options: Options) ->
         if step.t + 1 in shown:
             guess = step.tokens[0].clone()
             guess[step.window] = to_ids(step.logits)[0]
-            state = to_ids(step.w_t)[0].tolist()
+            # A sliding window has no state but that of what stays open.
+            noisy = to_ids(step.w_t)[0].tolist()
+            state = step.tokens[0].tolist()[: max(0, len(guess) - len(noisy))] + noisy
             texts = {"logits": writer.text(guess.tolist()), "w": writer.text(state)}
             rows.append({"t": step.t + 1, **texts})
         if step.is_last:
