@@ -14,11 +14,6 @@ from ssdlm.diffusion.speculative import Speculation, WordsAlone, generate_specul
 
 TIE = 1e-4
 """Two texts may part where the two best perturbed log-probabilities are so close."""
-CHOICES = [
-    Choice(),
-    Choice(top_p=0.8, temperature=0.7, suppress=(63,)),
-    Choice(is_greedy=True),
-]
 
 
 def chain(denoiser, context, choice, *, length, seed, places=()):
@@ -57,30 +52,34 @@ def assert_same(denoiser, context, choice, fast, plain, *, seed):
     return at
 
 
-@pytest.mark.parametrize("choice", CHOICES, ids=["all", "nucleus", "greedy"])
-def test_the_text_is_the_chains_token_for_token_for_every_tree(choice, unchecked):
-    denoiser, context, length, compared = tiny.block(), [3, 4, 5], 200, 0
-    for seed in range(2):
-        plain = chain(denoiser, context, choice, length=length, seed=seed)
-        for nodes in (1, 6, 32):
-            blocks = [25] * (length // 25)
-            fast, steps = guessed(denoiser, context, choice, nodes=nodes, blocks=blocks, seed=seed)
-            compared += assert_same(denoiser, context, choice, fast, plain, seed=seed)
-            assert sum(step.num_passes for step in steps) < length
-    assert compared > 1000
+@pytest.mark.parametrize(
+    ("choice", "trees"),
+    [
+        (Choice(), (1, 6, 32)),
+        (Choice(top_p=0.8, temperature=0.7, suppress=(63,)), (6, 32)),
+        (Choice(is_greedy=True), (32,)),
+    ],
+    ids=["all", "nucleus", "greedy"],
+)
+def test_the_text_is_the_chains_token_for_token_for_every_tree(choice, trees, unchecked):
+    denoiser, context, blocks, seed = tiny.block(), [3, 4, 5], [50] * 7, 1
+    plain = chain(denoiser, context, choice, length=350, seed=seed)
+    for nodes in trees:
+        fast, steps = guessed(denoiser, context, choice, nodes=nodes, blocks=blocks, seed=seed)
+        assert assert_same(denoiser, context, choice, fast, plain, seed=seed) > 250
+        assert sum(step.num_passes for step in steps) < 350
 
 
 def test_the_built_in_model_writes_the_same_in_fewer_passes(unchecked):
     model = SSDLM.from_pretrained("builtin:mini", device="cpu")
-    prompts = ["The movie was", "In the early", '"I never']
-    plain = model.generate(prompts, mode="autoregressive", length=40)
-    for nodes, least in ((3, 1.3), (8, 1.5)):
-        fast = model.generate(prompts, mode="speculative", draft_nodes=nodes, length=40)
-        for request, one, other in zip(model.requests(prompts), fast, plain, strict=True):
-            choice = Choice(0.9, suppress=(model.tokenizer.end_of_text,))
-            context, seed = request.context, request.noise_seed
-            assert_same(model.denoiser, context, choice, one.tokens, other.tokens, seed=seed)
-        assert sum(1 / text.passes_per_token for text in fast) / 3 > least
+    prompts = ["The movie was", "In the early"]
+    plain = model.generate(prompts, mode="autoregressive", length=50)
+    fast = model.generate(prompts, mode="speculative", draft_nodes=8, length=50)
+    for request, one, other in zip(model.requests(prompts), fast, plain, strict=True):
+        choice = Choice(0.9, suppress=(model.tokenizer.end_of_text,))
+        context, seed = request.context, request.noise_seed
+        assert_same(model.denoiser, context, choice, one.tokens, other.tokens, seed=seed)
+        assert one.passes_per_token < 0.7
     assert all(text.passes_per_token == 1 for text in plain)
 
 
