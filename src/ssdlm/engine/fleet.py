@@ -112,7 +112,8 @@ class Fleet:
 
     def num_slots(self, kind: Kind, wanted: int) -> int:
         """Return a power of two that has room for the requests, if the memory has."""
-        num = FIXED_SLOTS
+        # A tree's rows are so many that their products' roundings depend on the slot, too.
+        num = 1 if kind.mode == "chain" and kind.width else FIXED_SLOTS
         if not self.is_deterministic:
             num = 1
             while num < wanted:
