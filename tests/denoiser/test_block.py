@@ -8,8 +8,10 @@ import torch.nn.functional as F
 from tests.closeness import NETWORK, assert_close
 
 from ssdlm.config import BlockConfig
+from ssdlm.denoiser.attention import rotate, rotation
 from ssdlm.denoiser.block import BlockCache, BlockDenoiser, Earlier
 from ssdlm.denoiser.kernels.noisy_logits import noisy_logits
+from ssdlm.denoiser.layer import norm, project
 from ssdlm.denoiser.network import MAX_SNR
 from ssdlm.diffusion import schedule, simplex
 from ssdlm.diffusion.grid import Uniform
@@ -328,3 +330,20 @@ def test_a_belief_is_silent_until_it_is_trained():
     denoiser.requires_grad_(True)
     denoiser(tokens, progress, z=z, blocks=blocks, earlier=earlier).total.backward()
     assert denoiser.self_embed.grad.abs().max() > 0
+
+
+def test_a_position_without_evidence_reads_as_the_mean_word(denoiser):
+    progress, blank = torch.ones(1, 3), denoiser.blank()
+    ell, soft = denoiser.read_state(torch.zeros(1, 3, denoiser.V), progress, blank)
+    assert not ell.any() and torch.equal(soft, blank.expand(1, 3, -1))
+    weak = torch.zeros(1, 3, denoiser.V)
+    weak[0, 1, 2] = 1e-20  # too little to matter, and yet the long way is taken
+    assert_close(denoiser.read_state(weak, progress, blank)[1], soft)
+
+
+def test_queries_and_keys_are_normed_and_turned_together_as_they_are_one_by_one():
+    x, qkv = torch.randn(2, 3, 32), torch.randn(3, 32, 32)
+    rotary = rotation(torch.arange(3), 8)
+    parts = [F.linear(norm(x), weight).unflatten(-1, (4, 8)) for weight in qkv]
+    turned = [rotate(norm(part), rotary) for part in parts[:2]] + parts[2:]
+    assert_close(project(x, rotary, qkv, 4), [part.transpose(1, 2) for part in turned])

@@ -126,3 +126,13 @@ def test_a_guide_steers_the_window():
     steps = slide(steered, context, strategy, path, blocks=[6], B=[6], noise=noise)
     assert (text(list(steps)) == 7).all()
     assert seen == [(4 + place, 1) for place in range(6)]
+
+
+def test_a_window_of_one_needs_neither_normals_nor_soft_words(monkeypatch):
+    denoiser, context = tiny.block(), torch.tensor([[5, 9, 3]])
+    usual = text(run(denoiser, context, Sliding(6, 1.0), [6, 4], [6, 6]))
+    blank = denoiser.blank()
+    monkeypatch.setattr(denoiser, "blank", lambda: blank)
+    monkeypatch.setattr(denoiser, "tables", lambda: pytest.fail("a V-wide product"))
+    monkeypatch.setattr(RowNoise, "normal", lambda *_, **__: pytest.fail("normals were drawn"))
+    assert torch.equal(text(run(denoiser, context, Sliding(6, 1.0), [6, 4], [6, 6])), usual)

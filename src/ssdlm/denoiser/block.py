@@ -167,7 +167,7 @@ class BlockDenoiser(BlockNetwork):
         blank: Tensor,
     ) -> Simplex:
         """Return the block's logits, given the word before it and the context's keys and values."""
-        ell, soft = self.read_state(w_t, progress)
+        ell, soft = self.read_state(w_t, progress, blank)
         left = torch.cat((left, soft[:, :-1, : self.config.D]), 1)
         x = self.embed_noisy(soft, left, progress, blank)
         if self.has_memory and previous is not None:
@@ -204,7 +204,7 @@ class BlockDenoiser(BlockNetwork):
         window: slice,
     ) -> Tensor:
         """Return the window's logits, given its own state and the tokens around it."""
-        ell, inside = self.read_state(w_t, progress[:, window])
+        ell, inside = self.read_state(w_t, progress[:, window], blank)
         clean = F.embedding(tokens, self.tables())
         around = torch.where((progress == 0).unsqueeze(-1), clean, blank)
         soft = torch.cat((around[:, : window.start], inside, around[:, window.stop :]), 1)
@@ -244,7 +244,7 @@ class BlockDenoiser(BlockNetwork):
     ) -> tuple[Tensor, Tensor]:
         """Return the block's logits, and the keys and values of the new tokens before it."""
         num_past, num_new, B = past.shape[4], new.shape[1], w_t.shape[1]
-        ell, soft = self.read_state(w_t, progress)
+        ell, soft = self.read_state(w_t, progress, blank)
         left = torch.cat((left, soft[:, :-1, : self.config.D]), 1)
         x = self.embed_noisy(soft, left, progress, blank)
         positions = torch.arange(num_past, num_past + num_new, device=self.device)

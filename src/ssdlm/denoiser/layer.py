@@ -68,11 +68,11 @@ def project(
     x: Tensor, rotary: Tensor, qkv: Tensor, num_heads: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries, keys and values, each (N, heads, S, d)."""
-    together = F.linear(norm(x), qkv.flatten(0, 1))
-    query, key, value = together.unflatten(-1, (3, num_heads, -1)).unbind(2)
+    together = F.linear(norm(x), qkv.flatten(0, 1)).unflatten(-1, (3 * num_heads, -1))
     # Normed queries and keys keep the attention scores bounded, however large the weights.
-    query, key = rotate(norm(query), rotary), rotate(norm(key), rotary)
-    return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    both = rotate(norm(together[:, :, : 2 * num_heads]), rotary)
+    query, key = both.transpose(1, 2).chunk(2, 1)
+    return query, key, together[:, :, 2 * num_heads :].transpose(1, 2)
 
 
 def update(x: Tensor, attended: Tensor, out: Tensor, up: Tensor, down: Tensor) -> Tensor:

@@ -118,8 +118,13 @@ class BlockNetwork(DenoiserModule):
         snr = schedule.snr(progress).clamp(max=MAX_SNR)
         return (2 * snr / (self.K * schedule.cosine(progress).sqrt())).float()
 
-    def read_state(self, w_t: Tensor, progress: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a state's evidence, and its soft words softmax(prior + ell) @ tables."""
+    def read_state(self, w_t: Tensor, progress: Tensor, blank: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a state's evidence, and its soft words softmax(prior + ell) @ tables.
+
+        Where there is no evidence at all they are `blank`; only a CPU can tell without a wait.
+        """
+        if w_t.device.type == "cpu" and not w_t.any():
+            return w_t.float(), blank.expand(*w_t.shape[:2], -1)
         ell = self.gain(progress).unsqueeze(-1) * w_t.float()
         return ell, (self.prior + ell).softmax(-1).to(self.dtype) @ self.tables()
 

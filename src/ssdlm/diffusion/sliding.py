@@ -55,9 +55,11 @@ def slide(
         tokens = to_ids(logits if strategy.returns == "logits" else w_hat)
         text = torch.cat((text[:, :first], tokens), 1)
         rest = slice(move.num_decided, num)
-        z = noise.normal(block=0, step=step, B=num - rest.start, V=V, first=rest.start)
-        levels = levels.part(rest)
-        w_t = strategy.rule(w_t[:, rest], w_hat[:, rest], grid=levels, t=1, K=K, z=z)  # Eq. 18
+        w_t, num_open = w_t[:, rest], num - rest.start
+        if num_open > 0:
+            z = noise.normal(block=0, step=step, B=num_open, V=V, first=rest.start)
+            rule, levels = strategy.rule, levels.part(rest)
+            w_t = rule(w_t, w_hat[:, rest], grid=levels, t=1, K=K, z=z)  # Eq. 18
         start = sum(blocks[: move.block])
         end = start + blocks[move.block] if move.left == 0 else min(window.stop, sum(blocks))
         shown = slice(first - start, min(end, window.stop) - start)
