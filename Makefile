@@ -20,9 +20,9 @@ export PIP_ROOT_USER_ACTION = ignore
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{printf "make %-8s %s\n", $$1, $$2}'
 
-# A window of 8, so that one sees words change: 2.6 passes a token, and worse text than the default's.
+# A window of 8, so that one sees words change: 2.6 passes a token, and worse text than by default.
 demo: .venv/.core ## set up what generating needs, and watch a text settle out of noise
-	$(RUN) ssdlm generate $(PROMPT) --grid staggered --width 8 --T 63
+	$(RUN) ssdlm generate $(PROMPT) --grid staggered --width 8 --T 63 --length 25
 	@echo 'Eight words were open at a time. One at a time writes better text, faster; that is the default:'
 	@echo '.venv/bin/ssdlm generate "Once upon a time"; .venv/bin/ssdlm --help'
 

@@ -93,6 +93,7 @@ def write_store(folder: Path, train: np.ndarray, holdout: np.ndarray, *, V: int)
         splits[name] = counts | {"shards": [shard]}
     digest = splits["train"]["shards"][0]["sha256"]
     index = {"format": FORMAT, "digest": digest, "V": V, "end_of_text": V - 1, "splits": splits}
+    index |= {"settings": {}, "files": []}
     write_json(folder / INDEX, index)
     return folder
 
