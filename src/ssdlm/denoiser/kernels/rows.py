@@ -19,6 +19,10 @@ from ssdlm.shapes import Tensor
 ROW_TILE = 16
 """Rows that a program of attention takes: the least that matrix units do."""
 KEY_TILE = 64
+MANY = 1000
+"""Programs from which on a GPU is full of them."""
+WARPS = 16
+"""For a program that has a whole row of logits to itself."""
 BITS = 30
 """Probabilities are at most 1, so their bits are below 2**30 as whole numbers."""
 
@@ -402,7 +406,10 @@ def attend(
     out, S = torch.empty_like(query), keys.shape[2]
     grid = (N * H, triton.cdiv(R, ROW_TILE))
     tables = keys, values, out, lengths, slots, sees
-    launch(attend_kernel, grid, query, *tables, R, S, H=H, D=D, ROWS=ROW_TILE, TILE=KEY_TILE)
+    # Few programs had better be quick, and many had better be small (docs/log.md).
+    many = {"TILE": KEY_TILE // 2, "num_warps": 2, "num_stages": 4}
+    how = many if grid[0] * grid[1] > MANY else {"TILE": KEY_TILE, "num_warps": 4}
+    launch(attend_kernel, grid, query, *tables, R, S, H=H, D=D, ROWS=ROW_TILE, **how)
     return out
 
 
@@ -417,7 +424,7 @@ def draw(
     other = logits if evidence is None else evidence
     launch(
         draw_kernel, (N * W,), logits, prior, other, suppressed, heats, top_ps, seeds, steps,
-        stream, out, V, W, HAS_EVIDENCE=evidence is not None, TILE=tile, num_warps=8,
+        stream, out, V, W, HAS_EVIDENCE=evidence is not None, TILE=tile, num_warps=WARPS,
     )  # fmt: skip
     return out
 
@@ -433,7 +440,7 @@ def draw_perturbed(
     settings = suppressed, heats, top_ps, seeds, places
     launch(
         perturbed_kernel, (N * R,), logits, prior, *settings, stream, out, V, R,
-        TILE=tile, COUNTERS=tile // 4, num_warps=8,
+        TILE=tile, COUNTERS=tile // 4, num_warps=WARPS,
     )  # fmt: skip
     return out
 
@@ -469,7 +476,7 @@ def put_children_(
     settings = suppressed, heats, top_ps, seeds, done, depth, stream
     launch(
         children_kernel, (N * P,), logits, prior, *settings, nodes, guesses, V, P, R, cut,
-        K=K, TILE=tile, COUNTERS=tile // 4, num_warps=8,
+        K=K, TILE=tile, COUNTERS=tile // 4, num_warps=WARPS,
     )  # fmt: skip
 
 
