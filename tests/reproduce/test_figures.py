@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from tests import tiny
 
+from ssdlm import SSDLM, DecodeConfig
 from ssdlm.reproduce import figures, table3
 from ssdlm.reproduce.experiment import Experiment, Result, Results, read_results
 from ssdlm.reproduce.scale import scale_of
@@ -58,3 +60,15 @@ def test_the_main_length_is_50_or_the_longest_with_prompts(toy, lengths, expecte
     prompts = {"6": toy.prompts[6], "50": toy.prompts[6]}
     experiment = Experiment(scale, Path("."), prompts=prompts)
     assert figures.main_length(experiment) == expected
+
+
+def test_the_state_of_a_sliding_window_is_shown_behind_what_is_decided():
+    own = DecodeConfig(length=8, B=(4,), T=4, grid="sliding", width=3.0, returns="w_0")
+    model = SSDLM(tiny.block(), tiny.tokenizer(), own)
+    *steps, last = [draft.step for draft in model.stream("the") if draft.block == 0]
+    for number, step in enumerate(steps, 1):
+        noisy = step.w_t[0].argmax(-1).tolist()
+        assert figures.state_ids(step) == step.tokens[0, :number].tolist() + noisy
+    assert figures.state_ids(last) == last.tokens[0].tolist()
+    for draft in model.stream("the", grid="uniform"):
+        assert figures.state_ids(draft.step) == draft.step.w_t[0].argmax(-1).tolist()

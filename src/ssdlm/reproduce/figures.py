@@ -13,6 +13,7 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean, pstdev
 
+from ssdlm.diffusion.sampler import Step
 from ssdlm.diffusion.simplex import to_ids
 from ssdlm.engine.prompt_files import read_prompts
 from ssdlm.reproduce import table1, table3
@@ -111,14 +112,23 @@ def states(experiment: Experiment, model: str, prompt: str, options: Options) ->
         if step.t + 1 in shown:
             guess = step.tokens[0].clone()
             guess[step.window] = to_ids(step.logits)[0]
-            # A sliding window has no state but that of what stays open.
-            noisy = to_ids(step.w_t)[0].tolist()
-            state = step.tokens[0].tolist()[: max(0, len(guess) - len(noisy))] + noisy
-            texts = {"logits": writer.text(guess.tolist()), "w": writer.text(state)}
+            texts = {"logits": writer.text(guess.tolist()), "w": writer.text(state_ids(step))}
             rows.append({"t": step.t + 1, **texts})
         if step.is_last:
             break
     return rows
+
+
+def state_ids(step: Step) -> list[int]:
+    """Return the tokens that a block's state is nearest to.
+
+    A sliding window has a state only where a position stays open, after a block's last step in the
+    next block; what is decided reads as it is.
+    """
+    tokens, noisy = step.tokens[0].tolist(), to_ids(step.w_t)[0].tolist()
+    if len(noisy) == len(tokens):
+        return noisy
+    return tokens if step.is_last else tokens[: len(tokens) - len(noisy)] + noisy
 
 
 def page(experiment: Experiment, results: Results) -> Page:
