@@ -400,6 +400,14 @@ def test_the_papers_grid_has_greedy_once(toy, tmp_path):
     assert names == ["greedy-p0-T2", "sampling-p0.9-T2", "multi_hot-p0.9-T2"]
 
 
+def test_no_model_may_end_its_text_before_the_others(toy, tmp_path):
+    models = dict.fromkeys(("paper", "ours", "builtin"), str(toy.ours))
+    experiment = Experiment(scale_of("toy"), tmp_path, models, {"6": str(toy.prompts[6])})
+    writing = [s for s in table1.settings(experiment) if isinstance(s.source, Diffusion)]
+    assert {setting.name.split("/")[1] for setting in writing} == set(models)
+    assert all(setting.options["never_end"] for setting in writing)
+
+
 def test_models_of_other_data_or_tokenizers_are_told_apart(toy, tmp_path):
     asked = experiment(toy, tmp_path)
     setting = Setting("6/ours/own", Diffusion("m"), toy.prompts[6], 1)

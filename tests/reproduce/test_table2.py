@@ -122,6 +122,20 @@ def test_held_out_stories_are_in_the_prompts_and_not_in_training(done):
     assert len(lines) == 3
 
 
+def test_sequences_of_prompt_and_gold_share_no_token(done):
+    store = TokenStore.open(done / "stories/data", "holdout")
+    ids = store.read(0, len(store) - 1).tolist()
+    lines = table2.prompts_of(done / "stories/data", length=6, count=100)
+    assert len(lines) > 1
+    tokenizer, place = tiny.tokenizer(), 0
+    for line in lines:
+        sequence = tokenizer.encode(line["prompt"]) + line["gold_tokens"]
+        while ids[place : place + 12] != sequence:  # each lies behind the one before
+            place += 1
+            assert place < len(ids)
+        place += 12
+
+
 def test_texts_that_were_not_given_are_asked_for_by_command(arguments, done, tmp_path):
     out = done.rename(tmp_path / "out")
     try:

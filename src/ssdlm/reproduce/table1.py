@@ -27,9 +27,10 @@ OWN = ("ours", "builtin")
 """Those that have settings of their own."""
 PAPER_SAMPLER = {
     "grid": "uniform", "nucleus": "logits", "temperature": 1.0, "rule": "renoise", "rho": 0.0,
-    "returns": "logits", "early_exit": False,
+    "returns": "logits", "early_exit": False, "never_end": True,
 }  # fmt: skip
-"""What the authors' decoder does, whatever a model's own settings are."""
+"""What the authors' decoder does, whatever a model's own settings are; like the autoregressive
+models, none may end its text early."""
 OPEN_TOP_P = 0.9
 """Without gold, the nuclei from here on are tried, at the first T."""
 BEST = 3
@@ -68,7 +69,7 @@ def settings_after(
         for name, options in grid(scale, length, is_small=not has_gold):
             sources.append((f"{role}/{name}", Diffusion(models[role]), options))
     for role in (role for role in OWN if role in models):
-        own: Options = {"length": length, "seed": scale.seed}
+        own: Options = {"length": length, "seed": scale.seed, "never_end": True}
         sources.append((f"{role}/own", Diffusion(models[role]), own))
         for top_p in scale.free_top_p:
             name = f"{role}/own-p{top_p:g}"

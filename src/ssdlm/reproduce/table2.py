@@ -100,10 +100,10 @@ def split(stories: Sequence[str], holdout: float) -> tuple[list[str], list[str]]
 
 
 def prompts_of(data: Path, *, length: int, count: int) -> list[Options]:
-    """Return up to `count` prompts with gold, side by side: each gold is the next one's prompt."""
+    """Return up to `count` prompts with gold, cut from sequences that share no token."""
     store, tokenizer = TokenStore.open(data, "holdout"), load_tokenizer(data)
     ids = store.read(0, len(store) - 1).tolist()
-    starts = range(0, len(ids) - 2 * length + 1, length)
+    starts = range(0, len(ids) - 2 * length + 1, 2 * length)
     windows = [split_window(tokenizer, ids[i : i + 2 * length], length) for i in starts]
     lines = [line | {"source": "stories"} for line in windows if line is not None]
     if not lines:
