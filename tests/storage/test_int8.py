@@ -6,6 +6,7 @@ from tests import tiny
 from ssdlm import SSDLM
 from ssdlm.storage import checkpoint
 from ssdlm.storage.int8 import dequantise, quantise
+from ssdlm.storage.tensors import is_finite
 
 
 def some_tensors():
@@ -47,3 +48,29 @@ def test_a_quantised_model_is_opened_like_any_other(tmp_path):
     assert sum(t.dtype == torch.int8 for t in stored.values()) == 0
     for name, value in denoiser.state_dict().items():
         assert (again.state_dict()[name] - value).abs().max() <= value.abs().max() / 127
+
+
+def test_int8_weights_are_taken_over_and_others_are_copied(tmp_path, monkeypatch):
+    taken = []
+    monkeypatch.setattr(
+        checkpoint, "fill", lambda *args, is_copied, **kwargs: taken.append(not is_copied)
+    )
+    for save in (checkpoint.save_as_int8, checkpoint.save_denoiser):
+        save(tiny.block(), tmp_path)
+        checkpoint.load_ours(tmp_path)
+    assert taken == [True, False]
+
+
+def test_tensors_that_are_no_int8_get_memory_of_their_own_beside_those_that_are():
+    small = quantise({"matrix": torch.randn(2, 3), "vector": torch.ones(3)})
+    large = dequantise(small)
+    small["vector"].zero_()
+    assert large["vector"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_sum_that_overflows_is_no_infinity_in_the_weights():
+    large = torch.full((4,), 3e38)
+    assert is_finite(large) and is_finite(torch.zeros(0))
+    for bad in (torch.inf, -torch.inf, torch.nan):
+        assert not is_finite(torch.tensor([1.0, bad]))
+    assert not is_finite(torch.tensor([torch.inf, -torch.inf]))

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ssdlm.cli.flags import add_options, given_options
+from ssdlm.cli.starting import choose_threads, one_thread, without_collecting
 from ssdlm.storage.builtin import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def run_generate(arguments: argparse.Namespace) -> None:
     prompts = arguments.prompts or [piped_prompt()]
     changes = given_options(arguments)
     requests = model.requests(prompts, changes)
+    choose_threads(model.denoiser, requests[0].options)
     is_live = not arguments.json and not arguments.no_live and sys.stderr.isatty()
     if is_live and len(requests) == 1 and find_spec("rich") is not None:
         from ssdlm.cli.live import watch
@@ -104,16 +106,18 @@ def open_model(arguments: argparse.Namespace) -> SSDLM:
     """Return the model that is to write, on this process's device."""
     from ssdlm.cli.live import told
 
-    with told(f"loading {arguments.model} ..."):
+    with told(f"loading {arguments.model} ..."), without_collecting():
         from ssdlm.api import SSDLM
         from ssdlm.engine.sharing import own_device
 
-        return SSDLM.from_pretrained(
-            arguments.model,
-            device=own_device(arguments.device),
-            dtype=arguments.dtype,
-            deterministic=arguments.deterministic,
-        )
+        with one_thread():
+            model = SSDLM.from_pretrained(
+                arguments.model,
+                device=own_device(arguments.device),
+                dtype=arguments.dtype,
+                deterministic=arguments.deterministic,
+            )
+    return model
 
 
 def run_generate_file(arguments: argparse.Namespace) -> None:
@@ -124,7 +128,9 @@ def run_generate_file(arguments: argparse.Namespace) -> None:
         raise ValueError("--input and --output go together, without other prompts; give both")
 
     def open_writer() -> OptionsWriter:
-        return open_model(arguments).writer(**given_options(arguments))
+        writer = open_model(arguments).writer(**given_options(arguments))
+        choose_threads(writer.engine.denoiser, writer.options)
+        return writer
 
     if num_started() > 1:
         from ssdlm.engine.sharing import share_out

@@ -19,9 +19,10 @@ from ssdlm.options import GenerateOptions
 from ssdlm.settings import DENOISERS, from_json, to_json
 from ssdlm.storage.builtin import builtin_folder, is_builtin
 from ssdlm.storage.files import read_json, sha256, write_file, write_json
-from ssdlm.storage.int8 import quantise
+from ssdlm.storage.int8 import dequantise, is_quantised, quantise
 from ssdlm.storage.tensors import (
     fill,
+    read_stored,
     read_tensors,
     require_shapes,
     require_sizes,
@@ -165,7 +166,8 @@ def resolve_dtype(dtype: str) -> torch.dtype:
 def load_ours(folder: Path) -> DenoiserModule:
     """Return the denoiser that `save_denoiser` wrote."""
     config, source = read_config(folder), folder / WEIGHTS
-    tensors = read_tensors(source)
+    stored = read_stored(source)
+    tensors = dequantise(stored)
     sizes = config.backbone if isinstance(config, EncoderConfig) else vars(config)
     require_sizes(sizes, tensors, source=source)
     with torch.device("meta"), unfilled():  # what does not fit is refused before it fills memory
@@ -173,7 +175,7 @@ def load_ours(folder: Path) -> DenoiserModule:
     require_shapes(denoiser.state_dict(), tensors, source=source)
     if isinstance(config, EncoderConfig):  # it has tied weights, and buffers that no file contains
         denoiser = build(config)
-    fill(denoiser, tensors, source=source)
+    fill(denoiser, tensors, source=source, is_copied=not is_quantised(stored))
     return denoiser
 
 

@@ -29,13 +29,20 @@ def quantise(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def dequantise(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return what `quantise` was given, up to half a step; other tensors as they are."""
+    if not is_quantised(tensors):
+        return tensors
     return {
         name: tensor.float().mul_(tensors[name + SCALE].float().unsqueeze(-1))
         if name + SCALE in tensors
-        else tensor
+        else tensor.clone()
         for name, tensor in tensors.items()
         if not is_scale(name, tensors)
     }
+
+
+def is_quantised(tensors: dict[str, Tensor]) -> bool:
+    """Tell whether some are int8; then `dequantise` gives all of them memory of their own."""
+    return any(is_scale(name, tensors) for name in tensors)
 
 
 def is_scale(name: str, tensors: dict[str, Tensor]) -> bool:

@@ -27,7 +27,12 @@ SIZES = ("V", "D", "expansion", "max_position_embeddings")
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a weight file, int8 ones as floats.
+    """Return the tensors of a weight file, int8 ones as floats."""
+    return dequantise(read_stored(path))
+
+
+def read_stored(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a weight file as they are stored.
 
     A pickle is read as data and never runs code.
     """
@@ -37,7 +42,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             tensors = load_file(path)
             require_numbers(tensors, path)
-            return dequantise(tensors)
+            return tensors
         values = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         unsafe = "weights_only" in str(error) or "WeightsUnpickler" in str(error)
@@ -93,11 +98,13 @@ def require_sizes(sizes: Mapping[str, Any], tensors: Mapping[str, Any], *, sourc
             )
 
 
-def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, source: Path) -> None:
+def fill(
+    module: nn.Module, tensors: Mapping[str, Tensor], *, source: Path, is_copied: bool = True
+) -> None:
     """Copy tensors into a module, which may be on no device yet; every name and shape must fit.
 
     A leading `module.` is dropped, entries of old versions are ignored, and a tensor that is tied
-    to another may be absent.
+    to another may be absent. Without `is_copied` a module on no device takes the tensors over.
     """
     tensors, own = without_legacy(tensors), module.state_dict()
     # Tied tensors share their memory: what is given for one of them is given for all.
@@ -110,7 +117,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, source: Path) -> N
         raise ValueError(f"{source} also contains {first_few(extra)}; {other_model}")
     require_shapes(own, tensors, source=source)
     for key, value in tensors.items():
-        if not bool(value.isfinite().all()):
+        if not is_finite(value):
             raise ValueError(f"{source}: {key} contains infinities or NaN; get the file anew")
         tied = given[memory[key]]
         if tied is not value and not torch.equal(value, tied):
@@ -120,8 +127,14 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, source: Path) -> N
             )
     for key, value in tensors.items():
         if own[key].is_meta:
-            tensors[key] = value.to(own[key].dtype, copy=True)  # a file's own memory may change
+            # Memory of a file may change with it.
+            tensors[key] = value.to(own[key].dtype, copy=is_copied)
     module.load_state_dict(tensors, strict=False, assign=any(x.is_meta for x in own.values()))
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Tell whether all numbers are; one sum is fast, and says so unless it overflows."""
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 
 def without_legacy(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
