@@ -34,6 +34,7 @@ def load(monkeypatch):
         "quality",
         "likelihood",
         "speculation",
+        "start",
     ):
         sys.modules.pop(name, None)
 
@@ -214,3 +215,25 @@ def test_the_ranks_of_guesses_tell_the_passes_that_texts_take(load, monkeypatch,
         real = result["timed"][f"speculative, {nodes}"]["tokens_per_pass"]
         assert math.isclose(speed, real, abs_tol=0.002)
     assert result["timed"]["autoregressive"]["tokens_per_pass"] == 1
+
+
+def test_the_start_is_timed_part_by_part(load, monkeypatch, capsys, tmp_path):
+    options = DecodeConfig(length=2, B=(2,), T=1)
+    SSDLM(tiny.block(), tiny.tokenizer(), options).save_pretrained(tmp_path)
+    args = ("--model", str(tmp_path), "--length", "2", "--no-neighbour")
+    found = call(load("start").main, monkeypatch, capsys, *args)
+    assert list(found["parts"])[-3:] == ["weights", "layout for a CPU", "text"]
+    assert found["passes"] == 2 and found["rows"] == []
+
+
+def test_a_command_is_timed_alone_and_beside_a_busy_core(load, monkeypatch):
+    start, seen = load("start"), []
+
+    def seconds(model_name, length, threads):
+        seen.append(threads)
+        return float(len(seen))
+
+    monkeypatch.setattr(start, "seconds", seconds)
+    rows = start.run_neighbour("m", 2, 1)
+    assert [(row["alone_s"], row["beside_s"]) for row in rows] == [(1.0, 2.0), (3.0, 4.0)]
+    assert seen[:2] == [None, None] and seen[2] == seen[3] == rows[1]["threads"]
