@@ -10,7 +10,8 @@ shape is fixed and nothing is looked at on the way, so that a GPU can repeat a p
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,14 @@ from ssdlm.denoiser.layer import Layer, norm, update
 from ssdlm.denoiser.network import BlockNetwork
 from ssdlm.diffusion.noise import has_triton
 from ssdlm.shapes import Tensor
+
+
+@cache
+def row_kernels() -> Any:
+    """Return the kernels for rows; they need Triton, so they are imported where there is a GPU."""
+    from ssdlm.denoiser.kernels import rows
+
+    return rows
 
 
 @dataclass(frozen=True)
@@ -76,9 +85,7 @@ class Slots:
         """Tell whether there are kernels for a network where it is."""
         if network.device.type != "cuda" or not has_triton():
             return False
-        from ssdlm.denoiser.kernels import rows as kernels
-
-        return kernels.fits(network.config.D // network.config.num_heads)
+        return row_kernels().fits(network.config.D // network.config.num_heads)
 
     @staticmethod
     def num_bytes(network: BlockNetwork, capacity: int) -> int:
@@ -99,23 +106,19 @@ class Slots:
             x = run_layer(layer, x, number, at, read if layer is layers[-1] else slice(None))
         if not self.is_fast:
             return norm(x)
-        from ssdlm.denoiser.kernels import rows as kernels
-
-        return kernels.norm(x)
+        return row_kernels().norm(x)
 
     def fast_layer(self, layer: Layer, x: Tensor, number: int, at: Behind, read: slice) -> Tensor:
         """Return the same as `plain_layer`, by eight launches; x is written over."""
-        from ssdlm.denoiser.kernels import rows as kernels
-
         (N, R, D), (keys, values) = x.shape, self.keys_values[number]
-        qkv = F.linear(kernels.norm(x), layer.qkv.flatten(0, 1)).view(N, R, 3, self.H, self.d)
+        qkv = F.linear(row_kernels().norm(x), layer.qkv.flatten(0, 1)).view(N, R, 3, self.H, self.d)
         where = keys, values, at.lengths, at.slots
-        query = kernels.place(qkv, *where, at.rows.offsets, self.rotary)
-        attended = kernels.attend(query, *where, at.rows.sees).view(N, R, D)
+        query = row_kernels().place(qkv, *where, at.rows.offsets, self.rotary)
+        attended = row_kernels().attend(query, *where, at.rows.sees).view(N, R, D)
         if read != slice(None):
             x, attended = x[:, read].contiguous(), attended[:, read].contiguous()
         x = x.view(-1, D).addmm_(attended.view(-1, D), layer.out.t())
-        up = kernels.relu_squared_(F.linear(kernels.norm(x), layer.up))
+        up = row_kernels().relu_squared_(F.linear(row_kernels().norm(x), layer.up))
         return x.addmm_(up, layer.down.t()).view(N, -1, D)
 
     def plain_layer(self, layer: Layer, x: Tensor, number: int, at: Behind, read: slice) -> Tensor:

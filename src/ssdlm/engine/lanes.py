@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from ssdlm.denoiser.block import BlockDenoiser
-from ssdlm.denoiser.slots import Behind, Rows, Slots
+from ssdlm.denoiser.slots import Behind, Rows, Slots, row_kernels
 from ssdlm.denoiser.tree import tree_rows
 from ssdlm.diffusion import schedule
 from ssdlm.diffusion.autoregressive import Choice
@@ -222,11 +222,9 @@ class SlidingLane(Lane):
     def draw(self, logits: Tensor) -> Tensor:
         """Draw a token for each open position from what the network says without the prior."""
         if self.slots.is_fast:
-            from ssdlm.denoiser.kernels import rows as kernels
-
             settings = self.never, self.heats, self.top_ps, self.seeds, self.done + 1
             evidence = self.ell if self.W > 1 else None
-            return kernels.draw(logits, self.prior, evidence, *settings, UNIFORM)
+            return row_kernels().draw(logits, self.prior, evidence, *settings, UNIFORM)
         return torch.cat([self.plain_draw(logits, row) for row in range(self.num_slots)])
 
     def plain_draw(self, logits: Tensor, row: int) -> Tensor:
@@ -245,10 +243,8 @@ class SlidingLane(Lane):
         kept, is_active = tokens[:, 1:].contiguous(), self.active.bool().view(-1, 1)
         new = torch.empty_like(self.ell[:, 1:])
         if self.slots.is_fast:
-            from ssdlm.denoiser.kernels import rows as kernels
-
             gains = self.gain_z, self.gain_w
-            kernels.new_evidence_(new, kept, *gains, self.seeds, self.done + 1, NORMAL)
+            row_kernels().new_evidence_(new, kept, *gains, self.seeds, self.done + 1, NORMAL)
         else:
             for row in range(self.num_slots):
                 noise, step = RowNoise(self.seeds[row : row + 1]), int(self.done[row]) + 1
@@ -272,10 +268,8 @@ class ChainLane(Lane):
         behind = Behind(self.rows, self.slots.all_slots, self.slots.lengths)
         logits = self.slots.run(self.denoiser.embed(self.last), behind) @ self.head
         if self.slots.is_fast:
-            from ssdlm.denoiser.kernels import rows as kernels
-
             settings = self.never, self.heats, self.top_ps, self.seeds, self.done
-            self.write(kernels.draw_perturbed(logits, self.prior, *settings, GUMBEL))
+            self.write(row_kernels().draw_perturbed(logits, self.prior, *settings, GUMBEL))
             return
         self.write(torch.cat([self.plain_draw(logits, row) for row in range(self.num_slots)]))
 
@@ -373,10 +367,8 @@ class SpeculativeLane(Lane):
         settings = self.never, self.heats, self.top_ps, self.seeds, self.done
         for depth, level in enumerate(self.levels, 1):
             if self.slots.is_fast:
-                from ssdlm.denoiser.kernels import rows as kernels
-
-                known = kernels.below(self.guesses, level.above, self.alone, drafts[:, depth])
-                kernels.put_children_(
+                known = row_kernels().below(self.guesses, level.above, self.alone, drafts[:, depth])
+                row_kernels().put_children_(
                     self.guesses, level.nodes, known @ self.head, self.prior, *settings,
                     depth, GUMBEL, UNLIKELY,
                 )  # fmt: skip
@@ -400,9 +392,7 @@ class SpeculativeLane(Lane):
         """Return the token after each node (N, R), were its word certain."""
         settings = self.never, self.heats, self.top_ps, self.seeds, places.contiguous()
         if self.slots.is_fast:
-            from ssdlm.denoiser.kernels import rows as kernels
-
-            return kernels.draw_perturbed(logits, self.prior, *settings, GUMBEL)
+            return row_kernels().draw_perturbed(logits, self.prior, *settings, GUMBEL)
         return torch.cat([self.plain_choose(logits, places, row) for row in range(self.num_slots)])
 
     def plain_choose(self, logits: Tensor, places: Tensor, row: int) -> Tensor:
@@ -417,9 +407,7 @@ class SpeculativeLane(Lane):
     def walk(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """Return the path (N, m) of nodes that are certain in each text, and its length (N,)."""
         if self.slots.is_fast:
-            from ssdlm.denoiser.kernels import rows as kernels
-
-            return kernels.walk(chosen, self.guesses, self.parents, self.m)
+            return row_kernels().walk(chosen, self.guesses, self.parents, self.m)
         paths = []
         for row in range(self.num_slots):
             path, node = [0], 0
@@ -437,9 +425,7 @@ class SpeculativeLane(Lane):
         """Move the keys and values of each path together, behind what its slot holds."""
         table, lengths = self.slots.keys_values, self.slots.lengths
         if self.slots.is_fast:
-            from ssdlm.denoiser.kernels import rows as kernels
-
-            kernels.keep_(table, lengths, path, count)
+            row_kernels().keep_(table, lengths, path, count)
             return
         for row, length in enumerate(lengths.tolist()):
             num = int(count[row])
