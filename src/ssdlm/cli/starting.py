@@ -50,7 +50,7 @@ def choose_threads(denoiser: Denoiser, options: GenerateOptions) -> None:
     """Let one core do passes that are small, unless the user has said how many should.
 
     Threads that share out a product of a few rows wait for each other more than they work, and
-    they wait busily: beside another program they were five times slower than one.
+    they wait busily: beside other programs they were two to five times slower than one.
     """
     import torch
 
