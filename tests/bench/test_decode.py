@@ -52,7 +52,7 @@ def test_all_flags_together(capsys):
     assert [name for name in KEYS if found[name] is None] == []
     assert_close(found["ratio_to_original"], found["ms_per_step_original"] / found["ms_per_step"])
     assert_close(found["fraction_of_floor"], found["floor_ms"] / found["ms_per_step"])
-    assert found["passes_per_token"] == 1.0  # two blocks of three steps, each read once
+    assert found["passes_per_token"] == 0.75  # three passes for four tokens
     rows = {line[:30].strip() for line in lines}
     assert {"this engine", "plain loop", "authors' loop", "floor"} <= rows
     assert "context stream, transformers" in rows
@@ -143,7 +143,7 @@ def test_the_plain_loop_counts_every_pass():
     cpu = {"device": torch.device("cpu"), "dtype": torch.float32, "max_len": 30}
     for family, expected in (("block", 2 * (3 + 1)), ("encoder", 2 * 3)):
         model = open_model("tiny", family, **cpu)
-        options = model.options.change(T=3, B=4, length=8)
+        options = model.options.change(T=3, B=4, length=8, grid="staggered")
         engine = Engine(model.denoiser, None)
         assert run_plain(engine, prompts_for(model, batch=2, context=5), options) == expected
 
@@ -151,8 +151,10 @@ def test_the_plain_loop_counts_every_pass():
 def test_passes_of_a_text_are_those_of_all_its_blocks():
     cpu = {"device": torch.device("cpu"), "dtype": torch.float32, "max_len": 30}
     model = open_model("tiny", "block", **cpu)
-    (text,) = model.generate([[1, 2, 3]], length=8, B=4, T=3)
+    (text,) = model.generate([[1, 2, 3]], length=8, B=4, T=3, grid="staggered")
     assert num_passes(text) == 2 * (3 + 1)
+    (text,) = model.generate([[1, 2, 3]], length=8, B=4, T=3, grid="sliding")
+    assert num_passes(text) == 2 * 3  # the prompt is read on the way
 
 
 def test_a_batch_beyond_the_memory_is_refused_in_one_line(capsys, monkeypatch):
