@@ -30,6 +30,11 @@ def ranged(default: Any, **limits: int | float) -> Any:
     return field(default=default, metadata=limits)
 
 
+def required() -> Any:
+    """Return a field that a file must have, after others of which the same is true."""
+    return field()
+
+
 @dataclass(frozen=True)
 class EncoderConfig:
     """An EncoderDenoiser: a masked LM of `transformers`, and the simplex it was trained on."""

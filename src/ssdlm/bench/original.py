@@ -82,15 +82,16 @@ def decode(
     for block in range(num_blocks):
         with torch.no_grad():
             before = words(context)
-        w_t = K * draw(shape).to(device)
+        w_t, decided = K * draw(shape).to(device), context[:, :0]
         for t in range(T, 0, -1):
             logits = steer(network.logits(before, w_t, t / T))
             w_hat = project(logits)
             a = alpha_bar((t - 1) / T)
             z = draw(shape).to(device)  # drawn at the last step too, where it counts for nothing
             w_t = math.sqrt(a) * w_hat + math.sqrt(1 - a) * K * z
+            decided = logits.argmax(-1)
             yield OriginalStep(block, t, logits, w_hat)
-        context = torch.cat((context, logits.argmax(-1)), 1)
+        context = torch.cat((context, decided), 1)
 
 
 def alpha_bar(progress: float) -> float:

@@ -84,8 +84,11 @@ def run_decode(arguments: argparse.Namespace) -> None:
 
     from ssdlm.bench.decode import DecodeBench, bench_decode, table
 
-    given = {item.name: getattr(arguments, item.name) for item in fields(DecodeBench)}
-    asked = DecodeBench(**given | {"control": tuple(arguments.control)})
+    given: dict[str, Any] = {
+        item.name: getattr(arguments, item.name) for item in fields(DecodeBench)
+    }
+    given["control"] = tuple(arguments.control)
+    asked = DecodeBench(**given)
     found = bench_decode(asked, lambda line: print(line, file=sys.stderr, flush=True))
     print(table(found))
     print(json.dumps(found))

@@ -67,8 +67,9 @@ def is_small(denoiser: Denoiser, options: GenerateOptions) -> bool:
     """Tell whether a pass of the network costs few multiplications; guides are not counted."""
     from ssdlm.denoiser import DenoiserModule
 
-    is_ours = isinstance(denoiser, DenoiserModule) and denoiser.has_context_stream
-    if not is_ours or options.control:
+    if not isinstance(denoiser, DenoiserModule) or not denoiser.has_context_stream:
+        return False
+    if options.control:
         return False
     rows = options.B[0] + 1
     if options.mode == "autoregressive":

@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ssdlm.config import ranged, require_ranges
+from ssdlm.config import ranged, require_ranges, required
 from ssdlm.storage.files import read_checked, read_json, sha256
 from ssdlm.values import quote, require
 
@@ -46,7 +46,7 @@ class ShardEntry:
     """With one end-of-text per document."""
     bytes: int = count()
     """UTF-8 bytes of text."""
-    sha256: str = field(default=MISSING)
+    sha256: str = required()
 
     def __post_init__(self) -> None:
         require_ranges(self)
@@ -61,7 +61,7 @@ class SplitEntry:
     documents: int = count()
     tokens: int = count()
     bytes: int = count()
-    shards: tuple[ShardEntry, ...] = field(default=MISSING)
+    shards: tuple[ShardEntry, ...] = required()
 
     def __post_init__(self) -> None:
         for name in ("documents", "tokens", "bytes"):
@@ -77,7 +77,7 @@ class TallyEntry:
     bad_lines: int = count()
     first_bad_line: int = count()
     """From 1; 0 when there is none."""
-    first_reason: str = field(default=MISSING)
+    first_reason: str = required()
 
     def __post_init__(self) -> None:
         require_ranges(self)
@@ -87,7 +87,7 @@ class TallyEntry:
 class FileEntry(TallyEntry):
     """The same with the source's name, as an index has it."""
 
-    name: str = field(default=MISSING)
+    name: str = required()
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,9 @@ class StoreIndex:
     """Identifies the whole store: both splits and the tokenizer."""
     V: int = ranged(MISSING, least=1, most=2**32)
     end_of_text: int = ranged(MISSING, least=0, most=2**32)
-    settings: dict[str, Any] = field(default=MISSING)
-    splits: dict[str, SplitEntry] = field(default=MISSING)
-    files: tuple[FileEntry, ...] = field(default=MISSING)
+    settings: dict[str, Any] = required()
+    splits: dict[str, SplitEntry] = required()
+    files: tuple[FileEntry, ...] = required()
     repeats: int = ranged(0, least=0, most=10**15)
     """Documents left out as copies; stores made before have none."""
 

@@ -123,7 +123,7 @@ class Slots:
 
     def plain_layer(self, layer: Layer, x: Tensor, number: int, at: Behind, read: slice) -> Tensor:
         """Return the rows after a layer; their keys and values are put behind the slots'."""
-        (keys, values), rows, slots, lengths = self.keys_values[number], *at
+        (keys, values), (rows, slots, lengths) = self.keys_values[number], at
         together = F.linear(norm(x), layer.qkv.flatten(0, 1)).unflatten(-1, (3, self.H, -1))
         query, key, value = together.unbind(2)
         # Each text's own angles: (2, N, R, 1, d).

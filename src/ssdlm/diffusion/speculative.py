@@ -63,7 +63,7 @@ def tree_of(num_nodes: int) -> Tree:
     """Return the tree of so many guesses that is expected to have most of them right."""
     # A node is right as often as its parent is, times its rank's share: the likeliest are taken.
     paths: list[tuple[int, ...]] = []
-    queue = [(-RANKS[0][0], (0,))]
+    queue: list[tuple[float, tuple[int, ...]]] = [(-RANKS[0][0], (0,))]
     while len(paths) < num_nodes and queue:
         share, path = heappop(queue)
         paths.append(path)

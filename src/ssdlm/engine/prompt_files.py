@@ -261,7 +261,7 @@ def num_together(job: Job, start: int) -> int:
 
 def with_guides(identity: Mapping[str, Any], guides: Mapping[str, str]) -> Mapping[str, Any]:
     """Return what a run is known by, its guides included where it has any."""
-    return identity | {"guides": guides} if guides else identity
+    return {**identity, "guides": guides} if guides else identity
 
 
 def is_stream(target: Path) -> bool:

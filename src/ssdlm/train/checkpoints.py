@@ -15,7 +15,7 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import nn
 
-from ssdlm.config import ranged, require_ranges
+from ssdlm.config import ranged, require_ranges, required
 from ssdlm.options import GenerateOptions
 from ssdlm.settings import to_json
 from ssdlm.shapes import Tensor
@@ -39,7 +39,7 @@ class State:
     """`state.json`: what a checkpoint has beside tensors and settings."""
 
     step: int = ranged(MISSING, least=0)
-    groups: tuple[dict[str, int], ...] = field(default=MISSING)
+    groups: tuple[dict[str, int], ...] = required()
     """Of the optimiser."""
     clock: Clock = field(default_factory=Clock)
     ema_steps: int = ranged(0, least=0)

@@ -321,7 +321,7 @@ def walk_kernel(chosen, guesses, parents, path, count, R, M: tl.constexpr, WIDTH
         child = tl.min(tl.where((parent == node) & (words == token), at, WIDTH), 0)
         goes_on = goes_on * (child < WIDTH).to(tl.int32)
         node = tl.where(goes_on > 0, child, node)
-    tl.store(count + text, steps.to(tl.int64))
+    tl.store(count + text, steps)
 
 
 @triton.jit
