@@ -49,7 +49,7 @@ def test_a_wrong_override_is_named(name, overrides, message):
 
 def test_the_papers_sampler_leaves_nothing_of_a_models_own():
     varied = {"length", "B", "T", "projection", "top_p"}
-    ends_or_steers = {"stop_at_end", "never_end", "gradient", "threshold", "band"}
+    ends_or_steers = {"stop_at_end", "gradient", "threshold", "band"}
     of_other_grids = {"width"}
     names = {name for name, about in known_options().items() if about.is_stored}
     assert set(PAPER_SAMPLER) == names - varied - ends_or_steers - of_other_grids
