@@ -11,7 +11,8 @@ from ssdlm.diffusion.projection import Truncation, sampling
 from ssdlm.diffusion.sampler import Strategy
 from ssdlm.diffusion.sliding import slide
 from ssdlm.diffusion.speculative import WordsAlone
-from ssdlm.engine.lanes import ChainLane, Row, SlidingLane, SpeculativeLane
+from ssdlm.engine.lanes import ChainLane, Row, SlidingLane
+from ssdlm.engine.tree_lane import SpeculativeLane
 
 CONTEXTS = [(3, 1, 4, 1, 5, 9), (2, 7), (1,)]
 

@@ -58,7 +58,7 @@ def test_texts_are_those_of_the_plain_loop_over_thousands_of_tokens(exact, chang
     # Sums in another order: a draw within a rounding of a boundary may fall on its other side.
     print(changes, "texts that part:", parted, "of", len(prompts))
     assert len(parted) <= len(prompts) // 12
-    assert exact.engine.fleet.lanes
+    assert exact.engine.fleet.idle
 
 
 @pytest.mark.parametrize(
@@ -91,5 +91,5 @@ def test_passes_are_counted_with_the_prompts(exact):
 def test_lanes_are_kept_and_their_number_is_bounded(exact):
     for length in (20, 200, 400, 900, 1500, 3000):
         exact.generate("The", **SLIDING, width=1, length=length, seed=1, stop_at_end=True)
-    assert len(exact.engine.fleet.lanes) <= 4
+    assert len(exact.engine.fleet.idle) <= 4
     assert torch.cuda.memory_allocated() < 8 * 2**30

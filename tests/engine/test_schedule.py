@@ -43,13 +43,14 @@ def work(engine, schedule, jobs):
     return turns
 
 
-def in_a_lane(engine, num_slots):
-    """Let an engine put everything into one lane, as on a GPU."""
-    fleet = Fleet(engine.denoiser, None, is_deterministic=False)
+def in_a_lane(engine, num_slots, released=None):
+    """Let an engine put everything into one lane, as on a GPU; `released` gets it when idle."""
+    released = [] if released is None else released
+    fleet = Fleet(engine.chains, is_deterministic=False)
     lane = SlidingLane(engine.denoiser, width=1.0, num_slots=num_slots, capacity=64)
     schedule = engine.schedule(most_jobs=100)
     schedule.kind_of = lambda request: "lane"
-    schedule.employ = lambda jobs: Berths(lane, fleet.row)
+    schedule.employ = lambda jobs: Berths(lane, fleet.row, lambda: released.append(lane))
     return schedule
 
 
@@ -128,8 +129,29 @@ def test_lanes_take_what_they_write_as_the_plain_loop_does(changes, answer):
 
 
 def test_slots_hold_the_prompt_and_the_text(engine):
-    fleet = Fleet(engine.denoiser, None, is_deterministic=False)
+    fleet = Fleet(engine.chains, is_deterministic=False)
     for length, capacity in ((8, 128), (124, 128), (125, 256), (1000, 1024), (1021, 2048)):
         request = Request("", (1, 2), OPTIONS.change(length=length))
         assert fleet.capacity(request, 2) == capacity
     assert fleet.kind_of(request) is None  # a CPU has no lanes
+
+
+def test_a_lane_is_released_when_its_last_text_is_written_and_not_before(engine):
+    released = []
+    schedule = in_a_lane(engine, 2, released)
+    jobs = [schedule.submit(request) for request in requests_for(engine)[:2]]
+    work(engine, schedule, jobs)
+    assert released == []
+    schedule.turn()
+    assert len(released) == 1
+    assert schedule.num_jobs == 0
+
+
+def test_a_job_that_is_cancelled_while_it_is_looked_at_stays_so(engine):
+    schedule = engine.schedule(most_jobs=1)
+    job = schedule.submit(requests_for(engine, length=12)[0])
+    while job.step is None or not job.step.is_last:
+        schedule.turn()
+    job.cancel()
+    assert engine.finish(job) is None
+    assert job.is_over

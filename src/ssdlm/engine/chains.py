@@ -15,6 +15,7 @@ from ssdlm.diffusion.autoregressive import Choice, Place, generate_chain
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.sampler import Step
 from ssdlm.diffusion.speculative import Speculation, WordsAlone, generate_speculative, tree_of
+from ssdlm.engine.ending import unwritten
 from ssdlm.engine.requests import Request
 from ssdlm.options import GenerateOptions
 from ssdlm.tokenizer import Tokenizer
@@ -31,11 +32,10 @@ def check_context(request: Request) -> None:
 
 def choice_of(options: GenerateOptions, tokenizer: Tokenizer | None) -> Choice:
     """Return how tokens are chosen; a model's own way of projecting is the diffusion's."""
-    never_ends = options.never_end and not options.stop_at_end and tokenizer is not None
     return Choice(
         options.top_p,
         options.temperature,
-        suppress=(tokenizer.end_of_text,) if tokenizer and never_ends else (),
+        suppress=unwritten(options, tokenizer),
         is_greedy=options.projection == "greedy" or options.top_p == 0,
     )
 

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ssdlm.engine.requests import Request
+from ssdlm.options import GenerateOptions
 from ssdlm.tokenizer import HALF, Tokenizer
+
+
+def unwritten(options: GenerateOptions, tokenizer: Tokenizer | None) -> tuple[int, ...]:
+    """Return the tokens that a text may not have: its end, where it is to be as long as asked."""
+    if tokenizer is None or options.stop_at_end or not options.never_end:
+        return ()
+    return (tokenizer.end_of_text,)
 
 
 class Ended(NamedTuple):

@@ -7,27 +7,21 @@ guides or constraints, on a GPU. Everything else goes through the plain loop.
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
 
-from ssdlm.denoiser import Denoiser
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.slots import Slots
-from ssdlm.diffusion.speculative import WordsAlone, tree_of
-from ssdlm.engine.lanes import (
-    ChainLane,
-    Lane,
-    Row,
-    SlidingLane,
-    SpeculativeLane,
-    steady_levels,
-)
+from ssdlm.diffusion.speculative import tree_of
+from ssdlm.engine.chains import Chains
+from ssdlm.engine.ending import unwritten
+from ssdlm.engine.lanes import ChainLane, Lane, Row, SlidingLane, steady_levels
 from ssdlm.engine.requests import Request
 from ssdlm.engine.schedule import Berths
+from ssdlm.engine.tree_lane import SpeculativeLane
 from ssdlm.options import GenerateOptions
-from ssdlm.shapes import Tensor
-from ssdlm.tokenizer import Tokenizer
 
 FIXED_SLOTS = 32
 """Slots of every lane where texts must not depend on how many there are."""
@@ -52,15 +46,14 @@ class Kind(NamedTuple):
 class Fleet:
     """The lanes of one model."""
 
-    def __init__(
-        self, denoiser: Denoiser, tokenizer: Tokenizer | None, *, is_deterministic: bool
-    ) -> None:
-        self.denoiser, self.tokenizer = denoiser, tokenizer
+    def __init__(self, chains: Chains, *, is_deterministic: bool) -> None:
+        self.chains, self.denoiser, self.tokenizer = chains, chains.denoiser, chains.tokenizer
         self.is_deterministic = is_deterministic
+        denoiser = self.denoiser
         self.is_used = denoiser.has_slots and Slots.has_kernels(cast(Any, denoiser))
         """Whether there are lanes at all: on a CPU rows go one by one."""
-        self.lanes: OrderedDict[tuple[Kind, int], Lane] = OrderedDict()
-        self.alone: Tensor | None = None
+        self.idle: OrderedDict[tuple[Kind, int], Lane] = OrderedDict()
+        """Lanes without texts, by kind and number of slots, the latest last."""
 
     def kind_of(self, request: Request) -> Kind | None:
         """Return the kind of a request that a lane can take."""
@@ -92,23 +85,29 @@ class Fleet:
 
     def row(self, request: Request) -> Row:
         """Return a request as a lane takes it."""
-        options, tokenizer = request.options, self.tokenizer
-        never_ends = options.never_end and not options.stop_at_end and tokenizer is not None
+        options = request.options
         top_p = 0.0 if options.projection == "greedy" else options.top_p
-        never = tokenizer.end_of_text if tokenizer and never_ends else -1
+        never = next(iter(unwritten(options, self.tokenizer)), -1)
         noise, heat = request.noise_seed, options.temperature
         return Row(request.context, noise, top_p, heat, never, options.length)
 
     def make(self, request: Request, count: int) -> Berths:
-        """Return a lane for some requests of one kind, an idle one if there is."""
+        """Return a lane for some requests of one kind, an idle one if there is.
+
+        It is theirs alone until it is idle again. One whose texts were left in the middle never is.
+        """
         kind = self.kind_of(request)
         assert kind is not None
         key = kind, self.num_slots(kind, min(count, request.options.batch_size))
-        lane = self.lanes.pop(key, None) or self.build(*key)
-        self.lanes[key] = lane
-        while len(self.lanes) > MOST_LANES:
-            self.lanes.popitem(last=False)
-        return Berths(lane, self.row, one_by_one=self.is_deterministic)
+        lane = self.idle.pop(key, None) or self.build(*key)
+        release = partial(self.release, key, lane)
+        return Berths(lane, self.row, release, one_by_one=self.is_deterministic)
+
+    def release(self, key: tuple[Kind, int], lane: Lane) -> None:
+        """Keep an idle lane for the next requests of its kind."""
+        self.idle[key] = lane
+        while len(self.idle) > MOST_LANES:
+            self.idle.popitem(last=False)
 
     def num_slots(self, kind: Kind, wanted: int) -> int:
         """Return a power of two that has room for the requests, if the memory has."""
@@ -132,16 +131,8 @@ class Fleet:
             return SlidingLane(denoiser, width=kind.width, **sizes)
         if not kind.width:
             return ChainLane(denoiser, **sizes)
-        nodes, alone = int(kind.width), self.words_alone()
+        nodes, alone = int(kind.width), self.chains.alone.table
         return SpeculativeLane(denoiser, draft_nodes=nodes, alone=alone, **sizes)
-
-    def words_alone(self) -> Tensor:
-        """Return the context stream's output after each word alone, computed at the first use."""
-        if self.alone is None:
-            table = WordsAlone(self.denoiser)
-            table.fill_all()
-            self.alone = table.table
-        return self.alone
 
 
 def is_plain(request: Request) -> bool:

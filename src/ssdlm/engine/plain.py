@@ -23,7 +23,7 @@ from ssdlm.diffusion.sampler import Step, generate
 from ssdlm.diffusion.sliding import slide
 from ssdlm.engine.chains import Chains, check_context
 from ssdlm.engine.controls import Controls
-from ssdlm.engine.ending import end, num_certain, text_of
+from ssdlm.engine.ending import end, num_certain, text_of, unwritten
 from ssdlm.engine.fleet import Fleet
 from ssdlm.engine.requests import Draft, Generation, Request, Requests
 from ssdlm.engine.schedule import Batch, Job, Schedule, Worker
@@ -48,8 +48,8 @@ class Engine:
         self.tokenizer = tokenizer
         self.is_deterministic = is_deterministic
         self.controls = Controls(denoiser, tokenizer)
-        self.fleet = Fleet(denoiser, tokenizer, is_deterministic=is_deterministic)
         self.chains = Chains(denoiser, tokenizer)
+        self.fleet = Fleet(self.chains, is_deterministic=is_deterministic)
 
     @property
     def device(self) -> torch.device:
@@ -193,7 +193,7 @@ class Engine:
             return None
         request = job.request
         ended = end(self.tokenizer, request, job.tokens)
-        job.is_over = ended.is_over
+        job.is_over = job.is_over or ended.is_over  # it may have been cancelled
         if not ended.is_over:
             return None
         return Generation(
@@ -254,9 +254,8 @@ class Engine:
         denoiser = self.controls.apply(options)
         context = torch.tensor([one.context for one in batch], dtype=torch.long, device=device)
         seeds = torch.tensor([one.noise_seed for one in batch], device=device)
-        strategy = strategy_of(options, self.denoiser)
-        if options.never_end and not options.stop_at_end and self.tokenizer:
-            strategy = replace(strategy, suppress=(self.tokenizer.end_of_text,))
+        never = unwritten(options, self.tokenizer)
+        strategy = replace(strategy_of(options, self.denoiser), suppress=never)
         if placements := [one.placement for one in batch if one.placement is not None]:
             denoiser = constrained(denoiser, placements, strategy.suppress)
             strategy = replace(strategy, suppress=())  # else a legal token could be lost to one

@@ -112,9 +112,14 @@ class Berths:
     is_shared = True
 
     def __init__(
-        self, lane: Lane, row_of: Callable[[Request], Row], *, one_by_one: bool = False
+        self,
+        lane: Lane,
+        row_of: Callable[[Request], Row],
+        release: Callable[[], None],
+        *,
+        one_by_one: bool = False,
     ) -> None:
-        self.lane, self.row_of, self.one_by_one = lane, row_of, one_by_one
+        self.lane, self.row_of, self.release, self.one_by_one = lane, row_of, release, one_by_one
         self.jobs: dict[int, Job] = {}
 
     @property
@@ -142,6 +147,7 @@ class Berths:
             for slot in over:
                 del self.jobs[slot]
         if not self.jobs:
+            self.release()
             return []
         to_go = min(map(tokens_to_go, self.jobs.values()))
         self.lane.run(self.lane.passes_for(to_go))
