@@ -171,13 +171,14 @@ def test_the_papers_grid_has_its_lengths_blocks_and_lambdas(tmp_path):
     assert all(one.num_samples == 20 for one in settings)
 
 
-def test_a_guide_may_read_the_block_alone_as_where_the_papers_figures_come_from(tmp_path):
+@pytest.mark.parametrize("role", ["paper", "ours"])
+def test_a_guide_may_read_the_block_alone_as_where_the_papers_figures_come_from(tmp_path, role):
     asked = experiment(tmp_path, control_sees=("context", "block"))
     whole, block = (
         [
             one
             for one in table3.settings(asked)
-            if "/paper/" in one.name and has == ("-block/" in one.name)
+            if f"/{role}/" in one.name and has == ("-block/" in one.name)
         ]
         for has in (False, True)
     )

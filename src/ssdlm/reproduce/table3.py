@@ -35,6 +35,8 @@ READS: dict[str, Options] = {
     "block": {"sees": "block", "special_tokens": False},
 }
 """Options for what a guide reads: the default, as the paper says, or as the authors' code does."""
+ENDINGS = {"context": "", "block": "-block"}
+"""How the names of samplers end, by what a guide reads."""
 VERBS = {
     "past": {"was", "were", "had", "did", "wasn't", "weren't", "hadn't", "didn't"},
     "present": {"is", "are", "am", "has", "does", "isn't", "aren't", "hasn't", "doesn't", "i'm"},
@@ -103,12 +105,12 @@ def samplers(experiment: Experiment, length: int) -> Iterator[Sampler]:
         grid = product(scale.control_sees, scale.projections, scale.control_top_p, scale.control_T)
         for sees, projection, top_p, T in grid:
             options = paper | {"projection": projection, "top_p": top_p, "T": T} | READS[sees]
-            name = f"{projection}-p{top_p:g}-T{T}" + ("" if sees == "context" else f"-{sees}")
+            name = f"{projection}-p{top_p:g}-T{T}{ENDINGS[sees]}"
             yield Sampler("paper", name, options, scale.lams)
     if "ours" in experiment.models:
-        for top_p in scale.own_top_p:
-            options = fixed | {"top_p": top_p, "gradient": "words"}
-            yield Sampler("ours", f"own-p{top_p:g}", options, scale.own_lams)
+        for sees, top_p in product(scale.control_sees, scale.own_top_p):
+            options = fixed | {"top_p": top_p, "gradient": "words"} | READS[sees]
+            yield Sampler("ours", f"own-p{top_p:g}{ENDINGS[sees]}", options, scale.own_lams)
 
 
 def pair_samplers(experiment: Experiment) -> list[Sampler]:
