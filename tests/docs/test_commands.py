@@ -152,6 +152,7 @@ CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "prepare": check_prepare,
     "prompts": check_prompts,
     "bench": check_bench,
+    "merge": lambda _: None,
     "models": lambda _: None,
     "tokenizer": lambda _: None,
     "plot": lambda _: None,
@@ -227,6 +228,7 @@ def test_a_command_that_would_be_refused_is_found(command, tmp_path, capsys):
 def inputs_of(arguments: argparse.Namespace) -> list[str]:
     """The files and folders that a command reads."""
     names = ("input", "data", "inputs", "sources", "generations", "reference", "source", "test")
+    names += ("parts",)
     values = [getattr(arguments, name, None) or [] for name in names]
     values += [getattr(arguments, "init", None) or [], getattr(arguments, "tokenizer", None) or []]
     found = [one for value in values for one in ([value] if isinstance(value, str) else value)]

@@ -11,13 +11,13 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from ssdlm import __version__
-from ssdlm.cli import bench, generate, measure, train
+from ssdlm.cli import bench, generate, measure, merge, train
 from ssdlm.options import FOREIGN_NAMES
 
 LONGEST = 1000
 """Characters of an error."""
 PATHS = {"input", "output", "model", "source", "target", "inputs", "tokenizer", "out", "data"}
-PATHS |= {"start", "words", "test", "generations", "reference", "sources"}
+PATHS |= {"start", "words", "test", "generations", "reference", "sources", "parts"}
 """Arguments that name files or folders."""
 
 
@@ -124,6 +124,7 @@ def parser() -> Parser:
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (
         generate.add_generate,
+        merge.add_merge,
         generate.add_models,
         generate.add_convert,
         train.add_tokenizer,

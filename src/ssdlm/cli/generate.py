@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ssdlm.cli.flags import add_options, given_options
 from ssdlm.cli.starting import choose_threads, one_thread, without_collecting
 from ssdlm.storage.builtin import DEFAULT_MODEL
+from ssdlm.storage.parts import Shard
 
 if TYPE_CHECKING:
     from ssdlm.api import SSDLM
@@ -37,6 +38,7 @@ def add_generate(commands: Any) -> None:
         metavar="OUT.jsonl",
         help="with --input: where the texts go; - is standard output",
     )
+    add_shard(command, "with --input: write one of n parts of the prompts")
     command.add_argument(
         "--model",
         default=DEFAULT_MODEL,
@@ -58,9 +60,27 @@ def add_generate(commands: Any) -> None:
     add_options(command)
 
 
+def add_shard(command: argparse.ArgumentParser, what: str) -> None:
+    """Add `--shard i/n`, with which several processes do a part each."""
+    command.add_argument(
+        "--shard",
+        type=read_shard,
+        metavar="I/N",
+        help=f"{what}, I from 0 to N - 1; `ssdlm merge` puts the parts together",
+    )
+
+
+def read_shard(text: str) -> Shard:
+    """Return which part of how many a word of the command line means."""
+    try:
+        return Shard.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def run_generate(arguments: argparse.Namespace) -> None:
     """Continue the prompts and print the texts."""
-    if arguments.input or arguments.output or num_started() > 1:
+    if arguments.input or arguments.output or arguments.shard or num_started() > 1:
         run_generate_file(arguments)
         return
     model = open_model(arguments)
@@ -159,6 +179,7 @@ def write_file(arguments: argparse.Namespace, writer: OptionsWriter | SharedWrit
         Path(arguments.input),
         Path(arguments.output),
         identity=made | settings,
+        shard=arguments.shard,
         is_shown=True,
     )
     said = f"wrote {'standard output' if arguments.output == '-' else arguments.output}"

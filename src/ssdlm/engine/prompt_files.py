@@ -19,12 +19,14 @@ from typing import IO, Any, Protocol, runtime_checkable
 
 import torch
 
+from ssdlm.engine.merging import append_part, mark_of
 from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Generation, Requests, in_order
 from ssdlm.options import GenerateOptions, all_names
 from ssdlm.progress import Show, bar, ignore
 from ssdlm.storage.files import STANDARD, JsonError, parse_object, read_whole
 from ssdlm.storage.jsonl import append_jsonl, parse_jsonl
+from ssdlm.storage.parts import Shard
 
 PROMPTS_AT_A_TIME = {"cpu": 4}
 """How many prompts are written between two saves; elsewhere more go together."""
@@ -188,19 +190,24 @@ def generate_file(
     target: Path,
     *,
     identity: Mapping[str, Any],
+    shard: Shard | None = None,
     is_shown: bool = False,
     observe: Show = ignore,
 ) -> FileReport:
     """Continue every prompt of `source` into `target`; `-` is standard input and output.
 
     `identity` is what, with the prompts and the guides, decides the texts: a file written under
-    another is not continued. Fields of an input line are carried over. `observe` is called with how
-    many prompts are done.
+    another is not continued. Fields of an input line are carried over. A `shard` writes its part of
+    the prompts alone. `observe` is called with how many prompts are done.
     """
     lines = prompt_lines(source)
     counts = [num_texts(writer, line) for line in lines]
     refuse_bad(writer, lines)
-    job = Job(writer, lines, counts, digest(lines, with_guides(identity, writer.guides(lines))))
+    run = digest(lines, with_guides(identity, writer.guides(lines)))
+    if shard is not None:
+        own = shard.range(len(lines), "prompts")
+        lines, counts = lines[own.start : own.stop], counts[own.start : own.stop]
+    job = Job(writer, lines, counts, run, shard)
     if target == STANDARD:
         write_lines(job, sys.stdout, observe=observe)
         return FileReport(sum(counts), was_streamed=True)
@@ -213,7 +220,7 @@ def generate_file(
         return FileReport(sum(counts), was_finished=True)
     part = target.with_name(target.name + ".part")
     with alone(part) as file:
-        done = resume(part, job.run, counts)
+        done = resume(part, job)
         with bar("generate", len(lines), done=done, is_shown=is_shown) as show:
 
             def tell(number: int, words: str) -> None:
@@ -236,16 +243,34 @@ class Job:
     """How many texts each line gets."""
     run: str
     """What the run is known by; every line of its output carries it."""
+    shard: Shard | None = None
+    """Which part of all prompts these are, where several processes write a part each."""
+
+    def wrote(self, line: bytes) -> bool:
+        """Tell whether a line of output is of this job."""
+        mark = mark_of(line)
+        shard = mark.shard if mark is not None and mark.run == self.run else None
+        try:
+            run = parse_object(line, where="", remedy="").get("run")
+        except JsonError:
+            return False
+        return run == self.run and shard == self.shard
 
 
 def write_lines(job: Job, file: IO[str], *, done: int = 0, observe: Show) -> None:
     """Append the texts of all lines but the first `done` to an open file."""
+    number, total = sum(job.counts[:done]), sum(job.counts)
     while done < len(job.lines):
         chunk = slice(done, done + num_together(job, done))
         texts = iter(job.writer.write(job.lines[chunk]))
         for line, count in zip(job.lines[chunk], job.counts[chunk], strict=True):
             own = islice(texts, count)
-            append_jsonl(file, (line.values | asdict(text) | {"run": job.run} for text in own))
+            rows = (line.values | asdict(text) | {"run": job.run} for text in own)
+            if job.shard is None:
+                append_jsonl(file, rows)
+            else:
+                append_part(file, rows, job.shard, number, total)
+            number += count
         file.flush()
         done += len(job.lines[chunk])
         observe(done, "prompts")
@@ -349,8 +374,8 @@ def digest(lines: Sequence[PromptLine], identity: Mapping[str, Any]) -> str:
 
 def refuse_other(target: Path, job: Job) -> None:
     """Raise unless a file has all texts of this run, and no other."""
-    lines = target.read_bytes().splitlines()
-    if len(lines) == sum(job.counts) and all(is_of(line, job.run) for line in lines):
+    lines = target.read_bytes().splitlines(keepends=True)
+    if len(lines) == sum(job.counts) and all(map(job.wrote, lines)):
         return
     raise ValueError(
         f"{target} exists and was not written from these prompts with these settings; "
@@ -358,27 +383,19 @@ def refuse_other(target: Path, job: Job) -> None:
     )
 
 
-def resume(part: Path, run: str, counts: Sequence[int]) -> int:
+def resume(part: Path, job: Job) -> int:
     """Cut an unfinished file after its last whole prompt and return how many prompts it keeps."""
     lines = part.read_bytes().splitlines(keepends=True)
     kept = [line for line in lines if line.endswith(b"\n")]
-    if not all(is_of(line, run) for line in kept):
+    if not all(map(job.wrote, kept)):
         raise ValueError(
             f"{part} is the beginning of another run; remove it or choose another output"
         )
     done = texts = 0
-    for count in counts:
+    for count in job.counts:
         if texts + count > len(kept):
             break
         done, texts = done + 1, texts + count
     with part.open("r+b") as file:
         file.truncate(sum(map(len, kept[:texts])))
     return done
-
-
-def is_of(line: bytes, run: str) -> bool:
-    """Tell whether a line of output was written by this run."""
-    try:
-        return parse_object(line, where="", remedy="").get("run") == run
-    except JsonError:
-        return False

@@ -1,0 +1,31 @@
+"""`ssdlm merge`: the parts of a job put together, as one process would have written them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add_merge(commands: Any) -> None:
+    command = commands.add_parser("merge", help="put together what --shard wrote in parts")
+    command.set_defaults(run=run_merge)
+    command.add_argument(
+        "parts",
+        nargs="+",
+        metavar="PART",
+        help="all parts, in any order: files of generate --shard",
+    )
+    command.add_argument("--output", required=True, metavar="OUT", help="file to write")
+
+
+def run_merge(arguments: argparse.Namespace) -> None:
+    """Put parts together."""
+    from pathlib import Path
+
+    from ssdlm.engine.merging import merge_texts
+
+    parts = [Path(name) for name in arguments.parts]
+    if merge_texts(parts, Path(arguments.output)):
+        print(f"{arguments.output} is already there, as these parts make it")
+    elif arguments.output != "-":
+        print(f"wrote {arguments.output}: {len(parts)} parts")
