@@ -1,4 +1,4 @@
-"""Generation options as flags of a command line: built from options.py, so that none is missing."""
+"""Generation options as flags of a command line, built from options.py; and flags of several."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from ssdlm.options import DO_SAMPLE, GROUPS, OTHER_NAMES, GenerateOptions, known_options
 from ssdlm.storage.builtin import DEFAULT_MODEL, generation_config
+from ssdlm.storage.parts import Shard
 from ssdlm.values import OBJECT, SWITCH, About, Kind, show
 
 
@@ -85,3 +86,21 @@ def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
     names = [*known_options(), *OTHER_NAMES, "do_sample"]
     values = {name: getattr(arguments, name, None) for name in names}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def add_shard(command: argparse.ArgumentParser, what: str) -> None:
+    """Add `--shard i/n`, with which several processes do a part each."""
+    command.add_argument(
+        "--shard",
+        type=read_shard,
+        metavar="I/N",
+        help=f"{what}, I from 0 to N - 1; `ssdlm merge` puts the parts together",
+    )
+
+
+def read_shard(text: str) -> Shard:
+    """Return which part of how many a word of the command line means."""
+    try:
+        return Shard.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

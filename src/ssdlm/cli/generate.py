@@ -10,10 +10,9 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ssdlm.cli.flags import add_options, given_options
+from ssdlm.cli.flags import add_options, add_shard, given_options
 from ssdlm.cli.starting import choose_threads, one_thread, without_collecting
 from ssdlm.storage.builtin import DEFAULT_MODEL
-from ssdlm.storage.parts import Shard
 
 if TYPE_CHECKING:
     from ssdlm.api import SSDLM
@@ -38,7 +37,7 @@ def add_generate(commands: Any) -> None:
         metavar="OUT.jsonl",
         help="with --input: where the texts go; - is standard output",
     )
-    add_shard(command, "with --input: write one of n parts of the prompts")
+    add_shard(command, "with --input: write one of N parts of the prompts")
     command.add_argument(
         "--model",
         default=DEFAULT_MODEL,
@@ -58,24 +57,6 @@ def add_generate(commands: Any) -> None:
     command.add_argument("--json", action="store_true", help="print one JSON object per text")
     command.add_argument("--no-live", action="store_true", help="do not show the text settling")
     add_options(command)
-
-
-def add_shard(command: argparse.ArgumentParser, what: str) -> None:
-    """Add `--shard i/n`, with which several processes do a part each."""
-    command.add_argument(
-        "--shard",
-        type=read_shard,
-        metavar="I/N",
-        help=f"{what}, I from 0 to N - 1; `ssdlm merge` puts the parts together",
-    )
-
-
-def read_shard(text: str) -> Shard:
-    """Return which part of how many a word of the command line means."""
-    try:
-        return Shard.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def run_generate(arguments: argparse.Namespace) -> None:

@@ -13,18 +13,23 @@ def add_merge(commands: Any) -> None:
         "parts",
         nargs="+",
         metavar="PART",
-        help="all parts, in any order: files of generate --shard",
+        help="all parts, in any order: files of generate --shard, or folders of prepare --shard",
     )
-    command.add_argument("--output", required=True, metavar="OUT", help="file to write")
+    command.add_argument("--output", required=True, metavar="OUT", help="file or folder to write")
 
 
 def run_merge(arguments: argparse.Namespace) -> None:
-    """Put parts together."""
+    """Put parts together: token stores where they are folders, else files of texts."""
     from pathlib import Path
 
+    parts = [Path(name) for name in arguments.parts]
+    if all(path.is_dir() for path in parts):
+        from ssdlm.data.parts import merge_stores
+
+        print(merge_stores(parts, arguments.output, is_shown=True))
+        return
     from ssdlm.engine.merging import merge_texts
 
-    parts = [Path(name) for name in arguments.parts]
     if merge_texts(parts, Path(arguments.output)):
         print(f"{arguments.output} is already there, as these parts make it")
     elif arguments.output != "-":

@@ -6,6 +6,8 @@ import argparse
 import os
 from typing import Any
 
+from ssdlm.cli.flags import add_shard
+
 
 def add_tokenizer(commands: Any) -> None:
     command = commands.add_parser("tokenizer", help="create a tokenizer")
@@ -59,13 +61,19 @@ def add_prepare(commands: Any) -> None:
         "each text once (all); case and white space do not count",
     )
     command.add_argument("--workers", type=int, default=1, help="number of threads (default 1)")
+    add_shard(command, "tokenise one of N parts of the documents")
 
 
 def run_prepare(arguments: argparse.Namespace) -> None:
-    """Tokenise text into a store."""
+    """Tokenise text into a store, or into a part of one."""
+    from functools import partial
+
+    from ssdlm.data.parts import prepare_part
     from ssdlm.data.prepare import prepare
 
-    report = prepare(
+    shard = arguments.shard
+    work = prepare if shard is None else partial(prepare_part, shard=shard)
+    report = work(
         arguments.inputs,
         tokenizer=arguments.tokenizer,
         out=arguments.out,

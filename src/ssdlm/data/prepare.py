@@ -31,14 +31,15 @@ from ssdlm.data.writer import (
     is_held_out,
     remove_strays,
 )
-from ssdlm.progress import bar
+from ssdlm.progress import Show, bar
 from ssdlm.storage.files import locked, named_path, write_json
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 from ssdlm.values import choose, quote, require, shorten
 
 MOST_WORKERS = 1024
+MOST_DOCUMENTS = 10**15
 WRITTEN = ("train-[0-9]*.bin*", "holdout-[0-9]*.bin*", "tokenizer*.json", "*.json.*.tmp")
-WRITTEN += (f"{repeats.FILE}*", "repeats-*")
+WRITTEN += (f"{repeats.FILE}*", "repeats-*", "sizes.bin*", "survey.json")
 """What a run may leave that was stopped before it wrote a journal."""
 
 
@@ -92,40 +93,113 @@ def prepare(
 
     `deduplicate` is one of `repeats.RULES`.
     """
-    choose("deduplicate", deduplicate, repeats.RULES)
-    if not 0 <= holdout < 1:
-        raise ValueError(f"holdout={holdout} is not a share of the documents; use 0 to below 1")
-    require(1 <= workers <= MOST_WORKERS, "workers", workers, f"use 1 to {MOST_WORKERS}")
-    if not isinstance(tokenizer, Tokenizer):
-        tokenizer = load_tokenizer(tokenizer)
-    sources = find_sources(inputs)
-    settings = {
-        "holdout": float(holdout),
-        "deduplicate": deduplicate,
-        "tokenizer_sha256": tokenizer.digest,
-        "inputs": [source.identity() for source in sources],
-    }
+    job = Job.read(inputs, tokenizer, holdout, deduplicate, workers, show_progress)
     out_dir = named_path(out, "out")
-    out_dir.mkdir(parents=True, exist_ok=True)
-    with locked(out_dir, f"another `ssdlm prepare` is writing to {out_dir}; wait for it"):
+    with writing(out_dir):
         was_finished = (out_dir / INDEX).is_file()
         if was_finished:
-            refuse_other(read_index(out_dir).settings, settings, sources, out_dir)
+            refuse_other(read_index(out_dir).settings, job.settings, job.names, out_dir)
         else:
-            journal = Journal.load(out_dir, settings)
-            refuse_other(journal.settings, settings, sources, out_dir)
-            refuse_other_folder(out_dir)
-            remove_strays(out_dir, journal)
-            tokenizer.save(out_dir)
-            splits = plan_splits(sources, journal, out_dir, show_progress)
-            tallies = write_parts(
-                sources, tokenizer, journal, out_dir, splits, workers, show_progress
-            )
-            left_out = 0 if splits is None else repeats.num_left_out(splits)
-            described = describe_store(journal, tokenizer, sources, tallies)
-            write_json(out_dir / INDEX, described | {"repeats": left_out})
-        (out_dir / JOURNAL).unlink(missing_ok=True)
+            journal = begin(out_dir, job.settings, job.names, job.tokenizer)
+            splits = plan_splits(job, journal, out_dir)
+            tallies = write_parts(job, journal, out_dir, splits)
+            write_index(out_dir, journal, job.tokenizer, job.names, tallies, splits)
         (out_dir / repeats.FILE).unlink(missing_ok=True)
+    return report(out_dir, was_finished)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be prepared, and how."""
+
+    sources: list[Source]
+    tokenizer: Tokenizer
+    settings: dict[str, Any]
+    """What decides the store; a folder that was begun with others is not continued."""
+    workers: int
+    is_shown: bool
+
+    @classmethod
+    def read(
+        cls,
+        inputs: Sequence[str | os.PathLike[str]],
+        tokenizer: str | os.PathLike[str] | Tokenizer,
+        holdout: float,
+        deduplicate: str,
+        workers: int,
+        is_shown: bool,
+    ) -> Job:
+        """Return what a command asks for; a ValueError names what cannot be."""
+        choose("deduplicate", deduplicate, repeats.RULES)
+        if not 0 <= holdout < 1:
+            raise ValueError(f"holdout={holdout} is not a share of the documents; use 0 to below 1")
+        require(1 <= workers <= MOST_WORKERS, "workers", workers, f"use 1 to {MOST_WORKERS}")
+        if not isinstance(tokenizer, Tokenizer):
+            tokenizer = load_tokenizer(tokenizer)
+        sources = find_sources(inputs)
+        settings = {
+            "holdout": float(holdout),
+            "deduplicate": deduplicate,
+            "tokenizer_sha256": tokenizer.digest,
+            "inputs": [source.identity() for source in sources],
+        }
+        return cls(sources, tokenizer, settings, workers, is_shown)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the sources, for errors and for the index."""
+        return [source.name for source in self.sources]
+
+    def plan(self, sources: Sequence[Source], out_dir: Path, show: Show) -> None:
+        """Write what becomes of each document of the sources, from a reading of them all."""
+        holdout = self.settings["holdout"]
+        repeats.plan(
+            sources,
+            out_dir,
+            self.settings["deduplicate"],
+            partial(is_held_out, holdout=holdout),
+            has_holdout=holdout > 0,
+            show=show,
+        )
+
+
+@contextlib.contextmanager
+def writing(out_dir: Path) -> Iterator[None]:
+    """Make a folder, and keep other processes out of it; at the end nothing is under way in it."""
+    out_dir.mkdir(parents=True, exist_ok=True)
+    with locked(out_dir, f"another `ssdlm prepare` is writing to {out_dir}; wait for it"):
+        yield
+        (out_dir / JOURNAL).unlink(missing_ok=True)
+
+
+def begin(
+    out_dir: Path, settings: dict[str, Any], names: Sequence[str], tokenizer: Tokenizer
+) -> Journal:
+    """Return the journal of a folder, which these settings have begun or nothing is in."""
+    journal = Journal.load(out_dir, settings)
+    refuse_other(journal.settings, settings, names, out_dir)
+    refuse_other_folder(out_dir)
+    remove_strays(out_dir, journal)
+    tokenizer.save(out_dir)
+    return journal
+
+
+def write_index(
+    out_dir: Path,
+    journal: Journal,
+    tokenizer: Tokenizer,
+    names: Sequence[str],
+    tallies: Sequence[Tally],
+    splits: np.ndarray | None,
+) -> None:
+    """Write the index of a store whose parts are there, which finishes it."""
+    left_out = 0 if splits is None else repeats.num_left_out(splits)
+    described = describe_store(journal, tokenizer, names, tallies)
+    write_json(out_dir / INDEX, described | {"repeats": left_out})
+
+
+def report(out_dir: Path, was_finished: bool) -> PrepareReport:
+    """Return what the index of a store says."""
     index = read_index(out_dir)
     train, held = (
         Counts(entry.documents, entry.tokens, entry.bytes)
@@ -135,78 +209,76 @@ def prepare(
     return PrepareReport(out_dir, train, held, index.digest, files, was_finished, index.repeats)
 
 
-def plan_splits(
-    sources: list[Source], journal: Journal, out_dir: Path, show_progress: bool
-) -> np.ndarray | None:
+def plan_splits(job: Job, journal: Journal, out_dir: Path) -> np.ndarray | None:
     """Return what becomes of each document, from a first reading; None where all are kept.
 
     A journal on disk says that the reading is done: the file beside it is of the same command.
     """
-    settings = journal.settings
-    if settings["deduplicate"] == "none":
+    if job.settings["deduplicate"] == "none":
         return None
     if not ((out_dir / JOURNAL).is_file() and (out_dir / repeats.FILE).is_file()):
-        num_bytes = sum(source.num_bytes for source in sources)
-        with bar("look for copies", num_bytes, is_shown=show_progress) as show:
-            repeats.plan(
-                sources,
-                out_dir,
-                settings["deduplicate"],
-                partial(is_held_out, holdout=settings["holdout"]),
-                has_holdout=settings["holdout"] > 0,
-                show=show,
-            )
+        num_bytes = sum(source.num_bytes for source in job.sources)
+        with bar("look for copies", num_bytes, is_shown=job.is_shown) as show:
+            job.plan(job.sources, out_dir, show)
         if (out_dir / repeats.FILE).stat().st_size:  # else there is no document, which is an error
             journal.save(out_dir)
     return repeats.read_splits(out_dir)
 
 
 def write_parts(
-    sources: list[Source],
-    tokenizer: Tokenizer,
+    job: Job,
     journal: Journal,
     out_dir: Path,
     splits: np.ndarray | None,
-    workers: int,
-    show_progress: bool,
+    *,
+    end: int = MOST_DOCUMENTS,
 ) -> list[Tally]:
-    """Write every part that the journal lacks; return what was read of each source."""
+    """Write every part that the journal lacks, up to the document of number `end`.
+
+    Return what was read of each source.
+    """
     tallies = [Tally(**tally) for tally in journal.tallies]
-    sizes = [source.num_bytes for source in sources]
+    sizes = [source.num_bytes for source in job.sources]
     with (
-        bar("prepare", sum(sizes), is_shown=show_progress) as show,
-        contextlib.closing(StoreWriter(out_dir, journal, tokenizer, tallies, splits)) as writer,
+        bar("prepare", sum(sizes), is_shown=job.is_shown) as show,
+        contextlib.closing(StoreWriter(out_dir, journal, job.tokenizer, tallies, splits)) as writer,
         one_thread_each(),
     ):
-        pieces = read_pieces(sources, journal.position, tallies)
-        for encoded in encode(batches(pieces), tokenizer, workers):
+        pieces = read_pieces(job.sources, journal.position, tallies, end)
+        for encoded in encode(batches(pieces), job.tokenizer, job.workers):
             writer.append(encoded)
             done = sum(sizes[: len(tallies) - 1]) + tallies[-1].bytes_read()
             show(done, writer.describe())
         if writer.position.documents == 0:
-            raise ValueError(why_no_document(sources, tallies))
+            raise ValueError(why_no_document(job.names, tallies))
         writer.finish()
         show(sum(sizes), writer.describe())
     return tallies
 
 
 def read_pieces(
-    sources: list[Source], position: Position, tallies: list[Tally]
+    sources: list[Source], position: Position, tallies: list[Tally], end: int
 ) -> Iterator[tuple[int, Piece]]:
     """Yield the pieces from a position on with their source's number; add a tally per source."""
+    left = end - position.documents
     for number in range(position.source, len(sources)):
+        if left <= 0:
+            return
         tally = Tally()
         tallies.append(tally)
         to_skip = position.documents_of_source if number == position.source else 0
         for piece in sources[number].pieces(tally):
             if to_skip == 0:
                 yield number, piece
+                left -= piece.ends_document
+                if left == 0:
+                    return
             elif piece.ends_document:
                 to_skip -= 1
 
 
 def describe_store(
-    journal: Journal, tokenizer: Tokenizer, sources: list[Source], tallies: list[Tally]
+    journal: Journal, tokenizer: Tokenizer, names: Sequence[str], tallies: Sequence[Tally]
 ) -> dict[str, Any]:
     """Return what `index.json` says."""
     content = {
@@ -225,8 +297,7 @@ def describe_store(
         "settings": journal.settings,
         "splits": {s: {**asdict(journal.counts(s)), "shards": journal.shards[s]} for s in SPLITS},
         "files": [
-            {"name": source.name, **tally.to_json()}
-            for source, tally in zip(sources, tallies, strict=True)
+            {"name": name, **tally.to_json()} for name, tally in zip(names, tallies, strict=True)
         ],
     }
 
@@ -243,7 +314,7 @@ def refuse_other_folder(out_dir: Path) -> None:
 
 
 def refuse_other(
-    old: dict[str, Any], new: dict[str, Any], sources: list[Source], out_dir: Path
+    old: dict[str, Any], new: dict[str, Any], names: Sequence[str], out_dir: Path
 ) -> None:
     """Raise a ValueError that says what differs where a folder was written by another command."""
     old = {"deduplicate": "none"} | old  # stores made before kept everything
@@ -254,6 +325,8 @@ def refuse_other(
         what = f"deduplicate {shorten(str(old['deduplicate']))}, not {new['deduplicate']}"
     elif old.get("holdout") != new["holdout"]:
         what = f"holdout {quote(old.get('holdout'))}, not {new['holdout']}"
+    elif old.get("shard") != new.get("shard"):
+        what = f"shard {quote(old.get('shard', 'all'))}, not {new.get('shard', 'all')}"
     elif old.get("tokenizer_sha256") != new["tokenizer_sha256"]:
         what = "another tokenizer"
     elif not isinstance(inputs, list) or inputs == new["inputs"]:
@@ -261,18 +334,18 @@ def refuse_other(
     elif len(inputs) != len(new["inputs"]):
         what = f"{len(inputs)} input files, not {len(new['inputs'])}"
     else:
-        pairs = zip(sources, inputs, new["inputs"], strict=True)
-        what = f"other input in place of {next(s.name for s, a, b in pairs if a != b)}"
+        pairs = zip(names, inputs, new["inputs"], strict=True)
+        what = f"other input in place of {next(name for name, a, b in pairs if a != b)}"
     raise ValueError(
         f"{out_dir} was prepared with {what}; use another --out, or delete {out_dir} to start over"
     )
 
 
-def why_no_document(sources: list[Source], tallies: list[Tally]) -> str:
+def why_no_document(names: Sequence[str], tallies: Sequence[Tally]) -> str:
     """Return what is wrong with inputs in which no document was found."""
-    names = ", ".join(source.name for source in sources[:3]) + (", ..." if sources[3:] else "")
-    for source, tally in zip(sources, tallies, strict=True):
+    shown = ", ".join(names[:3]) + (", ..." if names[3:] else "")
+    for name, tally in zip(names, tallies, strict=True):
         if tally.bad_lines:
-            bad = f"{tally.first_reason} in line {tally.first_bad_line} of {source.name}"
-            return f"no document in {names}: every line is bad, the first: {bad}"
-    return f"no document in {names}: there is no text in it"
+            bad = f"{tally.first_reason} in line {tally.first_bad_line} of {name}"
+            return f"no document in {shown}: every line is bad, the first: {bad}"
+    return f"no document in {shown}: there is no text in it"

@@ -23,6 +23,8 @@ from ssdlm.values import quote, require
 FORMAT = 1
 INDEX = "index.json"
 JOURNAL = "progress.json"
+PART = "part.json"
+"""In place of an index where the folder is one of several parts of a store."""
 SPLITS = ("train", "holdout")
 
 
@@ -121,6 +123,8 @@ def read_index(store_dir: str | os.PathLike[str]) -> StoreIndex:
             raise ValueError(
                 f"{folder} is not finished; run the same `ssdlm prepare` command again"
             )
+        if (folder / PART).is_file():
+            raise ValueError(f"{folder} is a part of a store; put all together with `ssdlm merge`")
         raise ValueError(f"{folder} has no {INDEX}; make a token store with `ssdlm prepare`")
     refuse_other_format(path)
     return read_checked(path, StoreIndex, remedy=f"delete {folder} and prepare again")
