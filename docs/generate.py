@@ -13,7 +13,7 @@ import argparse
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ssdlm.cli import parser, subcommands
@@ -25,6 +25,21 @@ ROOT = Path(__file__).resolve().parents[1]
 CLI_PAGE = ROOT / "docs" / "reference" / "cli.md"
 OPTIONS_PAGE = ROOT / "docs" / "reference" / "options.md"
 SIGNATURE = ROOT / "src" / "ssdlm" / "engine" / "signature.py"
+
+SEEN = (
+    (
+        "candidates",
+        "int = 0",
+        "how many of the likeliest tokens `draft.candidates` has for each open position [0]",
+    ),
+    (
+        "guides",
+        "str | Sequence[str] = ()",
+        "classifiers (built in, folder, Hub id, or NAME=FOLDER) whose label probabilities on each "
+        "draft `draft.guides` has, by name",
+    ),
+)
+"""Arguments of `stream` alone: what a draft tells beside its text."""
 
 CLI_HEAD = """# Command line
 
@@ -70,9 +85,13 @@ class Signature:
         raise NotImplementedError
 
     def run_stream(
-        self, prompt: Prompt, changes: Mapping[str, Any], options: GenerateOptions | None
+        self,
+        prompt: Prompt,
+        changes: Mapping[str, Any],
+        options: GenerateOptions | None,
+        **seen: Any,
     ) -> Iterator[Draft]:
-        """Continue one prompt, step by step, with some options changed."""
+        """Continue one prompt, step by step, with some options changed; `seen` is what to tell."""
         raise NotImplementedError
 '''
 
@@ -103,9 +122,11 @@ def signature() -> str:
     listed = listed.replace("Any | None", "Any")
     tail = "        options: GenerateOptions | None = None,\n"
 
-    def method(name: str, prompts: str, result: str, body: str, decorator: str) -> str:
+    def method(
+        name: str, prompts: str, result: str, body: str, decorator: str, more: str = ""
+    ) -> str:
         head = f"    @{decorator}\n    def {name}(\n        self,\n        {prompts},\n        *,\n"
-        return f"{head}{listed}{tail}    ) -> {result}:{body}\n"
+        return f"{head}{listed}{more}{tail}    ) -> {result}:{body}\n"
 
     generate = docstring(
         "Continue one prompt, or several; `num_samples` texts of each, prompt by prompt.",
@@ -117,6 +138,7 @@ def signature() -> str:
         "Yield every step of one text as a Draft, so that one can watch it settle.",
         "The last draft's text is what `generate` returns for the same prompt and options. What is "
         "left out keeps the model's own setting; in brackets is that of builtin:mini.",
+        [(name, text) for name, _, text in SEEN],
     )
     both, changes = "str | Sequence[Prompt]", "given(locals())"
     parts = [
@@ -136,8 +158,10 @@ def signature() -> str:
             "stream",
             "prompt: Prompt",
             "Iterator[Draft]",
-            f"\n{stream}        return self.run_stream(prompt, {changes}, options)",
+            f"\n{stream}        seen = {{'candidates': candidates, 'guides': guides}}\n"
+            f"        return self.run_stream(prompt, {changes}, options, **seen)",
             "explained",
+            "".join(f"        {name}: {kind},\n" for name, kind, _ in SEEN),
         ),
     ]
     command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(SIGNATURE), "-"]
@@ -147,21 +171,24 @@ def signature() -> str:
     ).stdout
 
 
-def docstring(first: str, second: str) -> str:
-    """Return the docstring of a method, with a line for every option, by group."""
+def docstring(first: str, second: str, more: Sequence[tuple[str, str]] = ()) -> str:
+    """Return the docstring of a method, with a line for every option, by group, and some more."""
     lines = [f'        """{first}', "", *wrap(second, "        ")]
     for group in GROUPS:
         lines += ["", f"        {group[:1].upper()}{group[1:]}:"]
         for name, _, option, text in arguments():
             if option.group == group:
                 lines += wrap(f"{name}: {text}{described(name, option)}", "            ", "    ")
-    lines += [
-        "",
-        *wrap(
-            "options: a whole set of options in place of the model's own; arguments beside it win",
-            "        ",
+    more = [
+        *more,
+        (
+            "options",
+            "a whole set of options in place of the model's own; arguments beside it win",
         ),
     ]
+    lines.append("")
+    for name, text in more:
+        lines += wrap(f"{name}: {text}", "        ", "    ")
     return "\n".join([*lines, '        """']) + "\n"
 
 

@@ -182,7 +182,11 @@ class SSDLM(Signature):
         return ordered[0] if isinstance(prompts, str) and len(ordered) == 1 else ordered
 
     def run_stream(
-        self, prompt: Prompt, changes: Mapping[str, Any], options: GenerateOptions | None
+        self,
+        prompt: Prompt,
+        changes: Mapping[str, Any],
+        options: GenerateOptions | None,
+        **seen: Any,
     ) -> Iterator[Draft]:
         """Continue one prompt, step by step: what `stream` does."""
         requests = self.requests([prompt], changes, options)
@@ -190,7 +194,7 @@ class SSDLM(Signature):
             count = getattr(requests[0].options, name)
             if count != 1:
                 raise ValueError(f"{name}={count}: a stream shows one text; use generate")
-        return self.engine.stream(requests[0])
+        return self.engine.stream(requests[0], **seen)
 
     def requests(
         self,

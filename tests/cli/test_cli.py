@@ -50,6 +50,36 @@ def test_generate_prints_prompt_and_continuation(capsys, folder):
     assert out == f"the river{expected.text}\n"
 
 
+def test_drafts_are_printed_as_events_that_end_in_the_text(capsys, folder, classifier):
+    asked = ["--json", "--drafts", "--candidates", 2, "--guides", f"mood={classifier}"]
+    code, out, _ = generate(capsys, folder, "the river", "a", *asked)
+    events = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert all(next(iter(event)) == "event" for event in events)
+    _, plain, _ = generate(capsys, folder, "the river", "a", "--json")
+    done = [event for event in events if event.pop("event") == "done"]
+    assert done == [json.loads(line) for line in plain.splitlines()]
+    drafts = [event for event in events if "changed" in event]
+    assert all(event["guides"].keys() == {"mood"} for event in drafts)
+    assert len(drafts[0]["changed"][0]["candidates"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--drafts"], "--drafts prints events as JSON lines; give --json beside it"),
+        (["--candidates", 2], "--candidates tells of drafts; give --json --drafts beside it"),
+        (["--json", "--guides", "tense"], "--guides tells of drafts; give --json --drafts"),
+        (["--json", "--drafts", "--input", "a"], "give prompts in place of --input"),
+        (["--json", "--drafts", "--guides", "joy"], "there is no built-in guide 'joy'"),
+    ],
+)
+def test_flags_of_drafts_without_drafts_are_refused(capsys, folder, arguments, message):
+    code, out, error = generate(capsys, folder, "the", *arguments)
+    assert (code, out) == (2, "")
+    assert message in error
+
+
 def test_generate_speaks_json_one_object_a_text_in_order(capsys, folder):
     code, out, _ = generate(
         capsys, folder, "the river", "a", "--json", "--num-samples", 2, "--length", 5, "--B", "2,3"

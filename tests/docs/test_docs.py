@@ -70,6 +70,7 @@ def tiny_form(snippet: str, model: str, classifier: str, folder: Path) -> str:
     snippet = snippet.replace("builtin:mini", model)
     snippet = snippet.replace("cardiffnlp/twitter-roberta-base-sentiment", classifier)
     snippet = snippet.replace('classifier_guide("sentiment"', f'classifier_guide("{classifier}"')
+    snippet = snippet.replace('guides=["sentiment"]', f'guides=["sentiment={classifier}"]')
     for name, value in (("length", 6), ("T", 3), ("B", 4)):
         snippet = re.sub(rf"\b{name}=\d+", f"{name}={value}", snippet)
     return snippet

@@ -16,7 +16,9 @@ from ssdlm.storage.builtin import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from ssdlm.api import SSDLM
+    from ssdlm.engine.plain import Engine
     from ssdlm.engine.prompt_files import OptionsWriter
+    from ssdlm.engine.requests import Requests
     from ssdlm.engine.sharing import SharedWriter
 
 PROMPT_HELP = "texts to continue; without any, what comes through a pipe is one"
@@ -55,12 +57,33 @@ def add_generate(commands: Any) -> None:
         help="on a GPU, too, write the same text whatever else is being written",
     )
     command.add_argument("--json", action="store_true", help="print one JSON object per text")
+    command.add_argument(
+        "--drafts",
+        action="store_true",
+        help="with --json: print a text's events, one per line: what each draft changed, the "
+        "blocks, and the text",
+    )
+    command.add_argument(
+        "--candidates",
+        type=int,
+        metavar="K",
+        default=0,
+        help="with --drafts: the K likeliest tokens of each open position, with probabilities",
+    )
+    command.add_argument(
+        "--guides",
+        metavar="NAME,...",
+        default="",
+        help="with --drafts: what these guides make of each draft, as label probabilities; "
+        "NAME=FOLDER for one of your own",
+    )
     command.add_argument("--no-live", action="store_true", help="do not show the text settling")
     add_options(command)
 
 
 def run_generate(arguments: argparse.Namespace) -> None:
     """Continue the prompts and print the texts."""
+    refuse_idle_flags(arguments)
     if arguments.input or arguments.output or arguments.shard or num_started() > 1:
         run_generate_file(arguments)
         return
@@ -71,6 +94,9 @@ def run_generate(arguments: argparse.Namespace) -> None:
     changes = given_options(arguments)
     requests = model.requests(prompts, changes)
     choose_threads(model.denoiser, requests[0].options)
+    if arguments.drafts:
+        print_events(model.engine, requests, arguments)
+        return
     is_live = not arguments.json and not arguments.no_live and sys.stderr.isatty()
     if is_live and len(requests) == 1 and find_spec("rich") is not None:
         from ssdlm.cli.live import watch
@@ -81,6 +107,27 @@ def run_generate(arguments: argparse.Namespace) -> None:
     for text in in_order(model.engine.write(requests)):
         line = json.dumps(vars(text)) if arguments.json else text.prompt + text.text
         print(line, flush=True)
+
+
+def refuse_idle_flags(arguments: argparse.Namespace) -> None:
+    """Raise on flags that would do nothing."""
+    if arguments.drafts and not arguments.json:
+        raise ValueError("--drafts prints events as JSON lines; give --json beside it")
+    if arguments.drafts and (arguments.input or arguments.output or arguments.shard):
+        raise ValueError("--drafts prints to standard output; give prompts in place of --input")
+    for name in ("candidates", "guides"):
+        if getattr(arguments, name) and not arguments.drafts:
+            raise ValueError(f"--{name} tells of drafts; give --json --drafts beside it")
+
+
+def print_events(engine: Engine, requests: Requests, arguments: argparse.Namespace) -> None:
+    """Print the events of each text, one text after another."""
+    if (best_of := requests[0].options.best_of) > 1:
+        raise ValueError(f"--drafts shows one text at a time; leave out --best-of {best_of}")
+    guides = [name for name in arguments.guides.split(",") if name]
+    for request in requests:
+        for event in engine.events(request, candidates=arguments.candidates, guides=guides):
+            print(json.dumps(event), flush=True)
 
 
 def num_started() -> int:

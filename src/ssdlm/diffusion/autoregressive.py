@@ -131,7 +131,8 @@ def decided(
     end = tokens.shape[1]
     nothing = torch.zeros(len(tokens), 0, V, device=tokens.device)
     window = slice(end, end)
-    return Step(block, left, window, nothing, nothing, nothing, tokens, is_last, num_passes)
+    level = torch.zeros(end)
+    return Step(block, left, window, nothing, nothing, nothing, tokens, is_last, level, num_passes)
 
 
 def legal_of(places: Sequence[Place], device: torch.device) -> Tensor | None:

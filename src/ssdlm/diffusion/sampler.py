@@ -47,6 +47,8 @@ class Step:
     nothing is behind the window yet, the block as far as it goes."""
     is_last: bool
     """Whether the block ends here."""
+    progress: Tensor
+    """How noisy each of `tokens` is after the step, 1 being noise and 0 decided; on the CPU."""
     num_passes: int = 1
     """Passes of the network since the step before."""
 
@@ -78,6 +80,7 @@ def denoise_block(
     """Decode one block (Algorithm 2): yield a Step per t = T..1; the last one has the answer."""
     K, V, grid = denoiser.K, denoiser.V, strategy.grid(B)
     windows = windows_for(denoiser, strategy, grid, B=B)
+    progress = grid.progress  # on the CPU, for those who watch
     grid = grid.to(denoiser.device)  # after the windows: on a GPU each of them would be a wait
     logits_theta = Prediction(denoiser, cache, strategy, grid)
     w_t = K * noise.normal(block=block, step=0, B=B, V=V)
@@ -92,7 +95,8 @@ def denoise_block(
         w_next = settle(w_t[:, window], w_next, answer.tokens[:, window], grid=levels, t=t, K=K)
         w_t = replaced(w_t, window, w_next)
         is_last = t == 1 or answer.is_settled
-        yield Step(block, t - 1, window, logits, w_hat, w_t, answer.tokens, is_last)
+        level = progress[t - 1].expand(B)
+        yield Step(block, t - 1, window, logits, w_hat, w_t, answer.tokens, is_last, level)
         if is_last:
             return
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
+import torch.nn.functional as F
 
 from ssdlm.denoiser import Denoiser, advance
 from ssdlm.diffusion.grid import Sliding
@@ -65,7 +66,9 @@ def slide(
         shown = slice(first - start, min(end, window.stop) - start)
         logits, w_hat = (x[:, : shown.stop - shown.start] for x in (logits, w_hat))
         is_last = move.left == 0
-        yield Step(move.block, move.left, shown, logits, w_hat, w_t, text[:, start:end], is_last)
+        level = F.pad(move.levels.progress[0], (first - start, 0))[: end - start]
+        tokens = text[:, start:end]
+        yield Step(move.block, move.left, shown, logits, w_hat, w_t, tokens, is_last, level)
 
 
 def entering(denoiser: Denoiser, noise: Noise, window: slice, *, rows: int) -> Simplex:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 
 from ssdlm.denoiser import Denoiser
-from ssdlm.guidance import ClassifierGuide, load_guide
-from ssdlm.guidance.fitting import out_of_scale, refuse_contradictions, suggested_lam
+from ssdlm.guidance import ClassifierGuide, classifier_guide, load_guide
+from ssdlm.guidance.fitting import FittedGuide, out_of_scale, refuse_contradictions, suggested_lam
 from ssdlm.guidance.gradient import LogProb, WeightedSum, guided, weighted
 from ssdlm.options import GenerateOptions
 from ssdlm.tokenizer import Tokenizer
@@ -29,6 +29,8 @@ class Controls:
         self.denoiser = denoiser
         self.tokenizer = tokenizer
         self.loaded: dict[tuple[str, str, bool], ClassifierGuide] = {}
+        self.readers: dict[str, FittedGuide] = {}
+        """Those that tell what they make of a text, by name."""
         self.latest: tuple[GenerateOptions, guided] | None = None
         self.steered: list[tuple[GenerateOptions, guided]] = []
         """All that were in use since `warn_of_idle` was called."""
@@ -103,6 +105,16 @@ class Controls:
                 device=str(self.denoiser.device),
             )
         return self.loaded[key]
+
+    def reader(self, name: str) -> FittedGuide:
+        """Return what reads a text as a guide does, by `NAME`, or `NAME=FOLDER`."""
+        if name not in self.readers:
+            place = name.partition("=")[2] or name
+            device = str(self.denoiser.device)
+            fitted = self.fit(classifier_guide(place, label=0, device=device))
+            assert isinstance(fitted, FittedGuide)
+            self.readers[name] = fitted
+        return self.readers[name]
 
     def digest(self, control: str, options: GenerateOptions) -> str:
         """Return the digest of the guide that a text names."""

@@ -23,6 +23,7 @@ from ssdlm.diffusion.sampler import Step, generate
 from ssdlm.diffusion.sliding import slide
 from ssdlm.engine.chains import Chains, check_context
 from ssdlm.engine.controls import Controls
+from ssdlm.engine.drafts import DraftEncoder, Watcher
 from ssdlm.engine.ending import end, num_certain, text_of, unwritten
 from ssdlm.engine.fleet import Fleet
 from ssdlm.engine.requests import Draft, Generation, Request, Requests
@@ -228,20 +229,35 @@ class Engine:
         is_alone = is_alone or options.mode == "speculative"
         return 1 if is_alone and options.reduction == "sum" else options.batch_size
 
-    def stream(self, request: Request) -> Iterator[Draft]:
-        """Yield every step of one text, so that one can watch it settle."""
-        settled: list[int] = []
-        feed = Feed(self.tokenizer, request)
-        for step in self.steps([request]):
-            new = step.tokens[0].tolist()
-            feed.take(Job(request, settled + new if step.is_last else settled, step=step))
-            ended = end(self.tokenizer, request, settled + new)
-            before = text_of(self.tokenizer, settled, request.context)
-            yield Draft(ended.text, before, step.block, step.t, step)
-            if step.is_last:
-                settled = settled + new
-                if ended.is_over:
-                    break
+    def stream(
+        self, request: Request, *, candidates: int = 0, guides: str | Sequence[str] = ()
+    ) -> Iterator[Draft]:
+        """Yield every step of one text, so that one can watch it settle.
+
+        `candidates` and `guides` are what a draft tells beside the text: the likeliest tokens of
+        each open position, so many, and what guides of these names make of it.
+        """
+        watcher = Watcher(self.controls, request, candidates=candidates, guides=guides)
+        return (watcher.look(job) for job, _ in self.follow(request))
+
+    def events(
+        self, request: Request, *, candidates: int = 0, guides: str | Sequence[str] = ()
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the events of one text: what each draft changed, its blocks, and the text."""
+        encoder = DraftEncoder(self.controls, request, candidates=candidates, guides=guides)
+        for job, text in self.follow(request):
+            yield from encoder.take(job)
+            if text is not None:
+                yield {"event": "done", **vars(text)}
+
+    def follow(self, request: Request) -> Iterator[tuple[Job, Generation | None]]:
+        """Yield the job of one text after every step; with the last one, the text."""
+        batch, job, feed = Batch(1, self.steps), Job(request), Feed(self.tokenizer, request)
+        batch.join([job])
+        while not job.is_over:
+            batch.turn()
+            feed.take(job)
+            yield job, self.finish(job)
         feed.end()
         self.controls.warn_of_idle()
 

@@ -6,10 +6,10 @@ A request is one text: a prompt's ids, its options, and a seed of its own for al
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import overload
+from typing import NamedTuple, overload
 
 from ssdlm.constraints.placement import Placement
 from ssdlm.diffusion.noise import mix
@@ -128,6 +128,15 @@ class Generation:
     """Network passes of the whole text, those that read the prompt included, over its tokens."""
 
 
+class Candidate(NamedTuple):
+    """A token that a position may become."""
+
+    token: int
+    text: str
+    """The token's own text; its number where the model has no tokenizer."""
+    probability: float
+
+
 @dataclass(frozen=True)
 class Draft:
     """A text on its way: one step of the block that is being denoised."""
@@ -140,3 +149,23 @@ class Draft:
     t: int
     """The noise level reached, 0 at the end of a block."""
     step: Step
+    tokens: tuple[int, ...] = ()
+    """Those of the block, if it ended here."""
+    start: int = 0
+    """Where the block begins, counted in tokens of the text."""
+    passes: int = 0
+    """Network passes of the text so far."""
+    noise: tuple[float, ...] = ()
+    """How noisy each token of the block is: 1 is noise, 0 is decided."""
+    confidence: tuple[float, ...] = ()
+    """The probability that the network gives the token of each position of `step.window`."""
+    candidates: tuple[tuple[Candidate, ...], ...] = ()
+    """The likeliest tokens of each position of `step.window`, if they were asked for."""
+    guides: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """What each guide that was asked for makes of the text: the probabilities of its labels."""
+
+    @property
+    def decided(self) -> int:
+        """How many tokens of the text, from its start on, no later step changes."""
+        is_open = [index for index, level in enumerate(self.noise) if level > 0]
+        return self.start + (is_open[0] if is_open else len(self.noise))

@@ -28,9 +28,13 @@ class Signature:
         raise NotImplementedError
 
     def run_stream(
-        self, prompt: Prompt, changes: Mapping[str, Any], options: GenerateOptions | None
+        self,
+        prompt: Prompt,
+        changes: Mapping[str, Any],
+        options: GenerateOptions | None,
+        **seen: Any,
     ) -> Iterator[Draft]:
-        """Continue one prompt, step by step, with some options changed."""
+        """Continue one prompt, step by step, with some options changed; `seen` is what to tell."""
         raise NotImplementedError
 
     @overload
@@ -303,6 +307,8 @@ class Signature:
         end_at_sentence: bool | Sequence[bool] | None = None,
         batch_size: int | None = None,
         streamer: Any = None,
+        candidates: int = 0,
+        guides: str | Sequence[str] = (),
         options: GenerateOptions | None = None,
     ) -> Iterator[Draft]:
         """Yield every step of one text as a Draft, so that one can watch it settle.
@@ -386,6 +392,11 @@ class Signature:
             streamer: gets the tokens of one text as they are decided, by put(), then end(), as the
                 streamers of transformers do
 
+        candidates: how many of the likeliest tokens `draft.candidates` has for each open position
+            [0]
+        guides: classifiers (built in, folder, Hub id, or NAME=FOLDER) whose label probabilities on
+            each draft `draft.guides` has, by name
         options: a whole set of options in place of the model's own; arguments beside it win
         """
-        return self.run_stream(prompt, given(locals()), options)
+        seen = {"candidates": candidates, "guides": guides}
+        return self.run_stream(prompt, given(locals()), options, **seen)

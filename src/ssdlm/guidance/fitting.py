@@ -159,11 +159,22 @@ class FittedGuide:
 
     def __call__(self, context: Context, logits: Simplex) -> Tensor:
         """Return log p(label) for each row; differentiable in the logits."""
+        seen = context if self.guide.sees == "context" else context[:, :0]
+        return self.guide.label_log_prob(self.read(seen, logits))
+
+    @torch.no_grad()
+    def label_probs(self, tokens: Context, logits: Simplex) -> dict[str, float]:
+        """Return the probability of each label for one row: tokens, and behind them open ones."""
+        scores, classifier = self.read(tokens, logits)[0], self.guide.classifier
+        probs = scores.sigmoid() if has_independent_labels(classifier) else scores.softmax(-1)
+        names = classifier.config.id2label
+        return {str(names[label]): prob for label, prob in enumerate(probs.tolist())}
+
+    def read(self, tokens: Context, logits: Simplex) -> Tensor:
+        """Return the classifier's logits for rows of tokens with open positions behind them."""
         table = self.table.to(logits.device)
-        text = logits.softmax(-1).to(table.dtype) @ table
-        if self.guide.sees == "context":
-            text = torch.cat((table[context], text), 1)
-        return self.guide.label_log_prob(self.scores(self.frame(text)))
+        text = torch.cat((table[tokens], logits.softmax(-1).to(table.dtype) @ table), 1)
+        return self.scores(self.frame(text))
 
     def scores(self, text: Tensor) -> Tensor:
         """Return the classifier's logits for each row of embeddings.
