@@ -11,13 +11,14 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from ssdlm import __version__
-from ssdlm.cli import bench, generate, measure, merge, train
+from ssdlm.cli import bench, generate, measure, merge, serve, train
 from ssdlm.options import FOREIGN_NAMES
 
 LONGEST = 1000
 """Characters of an error."""
 PATHS = {"input", "output", "model", "source", "target", "inputs", "tokenizer", "out", "data"}
 PATHS |= {"start", "words", "test", "generations", "reference", "sources", "parts"}
+PATHS |= {"api_key_file", "start", "words", "test", "generations", "reference", "sources"}
 """Arguments that name files or folders."""
 
 
@@ -127,6 +128,7 @@ def parser() -> Parser:
         merge.add_merge,
         generate.add_models,
         generate.add_convert,
+        serve.add_serve,
         train.add_tokenizer,
         train.add_prepare,
         train.add_train,

@@ -138,7 +138,8 @@ class Fleet:
 def is_plain(request: Request) -> bool:
     """Tell whether nothing but the network decides a text, and nobody watches."""
     options = request.options
-    return request.placement is None and not options.control and options.streamer is None
+    is_watched = request.is_watched or options.streamer is not None
+    return request.placement is None and not options.control and not is_watched
 
 
 def has_lane(options: GenerateOptions) -> bool:

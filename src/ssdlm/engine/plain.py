@@ -157,19 +157,14 @@ class Engine:
                 yield request.number, text
                 continue
             group = rated.setdefault(request.number, [])
-            group.append((text_nll(self.denoiser, request.context, text.tokens), text))
+            group.append((self.rate(request, text), text))
             if len(group) == request.options.best_of:
-                del rated[request.number]
-                best = min(group, key=lambda pair: pair[0])[1]
-                calls = sum(text.calls + 1 for _, text in group)
-                passes = sum(
-                    text.passes_per_token * max(1, len(text.tokens)) + 1 for _, text in group
-                )
-                passes = passes / max(1, len(best.tokens))
-                sample = request.sample // request.options.best_of
-                best = replace(best, sample=sample, calls=calls, passes_per_token=passes)
-                yield request.number, best
+                yield request.number, likeliest(rated.pop(request.number))
         self.controls.warn_of_idle()
+
+    def rate(self, request: Request, text: Generation) -> float:
+        """Return the context stream's mean -log p of a text's tokens."""
+        return text_nll(self.denoiser, request.context, text.tokens)
 
     def candidates(self, requests: Requests) -> Iterator[tuple[Request, Generation]]:
         """Yield every text that is written, as it gets done."""
@@ -205,6 +200,7 @@ class Engine:
             request.sample,
             calls=max(job.passes),
             passes_per_token=sum(job.passes) / max(1, len(ended.tokens)),
+            finish_reason="length" if len(ended.tokens) == sum(request.blocks()) else "stop",
         )
 
     def schedule(self, *, most_jobs: int) -> Schedule:
@@ -309,6 +305,19 @@ class Feed:
         """Tell the streamer that there is no more."""
         if self.streamer is not None:
             self.streamer.end()
+
+
+def likeliest(group: Sequence[tuple[float, Generation]]) -> Generation:
+    """Return the best of the rated candidates for one text, with what all of them took."""
+    best = min(group, key=lambda pair: pair[0])[1]
+    calls = sum(text.calls + 1 for _, text in group)
+    passes = sum(text.passes_per_token * max(1, len(text.tokens)) + 1 for _, text in group)
+    return replace(
+        best,
+        sample=group[0][1].sample // len(group),
+        calls=calls,
+        passes_per_token=passes / max(1, len(best.tokens)),
+    )
 
 
 def token_ids(prompt: Any) -> tuple[int, ...]:

@@ -35,6 +35,8 @@ class Request:
     """Which of the prompt's samples, from 0; with best_of, which of its candidates."""
     placement: Placement | None = None
     """Where the words stand that the text must contain, if anything was asked of it."""
+    is_watched: bool = False
+    """Whether somebody looks at every step, which only the plain loop shows."""
 
     def blocks(self) -> list[int]:
         """Return the lengths of its blocks; a gap and what follows it are one block."""
@@ -126,6 +128,8 @@ class Generation:
     those of all candidates and of rating them."""
     passes_per_token: float = 0.0
     """Network passes of the whole text, those that read the prompt included, over its tokens."""
+    finish_reason: str = "length"
+    """Why it ends where it does: "length", or "stop" where it is shorter than was asked for."""
 
 
 class Candidate(NamedTuple):

@@ -31,6 +31,8 @@ class Job:
     """The latest step of the plain loop, if it goes through that."""
     row: int = 0
     """Which row of it."""
+    look_every: int | None = None
+    """How many tokens a lane may write before somebody looks; None is as many as it likes."""
     is_over: bool = False
     """Nothing that is written later would change its text, or nobody wants it any more."""
 
@@ -80,7 +82,7 @@ class Batch:
 
     @property
     def num_jobs(self) -> int:
-        return len(self.jobs)
+        return sum(not job.is_over for job in self.jobs)
 
     def room(self) -> int:
         return 0 if self.jobs else self.size
@@ -166,7 +168,8 @@ def tokens_to_go(job: Job) -> int:
         # A text that may end early is looked at once a block.
         if end > len(job.tokens) and (options.stop or options.stop_at_end):
             break
-    return end - len(job.tokens)
+    to_go = end - len(job.tokens)
+    return to_go if job.look_every is None else min(to_go, job.look_every)
 
 
 def passes_by_block(job: Job, when: Sequence[int]) -> list[int]:
@@ -208,9 +211,9 @@ class Schedule:
     def num_waiting(self) -> int:
         return sum(map(len, self.queues.values()))
 
-    def submit(self, request: Request) -> Job:
+    def submit(self, request: Request, *, look_every: int | None = None) -> Job:
         """Put a request at the end of the queue."""
-        job = Job(request)
+        job = Job(request, look_every=look_every)
         self.queues.setdefault(self.kind_of(request), deque()).append(job)
         return job
 

@@ -90,21 +90,9 @@ class ClassifierGuide:
         return self.usual(gradient) if self.lam is None else self.lam
 
     def usual(self, gradient: str) -> float:
-        """Return its weight where none is given: `guide_lam` of its config.json, or the default.
-
-        `guide_lam` is a number for the paper's gradient, or an object with one for each kind.
-        """
+        """Return its weight where none is given: `guide_lam` of its config.json, or the default."""
         guide_lam = getattr(self.classifier.config, "guide_lam", None)
-        by_gradient = guide_lam if isinstance(guide_lam, dict) else {"logits": guide_lam}
-        value = by_gradient.get(gradient)
-        if value is None:
-            return DEFAULT_LAM[gradient]
-        if type(value) not in (int, float):
-            raise ValueError(
-                f"guide_lam={guide_lam!r} in the config.json of {self.name} is no weight; write a "
-                "number"
-            )
-        return check_lam(value, f" (guide_lam in the config.json of {self.name})")
+        return usual_lam(guide_lam, gradient, self.name)
 
     def label_log_prob(self, scores: Tensor) -> Tensor:
         """Return the log-probability that each row has the label, or has another if `avoid`."""
@@ -235,6 +223,22 @@ def rows_by_string(
             "tokenizer"
         )
     return torch.tensor([index[string] for string in model_tokens])
+
+
+def usual_lam(guide_lam: object, gradient: str, of: str) -> float:
+    """Return the weight of a guide by the `guide_lam` of its config.json; `of` is its name.
+
+    It is a number for the paper's gradient, or an object with one for each kind.
+    """
+    by_gradient = guide_lam if isinstance(guide_lam, dict) else {"logits": guide_lam}
+    value = by_gradient.get(gradient)
+    if value is None:
+        return DEFAULT_LAM[gradient]
+    if type(value) not in (int, float):
+        raise ValueError(
+            f"guide_lam={guide_lam!r} in the config.json of {of} is no weight; write a number"
+        )
+    return check_lam(value, f" (guide_lam in the config.json of {of})")
 
 
 def check_lam(lam: object, of: str = "") -> float:

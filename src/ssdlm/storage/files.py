@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ssdlm.settings import from_json
+from ssdlm.values import quote
 
 C = TypeVar("C")
 
@@ -100,10 +101,31 @@ def read_json(path: Path) -> dict[str, Any]:
     return parse_object(raw, where=str(path), remedy="restore the file")
 
 
-def parse_object(raw: bytes, *, where: str, remedy: str) -> dict[str, Any]:
-    """Return the JSON object in some bytes, or raise a JsonError that says where it is wrong."""
+def parse_object(raw: bytes, *, where: str, remedy: str, is_strict: bool = False) -> dict[str, Any]:
+    """Return the JSON object in some bytes, or raise a JsonError that says where it is wrong.
+
+    What other readers of JSON understand in another way, or not at all, is refused if `is_strict`:
+    a name that stands twice in an object, and NaN.
+    """
+
+    def refuse_constant(word: str) -> None:
+        raise JsonError(f"{where} contains {word}, which is no JSON; {remedy}", "not JSON")
+
+    def refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            seen: set[str] = set()
+            twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+            raise JsonError(f"{where} has {quote(twice)} twice; give it once", "a name twice")
+        return found
+
+    hooks: dict[str, Any] = {}
+    if is_strict:
+        hooks = {"parse_constant": refuse_constant, "object_pairs_hook": refuse_twice}
     try:
-        value = json.loads(raw.decode("utf-8"))
+        value = json.loads(raw.decode("utf-8"), **hooks)
+    except JsonError:
+        raise
     except UnicodeDecodeError as error:
         message = f"{where} is not UTF-8 (byte {error.start}); save it as UTF-8"
         raise JsonError(message, "not UTF-8") from None

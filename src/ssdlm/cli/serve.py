@@ -1,0 +1,132 @@
+"""The command that serves a model over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ssdlm.cli.generate import open_model
+from ssdlm.cli.starting import choose_threads
+from ssdlm.storage.builtin import DEFAULT_MODEL, builtin_guides
+
+if TYPE_CHECKING:
+    from ssdlm.serve.limits import Limits
+
+NEEDED = ("fastapi", "uvicorn", "prometheus_client")
+
+
+def add_serve(commands: Any) -> None:
+    command = commands.add_parser(
+        "serve", help="serve a model over HTTP, as OpenAI's completions and on a page"
+    )
+    command.set_defaults(run=run_serve)
+    command.add_argument(
+        "--model", default=DEFAULT_MODEL, help=f"folder or Hub id (default {DEFAULT_MODEL})"
+    )
+    command.add_argument("--name", help="what clients call the model (default: its own name)")
+    command.add_argument("--host", default="127.0.0.1", help="address (default 127.0.0.1)")
+    command.add_argument("--port", type=int, default=8000, help="port (default 8000)")
+    command.add_argument(
+        "--api-key-file", metavar="F", help="a file of keys, one a line; clients must send one"
+    )
+    command.add_argument(
+        "--allow-anonymous",
+        action="store_true",
+        help="serve other machines without a key; whoever can reach the address may use it",
+    )
+    guides = ",".join(builtin_guides())
+    command.add_argument(
+        "--guides",
+        default=guides,
+        metavar="NAME,NAME=FOLDER",
+        help=f"the guides that requests may name (default {guides})",
+    )
+    for flag, default, help in (
+        ("--max-queue", 256, "texts that may wait; then requests are answered 429"),
+        ("--max-length", 512, "tokens of a text"),
+        ("--max-prompt", 2048, "tokens of a prompt"),
+        ("--max-rows", 64, "texts of one request: prompts times samples and candidates"),
+        ("--max-body", 1 << 20, "bytes of a request"),
+        ("--max-connections", 1024, "connections at a time"),
+    ):
+        command.add_argument(
+            flag, type=int, default=default, metavar="N", help=f"{help} (default {default})"
+        )
+    command.add_argument(
+        "--grace",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="seconds that running requests have after SIGTERM (default 30)",
+    )
+    command.add_argument("--cors", metavar="ORIGIN", help="a website that may use the server")
+    command.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
+    command.add_argument("--dtype", default="auto", help="float32 or bfloat16 (default auto)")
+    command.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="on a GPU, too, write the same text whatever else is being written",
+    )
+    command.add_argument("--log-json", action="store_true", help="log a JSON object per request")
+    command.add_argument("--log-prompts", action="store_true", help="log what clients send, too")
+
+
+def limits_of(arguments: argparse.Namespace) -> Limits:
+    """Return the bounds that the arguments set; raise on those that make no sense."""
+    from ssdlm.serve.limits import Limits
+
+    names = ("max_queue", "max_length", "max_prompt", "max_rows", "max_body", "max_connections")
+    for name in names:
+        least = 0 if name == "max_queue" else 1
+        if getattr(arguments, name) < least:
+            flag = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{flag}={getattr(arguments, name)} is too low; use {least} or more")
+    if not 0 <= arguments.grace <= 86400:
+        raise ValueError(f"--grace={arguments.grace} is out of range; use 0 to 86400 seconds")
+    values = {name: getattr(arguments, name) for name in names}
+    return Limits(**values, grace=arguments.grace)
+
+
+def run_serve(arguments: argparse.Namespace) -> None:
+    """Serve a model until a signal comes."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise ValueError(f"serve needs {', '.join(missing)}; pip install 'ssdlm[serve]'")
+    from ssdlm.serve.gate import is_loopback, read_keys
+
+    limits = limits_of(arguments)
+    keys = read_keys(Path(arguments.api_key_file)) if arguments.api_key_file else frozenset()
+    is_local = is_loopback(arguments.host)
+    if not is_local and not keys and not arguments.allow_anonymous:
+        raise ValueError(
+            f"--host {arguments.host} can be reached from other machines; give --api-key-file, or "
+            "--allow-anonymous if anybody may use the server"
+        )
+    if not 0 < arguments.port < 65536:
+        raise ValueError(f"--port={arguments.port} is out of range; use 1 to 65535")
+    from ssdlm.serve.guides import Guides, parse_guides
+
+    folders = parse_guides(arguments.guides)
+    model = open_model(arguments)
+    choose_threads(model.denoiser, model.options)
+    from ssdlm.serve.app import Server
+    from ssdlm.serve.fields import Served
+    from ssdlm.serve.log import RequestLog, set_up_logging
+    from ssdlm.serve.running import run
+
+    set_up_logging(is_json=arguments.log_json)
+    guides = Guides(folders, str(model.device))
+    served = Served(model, arguments.name or name_of(arguments.model), guides, limits)
+    log = RequestLog(is_json=arguments.log_json, has_prompts=arguments.log_prompts)
+    server = Server(served, keys=keys, is_local=is_local, cors=arguments.cors, log=log)
+    host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+    print(f"serving {served.name} at http://{host}:{arguments.port}/", file=sys.stderr, flush=True)
+    run(server, host=arguments.host, port=arguments.port)
+
+
+def name_of(model: str) -> str:
+    """Return what clients call a model: a folder's own name, without the way to it."""
+    return Path(model).resolve().name if Path(model).is_dir() else model

@@ -1,0 +1,193 @@
+"""The paths of a server, and what each answers.  worker, completions, native -> [app] -> cli"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+
+from ssdlm.serve.body import read_body
+from ssdlm.serve.completions import read_completion
+from ssdlm.serve.delivery import Asked, deliver
+from ssdlm.serve.errors import ApiError, json_response
+from ssdlm.serve.fields import Served, refused
+from ssdlm.serve.gate import Gate
+from ssdlm.serve.log import RequestLog
+from ssdlm.serve.metrics import CONTENT_TYPE, Metrics
+from ssdlm.serve.native import read_native, schema
+from ssdlm.serve.pages import INDEX, Pages, docs_page
+from ssdlm.serve.worker import Worker
+
+PATHS = {
+    "/": "the page: watch a text settle, and steer it",
+    "/v1/completions": "POST: continue prompts, as OpenAI defines it",
+    "/v1/generate": "POST: the native form; an answer, or every draft as an event",
+    "/v1/models": "GET: the model there is",
+    "/v1/info": "GET: the model's own settings, the guides and their labels, the limits",
+    "/health": "GET: whether the server is well",
+    "/metrics": "GET: figures for Prometheus",
+    "/docs": "GET: this page",
+}
+CHAT = "/v1/chat/completions"
+
+
+class Server:
+    """One model behind HTTP; `app` is the ASGI application."""
+
+    def __init__(
+        self,
+        served: Served,
+        *,
+        keys: frozenset[bytes] = frozenset(),
+        is_local: bool = True,
+        cors: str | None = None,
+        log: RequestLog | None = None,
+    ) -> None:
+        self.served, self.keys = served, keys
+        self.metrics, self.pages = Metrics(), Pages()
+        engine = served.model.engine
+        self.worker = Worker(engine, served.guides, served.limits, self.metrics)
+        self.began = int(time.time())
+        inner: Any = Gate(
+            self.routes(),
+            metrics=self.metrics,
+            log=log or RequestLog(),
+            paths=[*PATHS, CHAT],
+            keys=keys,
+            is_local=is_local,
+        )
+        if cors is not None:
+            headers = ["authorization", "content-type"]
+            methods = ["GET", "POST"]
+            inner = CORSMiddleware(inner, [cors], methods, headers)
+        self.app = inner
+
+    @asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        """Run the engine's thread as long as the server."""
+        del app
+        self.worker.thread.start()
+        yield
+        self.worker.close()
+        self.worker.abort()
+        self.worker.end()
+
+    def routes(self) -> FastAPI:
+        """Return the application without its gate."""
+        app = FastAPI(
+            title="ssdlm",
+            lifespan=self.lifespan,
+            docs_url=None,
+            redoc_url=None,
+            exception_handlers={ApiError: tell, HTTPException: tell_http, Exception: tell_fault},
+        )
+        body = {"required": True, "content": {"application/json": {"schema": schema()}}}
+        both = ["GET", "HEAD"]
+        app.add_api_route("/", self.page, methods=both, include_in_schema=False)
+        app.add_api_route("/page/{name}", self.file, methods=both, include_in_schema=False)
+        app.add_api_route("/favicon.ico", nothing, methods=both, include_in_schema=False)
+        app.add_api_route("/docs", self.docs, methods=["GET"], include_in_schema=False)
+        app.add_api_route("/health", self.health, methods=both)
+        app.add_api_route("/metrics", self.figures, methods=["GET"])
+        app.add_api_route("/v1/info", self.info, methods=["GET"])
+        app.add_api_route("/v1/models", self.models, methods=["GET"])
+        app.add_api_route("/v1/models/{name:path}", self.model, methods=["GET"])
+        app.add_api_route("/v1/completions", self.completions, methods=["POST"])
+        app.add_api_route(
+            "/v1/generate", self.generate, methods=["POST"], openapi_extra={"requestBody": body}
+        )
+        app.add_api_route(CHAT, chat, methods=["GET", "POST"], include_in_schema=False)
+        return app
+
+    async def completions(self, request: Request) -> Response:
+        """Continue prompts, as OpenAI defines it."""
+        return await self.ask(request, read_completion)
+
+    async def generate(self, request: Request) -> Response:
+        """Continue prompts with the options of this library."""
+        return await self.ask(request, read_native)
+
+    async def ask(
+        self, request: Request, read: Callable[[Mapping[str, Any], Served], Asked]
+    ) -> Response:
+        """Return the answer to a request for texts."""
+        body = await read_body(request, self.served.limits)
+        try:
+            asked = read(body, self.served)
+        except ValueError as error:
+            raise refused(error, body) from None
+        return await deliver(request, self.worker, asked)
+
+    async def page(self, request: Request) -> Response:
+        return self.pages.response(request, INDEX)
+
+    async def file(self, request: Request, name: str) -> Response:
+        return self.pages.response(request, name)
+
+    async def docs(self) -> Response:
+        return docs_page(schema(), PATHS)
+
+    async def health(self) -> Response:
+        """Return whether texts get written."""
+        is_well = self.worker.is_well and not self.worker.is_closing
+        return json_response({"status": "ok" if is_well else "ill"}, 200 if is_well else 503)
+
+    async def figures(self) -> Response:
+        """Return figures for Prometheus."""
+        return Response(self.metrics.page(), media_type=CONTENT_TYPE)
+
+    async def info(self) -> Response:
+        """Return the model's own settings, the guides and their labels, and the limits."""
+        return json_response(self.served.info() | {"needs_key": bool(self.keys)})
+
+    async def models(self) -> Response:
+        """Return the models there are: one."""
+        return json_response({"object": "list", "data": [self.about_model()]})
+
+    async def model(self, name: str) -> Response:
+        """Return the model of a name."""
+        self.served.check_model(name)
+        return json_response(self.about_model())
+
+    def about_model(self) -> dict[str, Any]:
+        """Return the model as OpenAI lists it."""
+        about = {"id": self.served.name, "object": "model", "created": self.began}
+        return about | {"owned_by": "ssdlm"}
+
+
+async def nothing() -> Response:
+    return Response(status_code=204)
+
+
+async def chat() -> Response:
+    """Say that there is no chat."""
+    raise ApiError(
+        404, "this is no chat model, it continues texts; use /v1/completions", code="no_chat"
+    )
+
+
+async def tell(request: Request, error: Exception) -> Response:
+    """Return the answer to a request that cannot be served."""
+    del request
+    assert isinstance(error, ApiError)
+    return error.response()
+
+
+async def tell_http(request: Request, error: Exception) -> Response:
+    """Return the answer to a path or a method that there is not."""
+    assert isinstance(error, HTTPException)
+    message = {404: "there is no such path; see /docs", 405: "this path has other methods"}
+    said = f"{request.method}: {message.get(error.status_code, error.detail)}"
+    return ApiError(error.status_code, said, headers=error.headers).response()
+
+
+async def tell_fault(request: Request, error: Exception) -> Response:
+    """Return the answer where something broke; the log has the reason."""
+    del request, error
+    return ApiError(500, "something broke in the server; see its log").response()

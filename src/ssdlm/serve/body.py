@@ -1,0 +1,76 @@
+"""The body of a request: read within its bounds, and parsed strictly.  app -> [body]"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from ssdlm.serve.errors import ApiError
+from ssdlm.serve.limits import Limits
+from ssdlm.storage.files import JsonError, parse_object
+from ssdlm.tokenizer import is_utf8
+from ssdlm.values import quote
+
+JSON = "application/json"
+
+
+async def read_body(request: Request, limits: Limits) -> dict[str, Any]:
+    """Return the JSON object that a client sent, or raise an ApiError."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != JSON:  # what a page of another site may send without asking is of other types
+        raise ApiError(415, f"content-type {quote(kind)} is not {JSON}; set that header")
+    try:
+        raw = await asyncio.wait_for(read(request, limits.max_body), limits.body_seconds)
+    except asyncio.TimeoutError:
+        message = f"the body did not come within {limits.body_seconds:g} seconds; send it at once"
+        raise ApiError(408, message, headers={"connection": "close"}) from None
+    except ClientDisconnect:
+        raise ApiError(400, "the body was broken off; send all of it") from None
+    return parse(raw)
+
+
+async def read(request: Request, most: int) -> bytes:
+    """Return the bytes of a body that is not too long; else the rest is not read."""
+    declared = request.headers.get("content-length", "")
+    parts, size = [], int(declared) if declared.isdecimal() and len(declared) < 20 else 0
+    if size <= most:
+        size = 0
+        async for part in request.stream():
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                break
+    if size > most:
+        message = f"the body has more than the {most} bytes that this server takes; shorten it"
+        raise ApiError(413, message, headers={"connection": "close"})
+    return b"".join(parts)
+
+
+def parse(raw: bytes) -> dict[str, Any]:
+    """Return the JSON object in a body; strings with halves of characters are refused."""
+    try:
+        body = parse_object(raw, where="the body", remedy="send a JSON object", is_strict=True)
+    except JsonError as error:
+        raise ApiError(400, error) from None
+    if b"\\ud" in raw.lower():
+        for name, value in body.items():
+            if not all(map(is_utf8, [name, *strings_in(value)])):
+                raise ApiError(400, f"{quote(name)} is not UTF-8; send whole characters")
+    return body
+
+
+def strings_in(value: Any) -> list[str]:
+    """Return all strings in a JSON value, names of fields included."""
+    found, inner = [], [value]
+    while inner:
+        one = inner.pop()
+        if isinstance(one, str):
+            found.append(one)
+        elif isinstance(one, dict):
+            inner += [*one, *one.values()]
+        elif isinstance(one, list):
+            inner += one
+    return found

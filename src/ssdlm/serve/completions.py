@@ -1,0 +1,243 @@
+"""`POST /v1/completions` as OpenAI defines it, with the options of this library beside its own.
+
+fields -> [completions] -> tickets. `best_of` is OpenAI's: so many texts in all, of which the
+likeliest n are returned; the library's writes so many candidates for each of its texts.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ssdlm.engine.plain import Engine
+from ssdlm.engine.requests import Generation, Request
+from ssdlm.serve.errors import ApiError
+from ssdlm.serve.fields import Served, flag, prompts_in, whole
+from ssdlm.serve.logprobs import logprobs_of
+from ssdlm.serve.looks import DecidedText, WholeDraft, gap_of
+from ssdlm.serve.tickets import Event, News, Position, Texts, Ticket, Written
+from ssdlm.values import SWITCH, TEXT, About, check, quote
+
+MOST_LOGPROBS = 5
+NEUTRAL: dict[str, Sequence[Any]] = {
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+}
+"""Fields of OpenAI's that this model does not have, and the values that ask for nothing."""
+OWN_FIELDS = ("prompt", "model", "max_tokens", "temperature", "n", "best_of", "logprobs", "echo")
+OWN_FIELDS += ("stream", "stream_options", "diffusing", "user", *NEUTRAL)
+COUNTS = {"num_samples": "n", "num_return_sequences": "n"}
+"""Options of the library for which OpenAI has a name."""
+
+
+@dataclass
+class Completion:
+    """A request for completions, and what its answer needs to know."""
+
+    served: Served
+    n: int = 1
+    best_of: int = 1
+    has_echo: bool = False
+    logprobs: int | None = None
+    is_stream: bool = False
+    is_diffusing: bool = False
+    has_usage: bool = False
+    ticket: Ticket = field(init=False)
+    id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4().hex}")
+    created: int = field(default_factory=lambda: int(time.time()))
+    told: dict[int, str] = field(default_factory=dict)
+    """What a stream has told of each text."""
+
+    def close(self, engine: Engine, texts: Texts) -> list[dict[str, Any]]:
+        """Return the choices: of each prompt the likeliest n, if there are more."""
+        choices: list[dict[str, Any]] = []
+        for start in range(0, len(texts), self.best_of):
+            group = texts[start : start + self.best_of]
+            if self.best_of > self.n:
+                group = sorted(group, key=lambda pair: engine.rate(*pair))[: self.n]
+            for request, text in group:
+                index = len(choices)
+                choices.append(self.choice(index, self.shown(request, text), text.finish_reason))
+                choices[-1]["logprobs"] = self.rated(engine, request, text)
+        return choices
+
+    def shown(self, request: Request, text: Generation) -> str:
+        """Return a text as the client wants it."""
+        return (request.prompt if self.has_echo else "") + gap_of(request, text)
+
+    def rated(self, engine: Engine, request: Request, text: Generation) -> dict[str, Any] | None:
+        """Return the log-probabilities of a text's tokens, if they were asked for."""
+        if self.logprobs is None:
+            return None
+        tokens = text.tokens[: request.options.length]
+        context, top = request.context, self.logprobs
+        return logprobs_of(engine, context, tokens, top=top, has_echo=self.has_echo)
+
+    def choice(self, index: int, text: str, reason: str | None = None) -> dict[str, Any]:
+        """Return one choice of an answer or a chunk."""
+        return {"text": text, "index": index, "logprobs": None, "finish_reason": reason}
+
+    def whole(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return an answer, or a chunk of one."""
+        about = {"id": self.id, "object": "text_completion", "created": self.created}
+        return about | {"model": self.served.name, "choices": choices}
+
+    def usage(self) -> dict[str, int]:
+        """Return how many tokens were read and written, those of candidates included."""
+        read = sum(len(row.request.context) for row in self.ticket.rows[:: self.best_of])
+        written = self.ticket.num_tokens
+        counts = {"prompt_tokens": read, "completion_tokens": written}
+        return counts | {"total_tokens": read + written}
+
+    def answer(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the body of the whole answer."""
+        return self.whole(choices) | {"usage": self.usage()}
+
+    def chunks(self, event: Event) -> Iterator[bytes]:
+        """Yield what a client that streams is told about an event."""
+        if isinstance(event, Position):
+            yield f": {event.ahead} before this one\n\n".encode()
+        elif isinstance(event, News | Written):
+            row, told = self.ticket.rows[event.row], self.told.get(event.row)
+            prompt = row.request.prompt if self.has_echo else ""
+            if prompt and told is None and not self.is_diffusing:
+                yield self.chunk(self.choice(event.row, prompt))
+            if isinstance(event, Written):
+                yield self.chunk(self.last(event, told or ""))
+            elif self.is_diffusing:
+                yield self.chunk(self.choice(event.row, prompt + event.item))
+            else:
+                self.told[event.row] = (told or "") + event.item
+                yield self.chunk(self.choice(event.row, event.item))
+
+    def last(self, event: Written, told: str) -> dict[str, Any]:
+        """Return the choice that ends a text: what is not told yet, or all of a draft."""
+        request = self.ticket.rows[event.row].request
+        if self.is_diffusing:
+            text = self.shown(request, event.text)
+        else:
+            text = gap_of(request, event.text)[len(told) :]
+        return self.choice(event.row, text, event.text.finish_reason) | {"logprobs": event.extra}
+
+    def chunk(self, *choices: dict[str, Any], **more: Any) -> bytes:
+        """Return a message of the stream."""
+        body = self.whole(list(choices)) | more
+        if self.has_usage:
+            body.setdefault("usage", None)
+        return f"data: {json.dumps(body)}\n\n".encode()
+
+    def failure(self, error: ApiError) -> bytes:
+        """Return the last thing that a client is told whose text will not be whole."""
+        return f"data: {json.dumps(error.to_json())}\n\n".encode()
+
+    def ending(self) -> bytes:
+        """Return what follows the last text."""
+        usage = self.chunk(usage=self.usage()) if self.has_usage else b""
+        return usage + b"data: [DONE]\n\n"
+
+
+def read_completion(body: Mapping[str, Any], served: Served) -> Completion:
+    """Return what a body asks for, or raise a ValueError or ApiError."""
+    served.check_model(body.get("model"))
+    refuse_foreign(body)
+    most = served.limits.max_rows
+    asked = Completion(
+        served,
+        n=whole(body, "n", 1, most) or 1,
+        has_echo=flag(body, "echo"),
+        logprobs=whole(body, "logprobs", 0, MOST_LOGPROBS),
+        is_stream=flag(body, "stream"),
+        is_diffusing=flag(body, "diffusing"),
+        has_usage=wants_usage(body),
+    )
+    asked.best_of = whole(body, "best_of", 1, most) or asked.n
+    if asked.best_of < asked.n:
+        raise ValueError(
+            f"best_of={asked.best_of} is less than n={asked.n}; use at least {asked.n}"
+        )
+    check_together(body, asked, served)
+    prompts = [""] if body.get("prompt") is None else prompts_in(body["prompt"])
+    length = whole(body, "max_tokens", 0, served.limits.max_length)
+    options = served.options(prompts, changes_in(body, asked, length))
+    look = WholeDraft if asked.is_diffusing else DecidedText
+    asked.ticket = Ticket(
+        prompts,
+        options,
+        close=asked.close,
+        look=look if asked.is_stream else None,
+        finish=asked.rated if asked.is_stream else None,
+        is_watched=asked.is_diffusing,
+        wants_position=asked.is_stream,
+        is_written=length != 0,
+    )
+    return asked
+
+
+def refuse_foreign(body: Mapping[str, Any]) -> None:
+    """Raise on fields that this model cannot follow, unless they ask for nothing."""
+    for name, neutral in NEUTRAL.items():
+        value = body.get(name)
+        if value is not None and (isinstance(value, bool) or value not in neutral):
+            raise ValueError(f"{name}={quote(value)} is not supported; leave it out")
+    for name, own in COUNTS.items():
+        if body.get(name) is not None:
+            raise ValueError(f"{name}={quote(body[name])}: use {own}, as OpenAI does")
+    if body.get("user") is not None:
+        check("user", body["user"], About(TEXT, "", ""))
+
+
+def check_together(body: Mapping[str, Any], asked: Completion, served: Served) -> None:
+    """Raise on fields that do not go with each other, or with the model."""
+    if asked.is_stream and asked.best_of > asked.n:
+        raise ValueError(f"best_of={asked.best_of} does not go with stream; leave one of them out")
+    if asked.is_diffusing and not asked.is_stream:
+        raise ValueError("diffusing=true is about drafts; set stream to true")
+    if asked.has_usage and not asked.is_stream:
+        raise ValueError("stream_options are for streams; set stream to true")
+    has_stream = served.model.denoiser.has_context_stream
+    for name, is_asked in (
+        ("logprobs", asked.logprobs is not None),
+        ("best_of", asked.best_of > asked.n),
+    ):
+        if is_asked and not has_stream:
+            raise ValueError(
+                f"{name}={quote(body[name])} needs a model with a context stream (a BlockDenoiser), "
+                "which rates tokens; leave it out"
+            )
+
+
+def wants_usage(body: Mapping[str, Any]) -> bool:
+    """Return whether a stream is to end with its usage."""
+    options = body.get("stream_options")
+    if options is None:
+        return False
+    if not isinstance(options, dict) or not set(options) <= {
+        "include_usage",
+        "include_obfuscation",
+    }:
+        raise ValueError(f'stream_options={quote(options)} is not {{"include_usage": true}}')
+    for name, value in options.items():
+        check(f"stream_options.{name}", value, About(SWITCH, "", ""))
+    return options.get("include_usage", False)
+
+
+def changes_in(body: Mapping[str, Any], asked: Completion, length: int | None) -> dict[str, Any]:
+    """Return the generation options that a body sets; temperature 0 is greedy."""
+    changes = {name: value for name, value in body.items() if name not in OWN_FIELDS}
+    given = next((name for name in ("length", "max_new_tokens") if body.get(name)), None)
+    if given and length is not None:
+        raise ValueError(f"{given} and max_tokens are two names for one setting; give max_tokens")
+    changes["num_samples"] = asked.best_of
+    if length is not None:
+        changes["length"] = max(1, length)
+    temperature = body.get("temperature")
+    if temperature == 0 and not isinstance(temperature, bool):
+        changes["projection"] = "greedy"
+    else:
+        changes["temperature"] = temperature
+    return changes

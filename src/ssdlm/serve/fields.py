@@ -1,0 +1,110 @@
+"""Fields that both forms of a request share: prompts, the model, generation options.
+
+completions, native -> [fields] -> tickets
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ssdlm.api import SSDLM
+from ssdlm.engine.plain import Prompt
+from ssdlm.options import GenerateOptions
+from ssdlm.serve.errors import ApiError
+from ssdlm.serve.guides import Guides
+from ssdlm.serve.limits import Limits
+from ssdlm.values import SWITCH, WHOLE, About, Kind, check, quote
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a server serves: one model under a name, some guides, within limits."""
+
+    model: SSDLM
+    name: str
+    guides: Guides
+    limits: Limits
+
+    def check_model(self, name: Any) -> None:
+        """Raise where another model is asked for; who names none means this one."""
+        if name is not None and name != self.name:
+            raise ApiError(
+                404,
+                f"the model {quote(name)} does not exist; this server has {quote(self.name)}",
+                param="model",
+                code="model_not_found",
+            )
+
+    def options(self, prompts: list[Prompt], changes: Mapping[str, Any]) -> list[GenerateOptions]:
+        """Return the options for each prompt: the model's own, some of them changed."""
+        changes = dict(changes)
+        changes.pop("batch_size", None)  # the server's; it changes no text
+        if changes.get("streamer") is not None:
+            raise ValueError("streamer is an object of Python; leave it out")
+        found = self.model.options.per_prompt(len(prompts), **changes)
+        for one in {id(one): one for one in found}.values():
+            self.limits.check_options(one)
+            self.guides.check(one.control)
+        self.limits.check_rows(sum(one.num_samples * one.best_of for one in found))
+        for prompt, one in zip(prompts, found, strict=True):
+            for name, text in (("prompt", prompt), ("suffix", one.suffix)):
+                self.limits.check_tokens(name, self.num_tokens(text))
+        return found
+
+    def num_tokens(self, text: Prompt) -> int:
+        """Return how many tokens a text has."""
+        if not isinstance(text, str):
+            return len(text)
+        # What cannot be encoded is refused later, with the reason.
+        return len(self.model.context(text)) if text and self.model.tokenizer else 0
+
+    def info(self) -> dict[str, Any]:
+        """Return what a client may want to know before it asks."""
+        limits = ("max_length", "max_prompt", "max_rows", "max_body")
+        return {
+            "model": self.name,
+            "guides": self.guides.labels,
+            "lam": self.guides.usual_lams(self.model.options.gradient),
+            "defaults": self.model.options.to_json(),
+            "limits": {name: getattr(self.limits, name) for name in limits},
+        }
+
+
+def flag(body: Mapping[str, Any], name: str) -> bool:
+    """Return a switch of a body; without it, or null, false."""
+    return bool(field(body, name, SWITCH))
+
+
+def whole(body: Mapping[str, Any], name: str, low: int, high: int) -> int | None:
+    """Return a whole number of a body, None without it."""
+    return field(body, name, WHOLE, low=low, high=high, remedy=f"use {low} to {high}")
+
+
+def field(body: Mapping[str, Any], name: str, kind: Kind, **facts: Any) -> Any:
+    """Return a field of a body in its normal form, None without it."""
+    value = body.get(name)
+    return None if value is None else check(name, value, About(kind, "", "", **facts))
+
+
+def prompts_in(value: Any) -> list[Prompt]:
+    """Return prompts: one text, the ids of one, or a list of such."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and value:
+        if all(isinstance(one, str | list) for one in value):
+            return value
+        if not any(isinstance(one, str | list) for one in value):
+            return [value]
+    raise ValueError(
+        f"prompt={quote(value)} is neither a text nor a list of token ids, nor a list of such"
+    )
+
+
+def refused(error: ValueError, body: Mapping[str, Any]) -> ApiError:
+    """Return the answer to a bad field, with its name where the message begins with it."""
+    found = re.match(r"(\w+)=", str(error))
+    param = found[1] if found and found[1] in body else None
+    return ApiError(400, error, param=param)

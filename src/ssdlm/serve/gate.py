@@ -1,0 +1,117 @@
+"""Who may come in: host names, keys, and a line in the log for each.  [gate] -> app"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from ssdlm.serve.errors import ApiError
+from ssdlm.serve.log import RequestLog
+from ssdlm.serve.metrics import Metrics
+from ssdlm.values import quote
+
+OPEN_PATHS = ("/", "/health", "/favicon.ico")
+"""What needs no key: whether the server is well, and the page, which asks for it."""
+OPEN_FOLDER = "/page/"
+Scope = dict[str, Any]
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address or name means this machine alone."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower().rstrip(".") == "localhost"
+
+
+def host_in(header: str) -> str:
+    """Return the name or address in a Host header, without the port."""
+    if header.startswith("["):
+        return header.partition("]")[0] + "]"
+    return header.partition(":")[0]
+
+
+def read_keys(path: Path) -> frozenset[bytes]:
+    """Return the digests of the keys in a file, one a line."""
+    keys = path.read_text(encoding="utf-8").split()
+    if not keys:
+        raise ValueError(f"{path} has no key; write one on a line")
+    return frozenset(map(digest, keys))
+
+
+def digest(key: str) -> bytes:
+    """Return what a key is compared by: always as long, whatever was sent."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+class Gate:
+    """The application behind checks that hold for all paths; it counts and logs every answer."""
+
+    def __init__(
+        self,
+        app: Any,
+        *,
+        metrics: Metrics,
+        log: RequestLog,
+        paths: Collection[str],
+        keys: frozenset[bytes] = frozenset(),
+        is_local: bool = True,
+    ) -> None:
+        self.app, self.metrics, self.log = app, metrics, log
+        self.paths = frozenset(paths)
+        """The paths there are, by which answers are counted."""
+        self.keys = keys
+        self.is_local = is_local
+        """Whether only programs of this machine are to be served, and no website through them."""
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start, status = time.monotonic(), 500
+        scope.setdefault("state", {})
+
+        async def send_counted(message: dict[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            try:
+                self.check(scope)
+            except ApiError as error:
+                await error.response()(scope, receive, send_counted)
+            else:
+                await self.app(scope, receive, send_counted)
+        finally:
+            path = scope["path"] if scope["path"] in self.paths else "other"
+            method = scope["method"] if scope["method"] in ("GET", "POST") else "other"
+            self.metrics.request(method, path, status)
+            self.log.answered(scope, status, time.monotonic() - start)
+
+    def check(self, scope: Scope) -> None:
+        """Raise an ApiError on a request that may not come in."""
+        headers = {name.decode("latin-1"): value for name, value in scope["headers"]}
+        host = headers.get("host", b"").decode("latin-1")
+        if self.is_local and not is_loopback(host_in(host)):
+            raise ApiError(400, f"host {quote(host)} is not this machine; use localhost")
+        path = scope["path"]
+        if not self.keys or path in OPEN_PATHS or path.startswith(OPEN_FOLDER):
+            return
+        scheme, _, key = headers.get("authorization", b"").decode("latin-1").partition(" ")
+        given = digest(key.strip())
+        # All keys are compared, and each in constant time.
+        is_known = [hmac.compare_digest(given, known) for known in self.keys]
+        if scheme.lower() != "bearer" or not any(is_known):
+            raise ApiError(
+                401,
+                "the API key is missing or wrong; send it as `Authorization: Bearer KEY`",
+                code="invalid_api_key",
+                headers={"www-authenticate": "Bearer"},
+            )

@@ -1,0 +1,81 @@
+"""What a server takes on, and for how long: every bound once.  [limits] -> all of serve"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ssdlm.options import GenerateOptions
+
+MOST_CHARACTERS = 1000
+"""Of all words that a text must or must not contain: a table has a row for each."""
+PASSES_PER_TOKEN = 100
+"""The paper's slowest path: T = 2500 for blocks of 25."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The bounds of one server."""
+
+    max_queue: int = 256
+    """Texts that wait; a request beyond them is answered 429."""
+    max_length: int = 512
+    """Tokens of a text."""
+    max_prompt: int = 2048
+    """Tokens of a prompt, or of what follows a gap."""
+    max_rows: int = 64
+    """Texts of one request: prompts times candidates."""
+    max_body: int = 1 << 20
+    """Bytes of a request."""
+    max_connections: int = 1024
+    max_unread: int = 4096
+    """Events that wait for a client who does not read; then its request is given up."""
+    header_seconds: float = 10.0
+    """For all headers of a request, and for a connection without any."""
+    body_seconds: float = 30.0
+    """For the whole body of a request."""
+    grace: float = 30.0
+    """Seconds that running requests have after SIGTERM."""
+
+    def check_rows(self, num_rows: int) -> None:
+        """Raise on a request for too many texts."""
+        most = min(self.max_rows, self.max_queue)
+        if num_rows > most:
+            raise ValueError(
+                f"{num_rows} texts are more than the {most} that a request may have; ask for fewer "
+                "prompts or samples at a time"
+            )
+
+    def check_options(self, options: GenerateOptions) -> None:
+        """Raise on settings that would keep the server from its other clients."""
+        if options.length > self.max_length:
+            raise ValueError(
+                f"length={options.length} is more than the {self.max_length} tokens that this "
+                "server writes; ask for fewer"
+            )
+        passes = options.T * len(options.blocks())
+        most = PASSES_PER_TOKEN * self.max_length
+        if options.mode == "diffusion" and passes > most:
+            raise ValueError(
+                f"T={options.T} for {len(options.blocks())} blocks are {passes} passes, and this "
+                f"server does {most} for a text; use a lower T"
+            )
+        pins = (text for _, text in options.pin)
+        words = [*options.stop, *options.must, *options.must_not, *pins]
+        size = sum(map(len, words))
+        if size > MOST_CHARACTERS:
+            raise ValueError(
+                f"stop, must, must_not and pin have {size} characters, and this server takes "
+                f"{MOST_CHARACTERS}; use fewer words"
+            )
+        if options.reduction != "sum":
+            raise ValueError(
+                f"reduction={options.reduction} lets a text depend on the others of its batch, "
+                "which are other clients' here; leave it out"
+            )
+
+    def check_tokens(self, name: str, count: int) -> None:
+        """Raise on a prompt or a suffix of too many tokens."""
+        if count > self.max_prompt:
+            raise ValueError(
+                f"{name} has {count} tokens, and this server reads {self.max_prompt}; shorten it"
+            )

@@ -1,0 +1,87 @@
+"""One line per request: for people, or as JSON.  gate -> [log]"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from typing import IO, Any
+
+from ssdlm.serve.tickets import Ticket
+
+COLOURS = {2: "green", 3: "cyan", 4: "yellow", 5: "red"}
+
+
+class RequestLog:
+    """Writes a line for every request that was answered; prompts only if asked."""
+
+    def __init__(
+        self, *, is_json: bool = False, has_prompts: bool = False, file: IO[str] | None = None
+    ) -> None:
+        self.is_json, self.has_prompts = is_json, has_prompts
+        self.file = sys.stderr if file is None else file
+        self.console: Any = None
+        if self.file.isatty() and not is_json:
+            from rich.console import Console
+
+            self.console = Console(file=self.file, highlight=False)
+
+    def answered(self, scope: Mapping[str, Any], status: int, seconds: float) -> None:
+        """Write the line of one request."""
+        client = scope.get("client")
+        about: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "client": client[0] if client else "",
+            "method": scope["method"],
+            "path": scope["path"][:200],
+            "status": status,
+            "seconds": round(seconds, 3),
+        }
+        ticket: Ticket | None = scope["state"].get("ticket")
+        if ticket is not None:
+            about |= {"texts": ticket.num_rows, "tokens": ticket.num_tokens}
+            if ticket.began is not None:
+                about["first_draft"] = round(ticket.began - ticket.came, 3)
+            about["is_whole"] = ticket.ended is not None
+            if self.has_prompts:
+                about["prompts"] = [str(prompt) for prompt in ticket.prompts]
+        self.write(about, status)
+
+    def write(self, about: Mapping[str, Any], status: int) -> None:
+        """Write what is known about a request."""
+        if self.is_json:
+            print(json.dumps(about), file=self.file, flush=True)
+            return
+        words = [about["time"], about["client"], about["method"], json.dumps(about["path"])]
+        words += [str(status), f"{about['seconds']:.3f} s"]
+        others = list(about)[6:]
+        words += [f"{name}={json.dumps(about[name])}" for name in others]
+        line = " ".join(words)
+        if self.console is None:
+            print(line, file=self.file, flush=True)
+        else:
+            self.console.print(line, style=COLOURS.get(status // 100, ""), markup=False)
+
+
+class JsonFormatter(logging.Formatter):
+    """Messages of libraries as JSON, too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        about = {"time": self.formatTime(record), "level": record.levelname.lower()}
+        about["message"] = record.getMessage()
+        if record.exc_info:
+            about["error"] = self.formatException(record.exc_info)
+        return json.dumps(about)
+
+
+def set_up_logging(*, is_json: bool) -> None:
+    """Let what goes wrong inside be written to standard error, a line each."""
+    handler = logging.StreamHandler()
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S%z")
+    handler.setFormatter(JsonFormatter() if is_json else plain)
+    for name in ("ssdlm.serve", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.WARNING)

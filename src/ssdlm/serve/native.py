@@ -1,0 +1,131 @@
+"""`POST /v1/generate`: the options of this library as JSON, and every draft as an event.
+
+fields -> [native] -> tickets
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ssdlm.engine.drafts import DraftEncoder
+from ssdlm.engine.plain import Engine, likeliest
+from ssdlm.engine.requests import Generation, Request
+from ssdlm.options import all_names, json_schema
+from ssdlm.serve.errors import ApiError
+from ssdlm.serve.fields import Served, flag, prompts_in
+from ssdlm.serve.tickets import Event, Look, News, Position, Texts, Ticket, Written
+from ssdlm.values import WORDS, About, check
+
+OWN_FIELDS = ("prompt", "model", "stream", "candidates", "guides")
+
+
+@dataclass(frozen=True)
+class Native:
+    """A request of the native form."""
+
+    ticket: Ticket
+    is_stream: bool
+    model: str
+
+    def answer(self, texts: list[Generation]) -> dict[str, Any]:
+        """Return the body of the whole answer."""
+        return {"model": self.model, "texts": [vars(text) for text in texts]}
+
+    def chunks(self, event: Event) -> Iterator[bytes]:
+        """Yield what a client that watches is told about an event."""
+        if isinstance(event, Position):
+            yield message({"event": "queued", "position": event.ahead})
+        elif isinstance(event, News):
+            yield message(event.item)
+        elif isinstance(event, Written):
+            yield message({"event": "done", **vars(event.text)})
+
+    def failure(self, error: ApiError) -> bytes:
+        """Return the last thing that a client is told whose text will not be whole."""
+        return message({"event": "error", "message": str(error)})
+
+    def ending(self) -> bytes:
+        """Return what follows the last event: nothing."""
+        return b""
+
+
+def read_native(body: Mapping[str, Any], served: Served) -> Native:
+    """Return what a body asks for, or raise a ValueError or ApiError."""
+    served.check_model(body.get("model"))
+    if "prompt" not in body:
+        raise ValueError("there is no prompt; give one, which may be empty")
+    prompts = prompts_in(body["prompt"])
+    changes = {name: value for name, value in body.items() if name not in OWN_FIELDS}
+    options = served.options(prompts, changes)
+    is_stream = flag(body, "stream")
+    count = sum(one.num_samples * one.best_of for one in options)
+    if is_stream and count > 1:
+        raise ValueError(f"stream=true shows one text, and {count} are to be written; ask for one")
+    ticket = Ticket(prompts, options, close=chosen)
+    watching = {name: body[name] for name in ("candidates", "guides") if body.get(name) is not None}
+    if watching and not is_stream:
+        raise ValueError(f"{next(iter(watching))} is about drafts; set stream to true")
+    if is_stream:
+        ticket.look = look_of(served, **watching)
+        ticket.is_watched = ticket.wants_position = True
+    return Native(ticket, is_stream, served.name)
+
+
+def look_of(
+    served: Served, candidates: Any = 0, guides: Any = ()
+) -> Callable[[Engine, Request], Look]:
+    """Return what makes the events of a text; guides are those of the server."""
+    names = check("guides", guides, About(WORDS, "", "")) if guides else ()
+    for name in names:
+        served.guides.check_name(name)
+    homes = [f"{name}={served.guides.folders[name]}" for name in names]
+
+    def look(engine: Engine, request: Request) -> Look:
+        encoder = DraftEncoder(engine.controls, request, candidates=candidates, guides=homes)
+        return encoder.take
+
+    return look
+
+
+def chosen(engine: Engine, texts: Texts) -> list[Generation]:
+    """Return the texts that were asked for; of candidates the likeliest."""
+    rated: dict[int, list[tuple[float, Generation]]] = {}
+    for request, text in texts:
+        rating = engine.rate(request, text) if request.options.best_of > 1 else 0.0
+        rated.setdefault(request.number, []).append((rating, text))
+    return [likeliest(group) if len(group) > 1 else group[0][1] for group in rated.values()]
+
+
+def message(event: Mapping[str, Any]) -> bytes:
+    """Return an event as server-sent events have it."""
+    return f"event: {event['event']}\ndata: {json.dumps(event)}\n\n".encode()
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of a body, generated from the options."""
+    found = json_schema()
+    ids = {"type": "array", "items": {"type": "integer"}}
+    one = {"anyOf": [{"type": "string"}, ids]}
+    own = {
+        "prompt": {
+            "description": "what to continue: a text, the ids of one, or a list of such",
+            "anyOf": [*one["anyOf"], {"type": "array", "items": one}],
+        },
+        "model": {"description": "the name of the model; may be left out", "type": "string"},
+        "stream": {"description": "events instead of one answer", "type": "boolean"},
+        "candidates": {
+            "description": "stream: so many likely tokens of each open position",
+            "type": "integer",
+            "minimum": 0,
+        },
+        "guides": {
+            "description": "stream: guides whose label probabilities each draft has",
+            "type": "array",
+            "items": {"type": "string"},
+        },
+    }
+    assert set(own) == set(OWN_FIELDS) and not set(own) & set(all_names())
+    return found | {"properties": own | found["properties"], "required": ["prompt"]}

@@ -1,0 +1,101 @@
+"""uvicorn, with bounds on connections and an end that clients are told of.  app -> [running] -> cli
+
+A connection that sends no whole request within its time is closed, and so is one too many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ssdlm.serve.app import Server
+from ssdlm.serve.limits import Limits
+
+LAST_SECONDS = 5
+"""For answers that are cut off to reach their clients."""
+
+
+def protocol_within(limits: Limits) -> type[H11Protocol]:
+    """Return how one connection speaks HTTP, with bounds on its time and on the number of all."""
+
+    class BoundedProtocol(H11Protocol):
+        """HTTP/1.1 for one connection."""
+
+        headers_due: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            if len(self.connections) > limits.max_connections:
+                transport.close()
+            self.expect_headers()
+
+        def data_received(self, data: bytes) -> None:
+            # Between requests a first byte begins the next one's time.
+            if self.headers_due is None and not self.is_answering:
+                self.expect_headers()
+            super().data_received(data)
+            if self.is_answering:
+                self.forget_headers()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self.forget_headers()
+            super().connection_lost(exc)
+
+        @property
+        def is_answering(self) -> bool:
+            return self.cycle is not None and not self.cycle.response_complete
+
+        def expect_headers(self) -> None:
+            self.headers_due = self.loop.call_later(limits.header_seconds, self.transport.close)
+
+        def forget_headers(self) -> None:
+            if self.headers_due is not None:
+                self.headers_due.cancel()
+                self.headers_due = None
+
+    return BoundedProtocol
+
+
+class GracefulServer(uvicorn.Server):
+    """uvicorn, which after a signal lets requests end for a while, then cuts them off."""
+
+    def __init__(self, config: uvicorn.Config, server: Server) -> None:
+        super().__init__(config)
+        self.server = server
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Begin to end; a second signal ends at once."""
+        del sig, frame
+        if self.should_exit:
+            self.force_exit = True
+            return
+        self.should_exit = True
+        self.server.worker.close()
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """Cut off what still runs when its time is over, and wait for the rest."""
+        loop, grace = asyncio.get_running_loop(), self.server.served.limits.grace
+        cut = loop.call_later(grace, self.server.worker.abort)
+        await super().shutdown(sockets)
+        cut.cancel()
+
+
+def run(server: Server, *, host: str, port: int) -> None:
+    """Serve until a signal comes."""
+    limits = server.served.limits
+    config = uvicorn.Config(
+        server.app,
+        host=host,
+        port=port,
+        http=protocol_within(limits),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=int(limits.header_seconds),
+        timeout_graceful_shutdown=int(limits.grace) + LAST_SECONDS,
+    )
+    GracefulServer(config, server).run()

@@ -1,0 +1,195 @@
+"""A client's request on its way through the engine, and what its thread tells of it.
+
+app (event loop) -> [tickets] -> worker (thread of the engine), and back through a mailbox
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from ssdlm.engine.plain import Engine, Prompt
+from ssdlm.engine.requests import Generation, Request
+from ssdlm.engine.schedule import Job
+from ssdlm.options import GenerateOptions
+from ssdlm.serve.errors import ApiError
+from ssdlm.serve.guides import Guides
+
+
+class Accepted(NamedTuple):
+    """The engine can write what was asked for."""
+
+    requests: Sequence[Request]
+
+
+class Position(NamedTuple):
+    """How many requests are before this one; 0 when it is being written."""
+
+    ahead: int
+
+
+class News(NamedTuple):
+    """Something about a text that is being written."""
+
+    row: int
+    item: Any
+
+
+class Written(NamedTuple):
+    """A text is whole."""
+
+    row: int
+    text: Generation
+    extra: Any = None
+    """What the ticket's `finish` made of it."""
+
+
+class Closed(NamedTuple):
+    """All texts are whole; what the ticket's `close` made of them."""
+
+    result: Any
+
+
+class Failed(NamedTuple):
+    """There will be no more."""
+
+    error: ApiError
+
+
+Event = Accepted | Position | News | Written | Closed | Failed
+Look = Callable[[Job], Sequence[Any]]
+"""From a job that has had a turn to what is new about it."""
+Texts = list[tuple[Request, Generation]]
+
+
+@dataclass(eq=False)
+class Row:
+    """One text of a request."""
+
+    ticket: Ticket
+    index: int
+    request: Request
+    look: Look | None
+    text: Generation | None = None
+
+
+@dataclass(eq=False)
+class Ticket:
+    """Texts that one client waits for."""
+
+    prompts: Sequence[Prompt]
+    options: Sequence[GenerateOptions]
+    """For each prompt its own."""
+    close: Callable[[Engine, Texts], Any]
+    """Called in the engine's thread when all texts are whole."""
+    look: Callable[[Engine, Request], Look] | None = None
+    """Gives what looks at a text as it is written, if anybody wants to see it."""
+    finish: Callable[[Engine, Request, Generation], Any] | None = None
+    """Called in the engine's thread when a text is whole, if its client hears of it at once."""
+    is_written: bool = True
+    """False for a request for no tokens at all."""
+    is_watched: bool = False
+    """Whether every step is looked at, and not only what is decided."""
+    wants_position: bool = False
+    mailbox: Mailbox = field(default_factory=lambda: Mailbox())
+    rows: list[Row] = field(default_factory=list)
+    todo: deque[Row] = field(default_factory=deque)
+    """Texts that nobody has begun to write."""
+    jobs: list[Job] = field(default_factory=list)
+    is_over: bool = False
+    """It is answered, refused, or nobody waits for it any more."""
+    came: float = field(default_factory=time.monotonic)
+    began: float | None = None
+    """When the first pass for it was done."""
+    ended: float | None = None
+    num_tokens: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        """How many texts are to be written."""
+        return sum(one.num_samples * one.best_of for one in self.options)
+
+    def open(self, engine: Engine, guides: Guides) -> None:
+        """Let the engine check what is asked for; a ValueError says what is wrong with it."""
+        fitted = {id(one): guides.fitted(one) for one in self.options}
+        requests = engine.prepare(self.prompts, [fitted[id(one)] for one in self.options])
+        for index, request in enumerate(requests):
+            request = replace(request, is_watched=self.is_watched)
+            look = self.look(engine, request) if self.look is not None else None
+            self.rows.append(Row(self, index, request, look))
+            if not self.is_written:
+                own = request.options
+                self.rows[-1].text = Generation(request.prompt, "", [], own.seed, request.sample, 0)
+        self.todo.extend(row for row in self.rows if row.text is None)
+        self.mailbox.put(Accepted(requests))
+
+    def hand_in(self, engine: Engine, row: Row, text: Generation) -> None:
+        """Take a text that is whole."""
+        row.text = text
+        self.num_tokens += len(text.tokens)
+        extra = self.finish(engine, row.request, text) if self.finish is not None else None
+        self.mailbox.put(Written(row.index, text, extra))
+
+    def is_whole(self) -> bool:
+        """Tell whether all texts are there."""
+        return all(row.text is not None for row in self.rows)
+
+    def hand_out(self, engine: Engine) -> None:
+        """Tell the client what its texts came to."""
+        texts = [(row.request, row.text) for row in self.rows if row.text is not None]
+        self.ended = time.monotonic()
+        self.mailbox.put(Closed(self.close(engine, texts)))
+
+    def cancel(self) -> None:
+        """Give it up, from whichever thread; its places are free at the next turn."""
+        self.is_over = True
+        for job in list(self.jobs):
+            job.cancel()
+
+    def fail(self, error: ApiError) -> None:
+        """Give it up and say why."""
+        self.cancel()
+        self.mailbox.put(Failed(error))
+
+
+class Mailbox:
+    """What the engine's thread tells the event loop; made in the latter."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.letters: deque[Event] = deque()
+        self.has_come = asyncio.Event()
+
+    def put(self, letter: Event) -> None:
+        """Leave something, from any thread."""
+        self.letters.append(letter)
+        if len(self.letters) == 1:  # else the reader knows already
+            self.wake()
+
+    def wake(self) -> None:
+        """Let the reader look."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.has_come.set)
+
+    async def get(self) -> Event:
+        """Return the oldest letter, when there is one."""
+        while not self.letters:
+            self.has_come.clear()
+            # One may have come between the two lines.
+            if not self.letters:
+                await self.has_come.wait()
+        return self.letters.popleft()
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """Yield letters until the last; a failure is raised."""
+        while True:
+            letter = await self.get()
+            if isinstance(letter, Failed):
+                raise letter.error
+            yield letter
+            if isinstance(letter, Closed):
+                return

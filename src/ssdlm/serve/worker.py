@@ -1,0 +1,240 @@
+"""The thread that owns the engine: no other one touches torch.  tickets -> [worker] -> schedule
+
+Requests wait in the order in which they came, and each in turn gets a text begun, so that one with
+many texts does not keep the others waiting. Between two turns of the engine the thread looks at
+what has come, who has left, and what there is to tell.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from queue import Empty, SimpleQueue
+
+from ssdlm.engine.plain import Engine
+from ssdlm.engine.schedule import Job
+from ssdlm.serve.errors import ApiError
+from ssdlm.serve.guides import Guides
+from ssdlm.serve.limits import Limits
+from ssdlm.serve.metrics import Metrics
+from ssdlm.serve.tickets import News, Position, Row, Ticket
+
+AT_ONCE = {"cpu": 8}
+"""Texts that are written at a time; on a CPU they take turns."""
+MANY = 256
+LOOK_EVERY = 8
+"""Tokens that a lane writes between two looks: who comes and who leaves waits no longer."""
+TELL_EVERY = 0.5
+"""Seconds between two words to those who wait."""
+MOST_FAULTS = 3
+"""Turns in a row that may fail before the server says that it is ill."""
+
+logger = logging.getLogger("ssdlm.serve")
+
+
+class Worker:
+    """Writes the texts of tickets, in a thread of its own."""
+
+    def __init__(self, engine: Engine, guides: Guides, limits: Limits, metrics: Metrics) -> None:
+        self.engine, self.guides, self.limits, self.metrics = engine, guides, limits, metrics
+        self.at_once = AT_ONCE.get(engine.device.type, MANY)
+        self.schedule = engine.schedule(most_jobs=self.at_once)
+        self.inbox: SimpleQueue[Ticket | None] = SimpleQueue()
+        """What has come; None ends the thread."""
+        self.waiting: deque[Ticket] = deque()
+        """Tickets with texts that nobody has begun."""
+        self.rows: dict[Job, Row] = {}
+        """The texts that are being written."""
+        self.open: set[Ticket] = set()
+        """All tickets that are not answered; both threads use it, under the lock."""
+        self.lock = threading.Lock()
+        self.is_closing = False
+        self.num_faults = 0
+        self.told = 0.0
+        self.pace = 0.0
+        """Seconds from one finished text to the next, lately."""
+        self.last_end = time.monotonic()
+        self.thread = threading.Thread(target=self.run, name="engine", daemon=True)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether texts get written."""
+        return self.thread.is_alive() and self.num_faults < MOST_FAULTS
+
+    # What the event loop calls.
+
+    def submit(self, ticket: Ticket) -> None:
+        """Take a ticket on, or raise an ApiError where too many wait."""
+        with self.lock:
+            if self.is_closing:
+                raise ApiError(503, "the server is shutting down; ask another one")
+            num_open = sum(other.num_rows for other in self.open)
+            if num_open + ticket.num_rows > self.limits.max_queue + self.at_once:
+                seconds = min(60, max(1, math.ceil(self.pace * num_open)))
+                raise ApiError(
+                    429,
+                    f"{num_open} texts are waiting or being written; try again in {seconds} s",
+                    code="queue_full",
+                    headers={"retry-after": str(seconds)},
+                )
+            self.open.add(ticket)
+        self.inbox.put(ticket)
+
+    def leave(self, ticket: Ticket) -> None:
+        """Free what a ticket has, whether it is answered or given up."""
+        ticket.cancel()
+        with self.lock:
+            self.open.discard(ticket)
+        self.metrics.waiting(self.num_waiting)
+
+    @property
+    def num_waiting(self) -> int:
+        """How many texts are not begun."""
+        with self.lock:
+            return sum(len(ticket.todo) for ticket in self.open)
+
+    def close(self) -> None:
+        """Take on nothing more."""
+        with self.lock:
+            self.is_closing = True
+
+    def abort(self) -> None:
+        """Give up everything that is open, with a word to each client."""
+        with self.lock:
+            tickets = list(self.open)
+        for ticket in tickets:
+            ticket.fail(ApiError(503, "the server is shutting down; ask another one"))
+
+    def end(self) -> None:
+        """End the thread."""
+        self.inbox.put(None)
+        self.thread.join(10)
+
+    # What the thread does.
+
+    def run(self) -> None:
+        """Write texts until the end."""
+        while True:
+            is_idle = not (self.rows or self.waiting or self.schedule.workers)
+            try:
+                if not self.take_in(is_idle):
+                    return
+                self.begin()
+                for job in self.schedule.turn():
+                    self.look(job)
+                self.num_faults = 0
+            except Exception:
+                logger.exception("a turn of the engine failed")
+                self.recover()
+            self.forget()
+            self.tell_positions()
+
+    def take_in(self, is_idle: bool) -> bool:
+        """Look at what has come, and wait for it if there is nothing else to do.
+
+        Return whether to go on.
+        """
+        if is_idle and self.inbox.empty():
+            self.engine.controls.warn_of_idle()
+            while self.inbox.empty() and self.guides.load_next():
+                pass
+        while True:
+            try:
+                ticket = self.inbox.get(block=is_idle)
+            except Empty:
+                return True
+            if ticket is None:
+                return False
+            is_idle = False
+            self.accept(ticket)
+
+    def accept(self, ticket: Ticket) -> None:
+        """Let the engine check a ticket, and let it wait."""
+        if ticket.is_over:
+            return
+        try:
+            ticket.open(self.engine, self.guides)
+        except ValueError as error:
+            ticket.fail(ApiError(400, error))
+        except Exception:
+            logger.exception("a request could not be prepared")
+            ticket.fail(ApiError(500, "the request could not be prepared; see the server's log"))
+        else:
+            if ticket.todo:
+                self.waiting.append(ticket)
+            else:
+                ticket.hand_out(self.engine)
+
+    def begin(self) -> None:
+        """Begin texts while there is room, one of each ticket in turn."""
+        while self.waiting and len(self.rows) < self.at_once:
+            ticket = self.waiting.popleft()
+            if ticket.is_over or not ticket.todo:
+                continue
+            row = ticket.todo.popleft()
+            job = self.schedule.submit(row.request, look_every=LOOK_EVERY)
+            self.rows[job] = row
+            ticket.jobs.append(job)
+            if ticket.is_over:  # it was given up while this was done
+                job.cancel()
+            if ticket.todo:
+                self.waiting.append(ticket)
+            elif ticket.wants_position:
+                ticket.mailbox.put(Position(0))
+
+    def look(self, job: Job) -> None:
+        """Tell what is new about a text, and hand it out when it is whole."""
+        row = self.rows.get(job)
+        if row is None or job.is_over:
+            return
+        ticket = row.ticket
+        if ticket.began is None:
+            ticket.began = time.monotonic()
+            self.metrics.first_draft(ticket.began - ticket.came)
+        for item in row.look(job) if row.look else ():
+            ticket.mailbox.put(News(row.index, item))
+        if len(ticket.mailbox.letters) > self.limits.max_unread:
+            ticket.fail(ApiError(408, "the client does not read what it asked for"))
+            return
+        text = self.engine.finish(job)
+        if text is None:
+            return
+        ticket.hand_in(self.engine, row, text)
+        self.metrics.tokens(len(text.tokens))
+        now = time.monotonic()
+        self.pace = 0.9 * self.pace + 0.1 * (now - self.last_end)
+        self.last_end = now
+        if ticket.is_whole():
+            ticket.hand_out(self.engine)
+            self.metrics.last_token(now - ticket.came)
+
+    def forget(self) -> None:
+        """Drop the texts that are whole or given up."""
+        for job in [job for job in self.rows if job.is_over]:
+            del self.rows[job]
+            self.metrics.passes(sum(job.passes))
+        self.metrics.running(len(self.rows), self.at_once)
+
+    def recover(self) -> None:
+        """Give up what was being written when something broke, and begin anew with the rest."""
+        self.num_faults += 1
+        error = ApiError(500, "the text could not be written; see the server's log")
+        for ticket in {row.ticket for row in self.rows.values()}:
+            ticket.fail(error)
+        self.rows = {}
+        self.schedule = self.engine.schedule(most_jobs=self.at_once)
+
+    def tell_positions(self) -> None:
+        """Tell those who wait how many are before them, now and then."""
+        now = time.monotonic()
+        if now - self.told < TELL_EVERY:
+            return
+        self.told = now
+        self.waiting = deque(ticket for ticket in self.waiting if not ticket.is_over)
+        for ahead, ticket in enumerate(self.waiting, start=1):
+            if ticket.wants_position and not ticket.jobs:
+                ticket.mailbox.put(Position(ahead))
+        self.metrics.waiting(self.num_waiting)
