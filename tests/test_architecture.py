@@ -23,7 +23,7 @@ ROWS = [
     ["engine", "guidance.training"],
     ["api", "train"],
     ["evaluate"],
-    ["reproduce", "bench"],
+    ["reproduce", "bench", "serve"],
     ["cli"],
     ["", "__main__"],
 ]
@@ -41,6 +41,8 @@ FOREIGN = {
     "denoiser.kernels.rows": {"triton"},
 }
 """What some modules of the algorithm may import besides."""
+ALLOWED = {"serve": {"fastapi"}}
+"""What rooms may import on load that only one command loads."""
 LOOPS = {"diffusion.sampler"}
 """What a denoiser may not call: it is called by them."""
 
@@ -238,7 +240,7 @@ def heavy_on_load(sources: Sources) -> list[str]:
     return [
         f"{edge} on load: import it inside the function that needs it"
         for edge in imports_of(sources)
-        if edge.on_load and edge.library in HEAVY
+        if edge.on_load and edge.library in HEAVY - ALLOWED.get(unit_of(edge.importer), set())
     ]
 
 

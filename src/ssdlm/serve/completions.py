@@ -206,8 +206,8 @@ def check_together(body: Mapping[str, Any], asked: Completion, served: Served) -
     ):
         if is_asked and not has_stream:
             raise ValueError(
-                f"{name}={quote(body[name])} needs a model with a context stream (a BlockDenoiser), "
-                "which rates tokens; leave it out"
+                f"{name}={quote(body[name])} needs a model with a context stream (a "
+                "BlockDenoiser), which rates tokens; leave it out"
             )
 
 
