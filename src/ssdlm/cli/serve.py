@@ -105,8 +105,8 @@ def run_serve(arguments: argparse.Namespace) -> None:
             f"--host {arguments.host} can be reached from other machines; give --api-key-file, or "
             "--allow-anonymous if anybody may use the server"
         )
-    if not 0 < arguments.port < 65536:
-        raise ValueError(f"--port={arguments.port} is out of range; use 1 to 65535")
+    if not 0 <= arguments.port < 65536:
+        raise ValueError(f"--port={arguments.port} is out of range; use 1 to 65535, or 0 for any")
     from ssdlm.serve.guides import Guides, parse_guides
 
     folders = parse_guides(arguments.guides)
@@ -115,16 +115,18 @@ def run_serve(arguments: argparse.Namespace) -> None:
     from ssdlm.serve.app import Server
     from ssdlm.serve.fields import Served
     from ssdlm.serve.log import RequestLog, set_up_logging
-    from ssdlm.serve.running import run
+    from ssdlm.serve.running import listen, run
 
     set_up_logging(is_json=arguments.log_json)
     guides = Guides(folders, str(model.device))
     served = Served(model, arguments.name or name_of(arguments.model), guides, limits)
     log = RequestLog(is_json=arguments.log_json, has_prompts=arguments.log_prompts)
     server = Server(served, keys=keys, is_local=is_local, cors=arguments.cors, log=log)
+    socket = listen(arguments.host, arguments.port)
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-    print(f"serving {served.name} at http://{host}:{arguments.port}/", file=sys.stderr, flush=True)
-    run(server, host=arguments.host, port=arguments.port)
+    port = socket.getsockname()[1]
+    print(f"serving {served.name} at http://{host}:{port}/", file=sys.stderr, flush=True)
+    run(server, [socket])
 
 
 def name_of(model: str) -> str:

@@ -6,6 +6,7 @@ A connection that sends no whole request within its time is closed, and so is on
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import uvicorn
@@ -83,13 +84,27 @@ class GracefulServer(uvicorn.Server):
         cut.cancel()
 
 
-def run(server: Server, *, host: str, port: int) -> None:
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket at an address; port 0 is any that is free."""
+    family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    found = socket.socket(family, kind, number)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind(address)
+    except OSError as error:
+        found.close()
+        raise ValueError(
+            f"{host} port {port} cannot be served ({error.strerror}); choose another --port, or "
+            "stop what uses it"
+        ) from None
+    return found
+
+
+def run(server: Server, sockets: list[socket.socket]) -> None:
     """Serve until a signal comes."""
     limits = server.served.limits
     config = uvicorn.Config(
         server.app,
-        host=host,
-        port=port,
         http=protocol_within(limits),
         ws="none",
         log_config=None,
@@ -98,4 +113,4 @@ def run(server: Server, *, host: str, port: int) -> None:
         timeout_keep_alive=int(limits.header_seconds),
         timeout_graceful_shutdown=int(limits.grace) + LAST_SECONDS,
     )
-    GracefulServer(config, server).run()
+    GracefulServer(config, server).run(sockets)
