@@ -3,6 +3,7 @@
 PYTHON ?= python3
 EXTRAS ?= train,eval,serve,dev,docs
 PROMPT ?= "The movie was"
+SERVE ?= --port 8000
 RUN := .venv/bin/python -m
 # pip's bars where somebody watches; in a log nothing but errors.
 PROGRESS := $(shell test -t 2 || echo -qq)
@@ -15,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test lint format docs generate judge clean
+.PHONY: help demo serve setup test lint format docs generate judge clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{printf "make %-8s %s\n", $$1, $$2}'
@@ -25,6 +26,13 @@ demo: .venv/.core ## set up what generating needs, and watch a text settle out o
 	$(RUN) ssdlm generate $(PROMPT) --grid staggered --width 8 --T 63 --length 25
 	@echo 'Eight words were open at a time. One at a time writes better text, faster; that is the default:'
 	@echo '.venv/bin/ssdlm generate "Once upon a time"; .venv/bin/ssdlm --help'
+
+serve: .venv/.serve ## set up what a server needs, start it, print its address
+	$(RUN) ssdlm serve $(SERVE)
+
+.venv/.serve: .venv/.core
+	$(RUN) pip install $(QUIET) -c constraints.txt --no-build-isolation -e '.[serve]'
+	@touch $@
 
 setup: .venv/.installed ## create .venv with the pinned versions
 

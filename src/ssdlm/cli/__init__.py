@@ -18,7 +18,7 @@ LONGEST = 1000
 """Characters of an error."""
 PATHS = {"input", "output", "model", "source", "target", "inputs", "tokenizer", "out", "data"}
 PATHS |= {"start", "words", "test", "generations", "reference", "sources", "parts"}
-PATHS |= {"api_key_file", "start", "words", "test", "generations", "reference", "sources"}
+PATHS |= {"api_key_file"}
 """Arguments that name files or folders."""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ssdlm.engine.drafts import DraftEncoder
 from ssdlm.engine.plain import Engine, likeliest
 from ssdlm.engine.requests import Generation, Request
 from ssdlm.options import all_names, json_schema
@@ -83,8 +84,6 @@ def look_of(
     homes = [f"{name}={served.guides.folders[name]}" for name in names]
 
     def look(engine: Engine, request: Request) -> Look:
-        from ssdlm.engine.drafts import DraftEncoder
-
         encoder = DraftEncoder(engine.controls, request, candidates=candidates, guides=homes)
         return encoder.take
 
