@@ -18,6 +18,7 @@ from tests.docs.test_docs import PAGES, ROOT, fences, name_of, prose
 from ssdlm import GenerateOptions
 from ssdlm.cli import parser
 from ssdlm.cli.flags import given_options
+from ssdlm.cli.serve import limits_of
 from ssdlm.data.repeats import RULES
 from ssdlm.engine.strategy import strategy_of
 from ssdlm.evaluate.run import METRICS
@@ -25,12 +26,13 @@ from ssdlm.guidance.grammar import parse_control
 from ssdlm.guidance.training import configure as configure_guide
 from ssdlm.reproduce.run import STAGES, TABLES
 from ssdlm.reproduce.scale import scale_of
+from ssdlm.serve.guides import parse_guides
 from ssdlm.settings import override
 from ssdlm.storage.builtin import DEFAULT_MODEL, GUIDES, builtin_guides, generation_config
 from ssdlm.storage.checkpoint import DTYPES
 from ssdlm.train.recipes import recipe
 
-SHELL = {"mkdir", "for", "do", "done", "echo", "tail", "cp", "export", "cd"}
+SHELL = {"mkdir", "for", "do", "done", "echo", "tail", "cp", "export", "cd", "curl"}
 PAPERS_MODEL = "xhan77/ssdlm"
 the_parser = cache(parser)
 
@@ -142,6 +144,12 @@ def check_bench(arguments: argparse.Namespace) -> None:
     check_controls(list(getattr(arguments, "control", None) or []))
 
 
+def check_serve(arguments: argparse.Namespace) -> None:
+    limits_of(arguments)
+    guides = parse_guides(arguments.guides)
+    assert {name for name, home in guides.items() if name == home} <= set(builtin_guides())
+
+
 CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "generate": check_generate,
     "convert": check_convert,
@@ -152,6 +160,7 @@ CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "prepare": check_prepare,
     "prompts": check_prompts,
     "bench": check_bench,
+    "serve": check_serve,
     "merge": lambda _: None,
     "models": lambda _: None,
     "tokenizer": lambda _: None,
