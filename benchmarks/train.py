@@ -5,10 +5,8 @@ update, moving average) on random tokens, on one GPU, after compiling. Prints a 
 last line, JSON. Each case runs in a process of its own; where memory runs out the batch is halved,
 and where compiling fails the case is timed without.
 
-FLOPs are what the mathematics needs: 2 m n k per matrix product, times 3 for forward and backward,
-over all positions of both streams, attention between positions that see each other, and the output
-head where there is a target; the soft embedding counts times 2, as its input has no gradient. Work
-done twice, padding and the optimiser are not counted. MFU is over 989 TFLOP/s, dense bf16.
+FLOPs are what the mathematics needs, as `ssdlm.train.costs` counts them. MFU is over 989 TFLOP/s,
+dense bf16.
 """
 
 from __future__ import annotations
@@ -29,6 +27,7 @@ from runs import Pace, count_parameters, make_run, write_store
 
 from ssdlm.config import BlockConfig, Config, EncoderConfig
 from ssdlm.settings import override
+from ssdlm.train.costs import block_flops, encoder_flops
 from ssdlm.train.loop import read_examples, train_step
 from ssdlm.train.recipes import mini, paper_large
 from ssdlm.train.run import Run
@@ -84,25 +83,6 @@ def config_of(case: Case, *, is_compiled: bool) -> Config:
     }
     config = override(paper_large(), [*settings, "init=", f"share_c={case.micro_batch}"])
     return Config(EncoderConfig(backbone=backbone), config.data, config.train)
-
-
-def block_flops(model: BlockConfig, length: int) -> float:
-    """Return the FLOPs of one sequence, all blocks at once."""
-    D, B = model.D, model.B
-    layer = 2 * 2 * length * (4 + 2 * model.expansion) * D**2
-    seen = length * (length + 1) / 2 + length * (length - B) / 2 + length * B
-    attention = 4 * D * seen
-    head, soft = 2 * (2 * length - 1) * model.V * D, 2 * length * model.V * D
-    return 3 * (model.num_layers * (layer + attention) + head) + 2 * soft
-
-
-def encoder_flops(backbone: dict[str, Any], B: int, c: float) -> float:
-    """Return the FLOPs of one sequence with c context tokens and one block."""
-    D, V, S = backbone["hidden_size"], backbone["vocab_size"], c + B
-    layer = 2 * S * (4 * D**2 + 2 * D * backbone["intermediate_size"])
-    attention = 4 * D * S**2
-    head, soft = 2 * B * (V * D + D**2), 2 * B * V * D
-    return 3 * (backbone["num_hidden_layers"] * (layer + attention) + head) + 2 * soft
 
 
 def flops_of_step(run: Run) -> float:

@@ -28,6 +28,7 @@ def load(monkeypatch):
     for name in (
         "runs",
         "train",
+        "memory",
         "ablation",
         "guides",
         "levers",
@@ -52,6 +53,14 @@ def test_a_case_of_the_training_benchmark_has_its_figures(name, load, monkeypatc
     assert found["supervised_tokens_per_s"] > found["sequences_per_s"] > 0
     assert found["steps"] == 2
     assert found["parameters"] > 0
+
+
+def test_the_memory_benchmark_says_what_was_expected_of_each_case(load, monkeypatch, capsys):
+    memory = load("memory")
+    found = call(memory.main, monkeypatch, capsys, "--tiny")["results"]
+    assert len(found) == 3 and all(row["expected_gib"] > 0 for row in found)
+    found = call(memory.main, monkeypatch, capsys, "--tiny", "--seconds", "1")["results"]
+    assert {row["error"] for row in found} == {"no time left"}
 
 
 def test_the_training_benchmark_starts_a_process_a_case(load, monkeypatch, capsys):

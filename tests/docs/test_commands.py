@@ -30,6 +30,7 @@ from ssdlm.serve.guides import parse_guides
 from ssdlm.settings import override
 from ssdlm.storage.builtin import DEFAULT_MODEL, GUIDES, builtin_guides, generation_config
 from ssdlm.storage.checkpoint import DTYPES
+from ssdlm.train.estimate import find_gpu
 from ssdlm.train.recipes import recipe
 
 SHELL = {"mkdir", "for", "do", "done", "echo", "tail", "cp", "export", "cd", "curl"}
@@ -113,6 +114,11 @@ def check_train(arguments: argparse.Namespace) -> None:
     override(recipe(arguments.recipe), settings)
 
 
+def check_estimate(arguments: argparse.Namespace) -> None:
+    override(recipe(arguments.recipe), arguments.overrides)
+    find_gpu(arguments.gpu, arguments.gpu_memory, arguments.gpu_tflops)
+
+
 def check_train_guide(arguments: argparse.Namespace) -> None:
     configure_guide([word for word in arguments.data if "=" in word])
     assert bool(arguments.tokenizer) != bool(arguments.start)
@@ -154,6 +160,7 @@ CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "generate": check_generate,
     "convert": check_convert,
     "train": check_train,
+    "estimate": check_estimate,
     "train-guide": check_train_guide,
     "evaluate": check_evaluate,
     "reproduce": check_reproduce,

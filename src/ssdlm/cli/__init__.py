@@ -132,6 +132,7 @@ def parser() -> Parser:
         train.add_tokenizer,
         train.add_prepare,
         train.add_train,
+        train.add_estimate,
         train.add_train_guide,
         train.add_plot,
         measure.add_evaluate,

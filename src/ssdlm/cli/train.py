@@ -1,4 +1,4 @@
-"""Commands from text to a model: tokenizer, prepare, train, train-guide, plot.  [training]"""
+"""From text to a model: tokenizer, prepare, train, estimate, train-guide, plot.  [training]"""
 
 from __future__ import annotations
 
@@ -115,6 +115,37 @@ def run_train(arguments: argparse.Namespace) -> None:
     if os.environ.get("RANK", "0") == "0":
         loss = "nothing left to do" if report.loss is None else f"loss {report.loss:.4f}"
         print(f"{report.out}: step {report.step}, {loss}, {report.seconds:.0f} s")
+
+
+def add_estimate(commands: Any) -> None:
+    command = commands.add_parser(
+        "estimate", help="what a training run would take: memory, days, money"
+    )
+    command.set_defaults(run=run_estimate, gathers="overrides")
+    command.add_argument("--recipe", required=True, help="as of train")
+    command.add_argument("--gpus", type=int, default=1, metavar="N", help="how many (default 1)")
+    command.add_argument("--gpu", metavar="NAME", help="such as h200; without it, what follows")
+    command.add_argument("--gpu-memory", type=float, metavar="GB", help="of each GPU")
+    command.add_argument(
+        "--gpu-tflops", type=float, metavar="TFLOPS", help="of dense products in 16 bits"
+    )
+    command.add_argument(
+        "--price-per-gpu-hour", type=float, metavar="X", help="in any currency; gives the cost"
+    )
+    command.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="settings, as of train; model.V too"
+    )
+
+
+def run_estimate(arguments: argparse.Namespace) -> None:
+    """Print what a run would take."""
+    from ssdlm.train.estimate import estimate, find_gpu
+    from ssdlm.train.loop import configure
+
+    gpu = find_gpu(arguments.gpu, arguments.gpu_memory, arguments.gpu_tflops)
+    config = configure(arguments.recipe, arguments.overrides)
+    price = arguments.price_per_gpu_hour
+    print(estimate(config, num_gpus=arguments.gpus, gpu=gpu, price_per_gpu_hour=price))
 
 
 def add_train_guide(commands: Any) -> None:
