@@ -1,0 +1,300 @@
+// The page: settings in, a run, what is seen of it.
+
+import { Chips } from "./chips.js";
+import { Drafts } from "./drafts.js";
+import { drawPath } from "./paths.js";
+import { picture } from "./picture.js";
+import { Refusal, events, getInfo, keepKey } from "./server.js";
+import { PATHS, USUAL, fromHash, optionsOf, passesOf, toHash } from "./settings.js";
+import { WAYS } from "./share.js";
+import { Stage } from "./stage.js";
+import { GuideSlider, Meter } from "./steering.js";
+import { Timeline } from "./timeline.js";
+
+const CANDIDATES = 5;
+const SLOW = 1000; // milliseconds between what is seen, where little motion is wanted
+const THEMES = ["auto", "light", "dark"];
+
+const $ = (id) => document.getElementById(id);
+const form = $("form");
+const isStill = matchMedia("(prefers-reduced-motion: reduce)");
+const stages = { main: new Stage($("main-text").lastElementChild), plain: new Stage($("plain-text").lastElementChild) };
+const timeline = new Timeline($("timeline"), show);
+const chips = {};
+let info = { guides: {}, defaults: {} };
+let sliders = [];
+let meters = [];
+let texts = {}; // the drafts of the run, by stage
+let running = null; // its AbortController
+let secondsPerPass = 0;
+
+// Settings: from the form, and into it.
+
+function settings() {
+  const guides = {};
+  for (const slider of sliders) if (slider.value) guides[slider.name] = slider.value;
+  return {
+    prompt: $("prompt").value,
+    path: form.elements.path.value,
+    length: Number($("length").value),
+    T: Number($("T").value),
+    top_p: Number($("top_p").value),
+    seed: Math.max(0, Math.trunc(Number($("seed").value) || 0)),
+    must: chips.must.value,
+    must_not: chips.must_not.value,
+    suffix: $("suffix").value,
+    compare: $("compare").checked,
+    guides,
+  };
+}
+
+function fill(given) {
+  for (const name of ["prompt", "length", "T", "top_p", "seed", "suffix"]) $(name).value = given[name];
+  form.elements.path.value = given.path;
+  $("compare").checked = given.compare;
+  for (const name of ["must", "must_not"]) chips[name].value = given[name];
+  for (const slider of sliders) slider.value = given.guides[slider.name] ?? null;
+  $("words").open = given.must.length + given.must_not.length > 0 || $("words").open;
+  $("gap").open = Boolean(given.suffix) || $("gap").open;
+  tellCost();
+}
+
+function tellCost() {
+  for (const name of ["length", "T", "top_p"]) {
+    form.querySelector(`output[for="${name}"]`).textContent = $(name).value;
+  }
+  const now = settings();
+  const passes = passesOf(now, info);
+  const time = secondsPerPass ? `, about ${seconds(passes * secondsPerPass)} here` : "";
+  $("cost").textContent = `${passes} passes, ${(passes / now.length).toFixed(1)} per token${time}`;
+}
+
+function seconds(value) {
+  return value < 10 ? `${value.toFixed(1)} s` : `${Math.round(value)} s`;
+}
+
+// A run.
+
+async function write() {
+  stop();
+  const asked = settings();
+  const isCompared = asked.compare && Object.keys(asked.guides).length > 0;
+  const whole = new AbortController();
+  running = whole;
+  history.replaceState(null, "", toHash(asked));
+  const make = () => new Drafts(asked.prompt, asked.suffix ? asked.length : Infinity);
+  texts = isCompared ? { main: make(), plain: make() } : { main: make() };
+  $("plain-text").hidden = !isCompared;
+  $("main-text").querySelector("h2").hidden = !isCompared;
+  for (const [name, drafts] of Object.entries(texts)) stages[name].clear(drafts);
+  timeline.begin(texts.main);
+  $("meters").hidden = meters.length === 0;
+  setRunning(true);
+  const began = performance.now();
+  try {
+    await Promise.all(Object.keys(texts).map((name) => follow(name, asked, whole.signal)));
+    const { tokens } = texts.main.done;
+    const { passes } = texts.main.steps.at(-1);
+    const took = (performance.now() - began) / 1000;
+    secondsPerPass = took / passes;
+    say(`${tokens.length} tokens in ${passes} passes, ${seconds(took)}`);
+    $("share").hidden = false;
+    tellCost();
+  } catch (error) {
+    whole.abort(); // the other of two
+    if (error.name === "AbortError") {
+      if (running === whole) say("stopped");
+    } else if (error instanceof Refusal && error.status === 401) {
+      askForKey(write);
+    } else {
+      refuse(error.message);
+    }
+  }
+  if (running === whole) setRunning(false);
+}
+
+/** Takes in the events of one text. */
+async function follow(name, asked, signal) {
+  const drafts = texts[name];
+  const options = optionsOf(asked, info, { isSteered: name === "main" });
+  const guides = Object.keys(info.guides);
+  const body = { prompt: asked.prompt, ...options, stream: true, candidates: CANDIDATES, guides };
+  say("waiting for the server");
+  for await (const event of events(body, signal)) {
+    if (event.event === "error") throw new Refusal(event.message, 200);
+    if (event.event === "queued") say(event.position ? `waiting: ${event.position} before you` : "writing");
+    if (event.event === "draft" && drafts.steps.length === 0) say("writing");
+    if (event.event === "block" && name === "main") $("spoken").textContent = event.text;
+    drafts.take(event);
+    if (event.event === "draft" || event.event === "done") redraw();
+  }
+  if (!drafts.done) throw new Refusal("The server broke off before the text was done.", 0);
+}
+
+let drawn = 0;
+let isDue = false;
+
+/** Shows the newest step at the next frame; slowly where little motion is wanted. */
+function redraw() {
+  if (isDue) return;
+  isDue = true;
+  const wait = isStill.matches && !texts.main.done ? SLOW - (performance.now() - drawn) : 0;
+  setTimeout(() => requestAnimationFrame(() => {
+    isDue = false;
+    drawn = performance.now();
+    if (texts.main.steps.length) timeline.grow();
+    else stages.plain.show(texts.plain.steps.length, true);
+  }), Math.max(0, wait));
+}
+
+function show(number, isNew) {
+  // While both are being written, each shows its newest; afterwards both are at one step.
+  const isLive = running && timeline.isFollowing;
+  for (const [name, drafts] of Object.entries(texts)) {
+    stages[name].show(isLive ? drafts.steps.length : number, isNew);
+  }
+  for (const meter of meters) meter.show(number, texts.main, texts.plain);
+}
+
+function stop() {
+  running?.abort();
+  running = null;
+  setRunning(false);
+}
+
+function setRunning(isRunning) {
+  if (!isRunning) running = null;
+  $("go").hidden = isRunning;
+  $("stop").hidden = !isRunning;
+  $("error").hidden = $("error").hidden || isRunning;
+}
+
+// Words to the reader.
+
+function say(words) {
+  if ($("status").textContent !== words) $("status").textContent = words;
+}
+
+function refuse(message) {
+  say("");
+  $("error").textContent = message;
+  $("error").hidden = false;
+}
+
+let saidTimer = 0;
+
+function tellBriefly(words) {
+  $("said").textContent = words;
+  $("said").hidden = false;
+  clearTimeout(saidTimer);
+  saidTimer = setTimeout(() => ($("said").hidden = true), 2500);
+}
+
+function askForKey(retry) {
+  const dialog = $("key-dialog");
+  say("");
+  dialog.addEventListener("close", () => {
+    const key = $("key").value.trim();
+    $("key").value = "";
+    if (dialog.returnValue !== "use" || !key) return refuse("Without its key the server writes nothing.");
+    keepKey(key);
+    retry();
+  }, { once: true });
+  if (!dialog.open) dialog.showModal();
+}
+
+async function copy(way) {
+  const words = WAYS[way](settings(), info);
+  try {
+    await navigator.clipboard.writeText(words);
+    tellBriefly(way === "link" ? "link copied" : "copied");
+  } catch {
+    prompt("Copy this:", words); // where the browser keeps its clipboard to itself
+  }
+}
+
+function savePicture() {
+  const svg = picture(texts.main, WAYS.command(settings(), info));
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" }));
+  link.download = "denoising.svg";
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+function setTheme(theme) {
+  $("theme").textContent = `theme: ${theme}`;
+  if (theme === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  localStorage.setItem("ssdlm-theme", theme);
+  timeline.draw();
+}
+
+// The beginning.
+
+async function begin() {
+  try {
+    info = { guides: {}, defaults: {}, ...(await getInfo()) };
+  } catch (error) {
+    if (error.status === 401) return askForKey(begin);
+    return refuse(error.message);
+  }
+  $("error").hidden = true;
+  $("model").textContent = info.model ?? "";
+  const listed = Object.entries(info.guides);
+  sliders = listed.map(([name, labels]) => new GuideSlider(name, labels, info, tellCost));
+  meters = listed.map(([name, labels]) => new Meter(name, labels));
+  $("guides").replaceChildren(...sliders.map((one) => one.element));
+  $("meters").replaceChildren(...meters.map((one) => one.element));
+  $("steering").hidden = listed.length === 0;
+  $("length").max = Math.min(200, info.limits?.max_length ?? 200);
+  const linked = fromHash(location.hash);
+  fill(linked ?? { ...USUAL, top_p: info.defaults.top_p ?? USUAL.top_p });
+  if (linked) write();
+  else stages.main.clear(new Drafts($("prompt").value), " \u2026");
+}
+
+for (const label of form.querySelectorAll("#paths label")) {
+  drawPath(label.querySelector("svg"), label.querySelector("input").value);
+}
+for (const element of form.querySelectorAll(".chips")) {
+  chips[element.dataset.name] = new Chips(element, tellCost);
+}
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  write();
+});
+form.addEventListener("input", (event) => {
+  if (event.target.name === "path") $("T").value = PATHS[event.target.value].T;
+  tellCost();
+});
+$("prompt").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  form.requestSubmit();
+});
+$("stop").addEventListener("click", () => {
+  stop();
+  say("stopped");
+});
+$("another").addEventListener("click", () => {
+  $("seed").value = Number($("seed").value) + 1;
+  write();
+});
+$("theme").addEventListener("click", () => {
+  const now = localStorage.getItem("ssdlm-theme") ?? "auto";
+  setTheme(THEMES[(THEMES.indexOf(now) + 1) % THEMES.length]);
+});
+for (const button of document.querySelectorAll("[data-copy]")) {
+  button.addEventListener("click", () => copy(button.dataset.copy));
+}
+$("picture").addEventListener("click", savePicture);
+addEventListener("hashchange", () => {
+  const linked = fromHash(location.hash);
+  if (linked && toHash(linked) !== toHash(settings())) {
+    fill(linked);
+    write();
+  }
+});
+setTheme(localStorage.getItem("ssdlm-theme") ?? "auto");
+begin();

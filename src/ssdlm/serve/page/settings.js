@@ -1,0 +1,86 @@
+// What is asked for: settings as an object, in the link, and as the body of a request.
+
+export const PATHS = {
+  left: { grid: "sliding", width: 1, T: 25 },
+  window: { grid: "staggered", width: 8, T: 63 },
+  all: { grid: "warped", T: 100 },
+};
+export const USUAL = {
+  prompt: "The movie was", path: "window", length: 25, T: 63, top_p: 0.9, seed: 0,
+  must: [], must_not: [], suffix: "", compare: false, guides: {},
+};
+const NUMBERS = ["length", "T", "top_p", "seed"];
+const GUIDE = "guide.";
+
+/** Returns settings as the part of a link after #. */
+export function toHash(settings) {
+  const query = new URLSearchParams();
+  for (const name of ["prompt", "path", ...NUMBERS, "suffix"]) query.set(name, settings[name]);
+  for (const name of ["must", "must_not"]) for (const word of settings[name]) query.append(name, word);
+  for (const [name, { label, strength }] of Object.entries(settings.guides)) {
+    query.set(GUIDE + name, `${label}:${strength}`);
+  }
+  if (settings.compare) query.set("compare", "1");
+  if (!settings.suffix) query.delete("suffix");
+  return `#${query}`;
+}
+
+/** Returns the settings of a link, or null where it has none. What it leaves out is as usual. */
+export function fromHash(hash) {
+  const query = new URLSearchParams(hash.replace(/^#/, ""));
+  if (!query.has("prompt")) return null;
+  const settings = { ...USUAL, guides: {}, must: query.getAll("must"), must_not: query.getAll("must_not") };
+  settings.prompt = query.get("prompt");
+  settings.suffix = query.get("suffix") ?? "";
+  settings.compare = query.get("compare") === "1";
+  if (query.get("path") in PATHS) settings.path = query.get("path");
+  settings.T = PATHS[settings.path].T;
+  for (const name of NUMBERS) {
+    const value = Number(query.get(name));
+    if (query.has(name) && Number.isFinite(value)) settings[name] = value;
+  }
+  for (const [key, value] of query) {
+    const [, label, strength] = /^(.*):([\d.]+)$/.exec(value) ?? [];
+    if (key.startsWith(GUIDE) && label) {
+      settings.guides[key.slice(GUIDE.length)] = { label, strength: Number(strength) };
+    }
+  }
+  return settings;
+}
+
+/** Returns the options of a text, by the names of the library, without those that do nothing. */
+export function optionsOf(settings, info, { isSteered = true } = {}) {
+  const { grid, width } = PATHS[settings.path];
+  const options = { length: settings.length, grid, T: settings.T, top_p: settings.top_p, seed: settings.seed };
+  if (width !== undefined) options.width = width;
+  const control = isSteered ? controlsOf(settings, info) : [];
+  if (control.length) options.control = control;
+  if (settings.must.length) options.must = settings.must;
+  if (settings.must_not.length) options.must_not = settings.must_not;
+  if (settings.suffix) options.suffix = settings.suffix;
+  return options;
+}
+
+function controlsOf(settings, info) {
+  return Object.entries(settings.guides)
+    .filter(([name, { strength }]) => strength > 0 && name in info.guides)
+    .map(([name, { label, strength }]) => {
+      const weight = Number((strength * usualWeight(info, name)).toPrecision(3));
+      return `${name}=${label}:${weight}`;
+    });
+}
+
+/** Returns a guide's usual weight, which the server knows. */
+export function usualWeight(info, name) {
+  return info.lam?.[name] ?? 5;
+}
+
+/** Returns how many passes of the network a text takes. */
+export function passesOf(settings, info) {
+  const B = info.defaults?.B?.[0] ?? 25;
+  const { length, T } = settings;
+  if (settings.suffix) return T + 1; // the gap and what follows are one block
+  const isWhole = settings.must.length || settings.must_not.length;
+  if (settings.path === "left" && !isWhole) return Math.ceil((length * T) / B);
+  return Math.ceil(length / B) * (T + 1);
+}

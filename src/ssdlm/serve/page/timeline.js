@@ -1,0 +1,124 @@
+// The timeline: a map of the run, one column a step and one row a position, and a slider below it.
+
+import { shade } from "./drafts.js";
+
+const SECONDS = 8; // a whole run, played again
+const STEPS_PER_SECOND = 16;
+
+export class Timeline {
+  /** `show(number, isNew)` is called whenever another step is to be seen. */
+  constructor(root, show) {
+    this.root = root;
+    this.show = show;
+    this.map = root.querySelector("canvas");
+    this.slider = root.querySelector("input");
+    this.play = root.querySelector("button");
+    this.caption = root.querySelector("#caption");
+    this.drafts = null;
+    this.isFollowing = true;
+    this.timer = 0;
+    this.slider.addEventListener("input", () => this.drag(Number(this.slider.value)));
+    this.play.addEventListener("click", () => (this.timer ? this.pause() : this.run()));
+    new ResizeObserver(() => this.draw()).observe(this.map);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+  }
+
+  get num() {
+    return this.drafts?.steps.length ?? 0;
+  }
+
+  get number() {
+    return Number(this.slider.value);
+  }
+
+  begin(drafts) {
+    this.pause();
+    this.drafts = drafts;
+    this.isFollowing = true;
+    this.root.hidden = true;
+  }
+
+  /** Tells that there is a new step; it is seen unless somebody looks at an earlier one. */
+  grow() {
+    this.root.hidden = false;
+    this.slider.max = this.num;
+    if (this.isFollowing) this.to(this.num, true);
+    else this.draw();
+  }
+
+  drag(number) {
+    this.pause();
+    this.isFollowing = number === this.num;
+    this.to(number, false);
+  }
+
+  to(number, isNew) {
+    this.slider.value = number;
+    const { passes, decided, positions } = this.drafts.at(number);
+    this.caption.textContent =
+      `step ${number} of ${this.num}: ${passes} passes, ${decided} of ${positions.length} decided`;
+    this.slider.setAttribute("aria-valuetext", this.caption.textContent);
+    this.draw();
+    this.show(number, isNew);
+  }
+
+  run() {
+    let number = this.number === this.num ? 0 : this.number;
+    const wait = Math.max(1000 / STEPS_PER_SECOND, (1000 * SECONDS) / this.num / 4);
+    this.play.textContent = "pause";
+    this.timer = setInterval(() => {
+      number = Math.min(this.num, number + 1);
+      this.to(number, true);
+      if (number === this.num) this.pause();
+    }, wait);
+  }
+
+  pause() {
+    clearInterval(this.timer);
+    this.timer = 0;
+    this.play.textContent = "play";
+  }
+
+  /** Draws the map; a word that changes leaves a spot. */
+  draw() {
+    const { steps } = this.drafts ?? { steps: [] };
+    const { clientWidth, clientHeight } = this.map;
+    if (!steps.length || !clientWidth) return;
+    this.map.width = clientWidth * devicePixelRatio;
+    this.map.height = clientHeight * devicePixelRatio;
+    const rows = Math.max(...steps.map((step) => step.positions.length));
+    const pen = this.map.getContext("2d");
+    const colours = shades(this.root);
+    const [wide, high] = [this.map.width / steps.length, this.map.height / rows];
+    steps.forEach(({ positions }, column) => {
+      const x = Math.round(column * wide);
+      const width = Math.round((column + 1) * wide) - x;
+      const before = steps[column - 1]?.positions ?? [];
+      positions.forEach((position, row) => {
+        const y = Math.round(row * high);
+        const height = Math.round((row + 1) * high) - y;
+        if (position.noise > 0) {
+          pen.fillStyle = colours[shade(position.noise)];
+          pen.fillRect(x, y, width, height);
+        }
+        if (before[row] && before[row].token !== position.token) {
+          pen.fillStyle = colours.ground;
+          pen.fillRect(x, y + height / 3, width / 3, height / 3);
+        }
+      });
+    });
+  }
+}
+
+/** Returns the colours of the shades as the page has them now. */
+function shades(root) {
+  const probe = document.createElement("span");
+  root.append(probe);
+  const found = [...Array(10).keys()].map((n) => {
+    probe.className = `n${n}`;
+    return getComputedStyle(probe).color;
+  });
+  probe.remove();
+  found.ground = getComputedStyle(document.body).backgroundColor;
+  return found;
+}
