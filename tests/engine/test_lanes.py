@@ -1,5 +1,7 @@
 """Texts in a lane are, token for token, those of the plain loop, whoever comes and goes."""
 
+from functools import partial
+
 import pytest
 import torch
 from tests import tiny
@@ -11,8 +13,11 @@ from ssdlm.diffusion.projection import Truncation, sampling
 from ssdlm.diffusion.sampler import Strategy
 from ssdlm.diffusion.sliding import slide
 from ssdlm.diffusion.speculative import WordsAlone
+from ssdlm.engine.controls import Controls
+from ssdlm.engine.guided_lane import GuidedLane
 from ssdlm.engine.lanes import ChainLane, Row, SlidingLane
 from ssdlm.engine.tree_lane import SpeculativeLane
+from ssdlm.options import GenerateOptions
 
 CONTEXTS = [(3, 1, 4, 1, 5, 9), (2, 7), (1,)]
 
@@ -25,7 +30,8 @@ def row(number, **settings):
 
 def plain(denoiser, one, width, length=8):
     """Return a row's tokens by the plain loop."""
-    cut = Truncation(denoiser.evidence, one.top_p, one.temperature)
+    evidence = getattr(denoiser, "denoiser", denoiser).evidence
+    cut = Truncation(evidence, one.top_p, one.temperature)
     never = (one.never,) if one.never >= 0 else ()
     strategy = Strategy(Uniform(1), sampling(5.0, 1.0), truncate=cut, returns="w_0", suppress=never)
     noise, context = RowNoise(torch.tensor([one.seed])), torch.tensor([one.context])
@@ -94,3 +100,28 @@ def test_chains_of_a_lane_are_the_plain_chain(draft_nodes):
         noise, context = RowNoise(torch.tensor([one.seed])), torch.tensor([one.context])
         *_, last = generate_chain(denoiser, context, choice, blocks=[8], noise=noise)
         assert texts[slot] == last.tokens[0].tolist()
+
+
+@pytest.mark.parametrize("width", [1.0, 2.0])
+@pytest.mark.parametrize("gradient", ["logits", "words"])
+def test_guided_texts_of_a_lane_are_those_of_the_plain_loop(width, gradient, tmp_path):
+    folder, denoiser = tiny.save_classifier(tmp_path), tiny.block()
+    controls = Controls(denoiser, None)
+    control = (f"{folder}=positive", f"{folder}!=neutral")
+    options = GenerateOptions(control=control, gradient=gradient, threshold=0.5)
+    assert controls.lane_key(options) is not None
+    room = controls.room(options)
+    assert room == 62  # between the special tokens
+    steering = partial(controls.steer_padded, options)
+    lane = GuidedLane(denoiser, steering, room=room, width=width, num_slots=3, capacity=64)
+    rows = [row(0), row(1, top_p=1.0, temperature=0.7), row(2, top_p=0.5, never=11)]
+    lane.join(rows, [2, 0, 1])
+    lane.run(3)
+    lane.leave([0])
+    lane.join([rows[1]], [0])
+    lane.run(8)
+    texts = [text.tokens for text in lane.read()]
+    assert texts[0] == plain(controls.apply(options), rows[1], width)
+    assert texts[2] == plain(controls.apply(options), rows[0], width, 11)
+    assert texts[2] != plain(denoiser, rows[0], width, 11)
+    assert texts[1] == plain(controls.apply(options), rows[2], width, 11)

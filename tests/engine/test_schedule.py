@@ -46,7 +46,7 @@ def work(engine, schedule, jobs):
 def in_a_lane(engine, num_slots, released=None):
     """Let an engine put everything into one lane, as on a GPU; `released` gets it when idle."""
     released = [] if released is None else released
-    fleet = Fleet(engine.chains, is_deterministic=False)
+    fleet = Fleet(engine.chains, engine.controls, is_deterministic=False)
     lane = SlidingLane(engine.denoiser, width=1.0, num_slots=num_slots, capacity=64)
     schedule = engine.schedule(most_jobs=100)
     schedule.kind_of = lambda request: "lane"
@@ -129,7 +129,7 @@ def test_lanes_take_what_they_write_as_the_plain_loop_does(changes, answer):
 
 
 def test_slots_hold_the_prompt_and_the_text(engine):
-    fleet = Fleet(engine.chains, is_deterministic=False)
+    fleet = Fleet(engine.chains, engine.controls, is_deterministic=False)
     for length, capacity in ((8, 128), (124, 128), (125, 256), (1000, 1024), (1021, 2048)):
         request = Request("", (1, 2), OPTIONS.change(length=length))
         assert fleet.capacity(request, 2) == capacity

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import warnings
+import weakref
+from collections.abc import Callable, Hashable
 
 from ssdlm.denoiser import Denoiser
 from ssdlm.guidance import ClassifierGuide, classifier_guide, load_guide
 from ssdlm.guidance.fitting import FittedGuide, out_of_scale, refuse_contradictions, suggested_lam
 from ssdlm.guidance.gradient import LogProb, WeightedSum, guided, weighted
+from ssdlm.guidance.padding import PaddedGuide, can_be_padded, room_of
 from ssdlm.options import GenerateOptions
+from ssdlm.shapes import Tensor
 from ssdlm.tokenizer import Tokenizer
 
 Control = str | ClassifierGuide | LogProb
 """`sentiment=positive:5`, or a guide, or any function from context ids and logits."""
 
+HEARD = ("lam", "reduction", "gradient", "threshold", "band", "sees", "special_tokens")
+"""Options that say how guides are heard."""
 LEAST_SHIFT = 0.01
 """A control that moves no probability by more than this has, as good as surely, changed no word."""
 
@@ -32,8 +38,8 @@ class Controls:
         self.readers: dict[str, FittedGuide] = {}
         """Those that tell what they make of a text, by name."""
         self.latest: tuple[GenerateOptions, guided] | None = None
-        self.steered: list[tuple[GenerateOptions, guided]] = []
-        """All that were in use since `warn_of_idle` was called."""
+        self.steered: list[tuple[GenerateOptions, weakref.ref[guided]]] = []
+        """All that are in use; lanes keep theirs as long as they are kept."""
 
     def apply(self, options: GenerateOptions) -> Denoiser:
         """Return the denoiser, nudged by the guides if there are any, each with its own weight."""
@@ -46,32 +52,69 @@ class Controls:
         # Fitting a guide to the vocabulary takes longer than a step; rows ask one by one.
         if self.latest is None or not same_control(self.latest[0], options):
             self.latest = options, self.steer(options)
-            self.steered.append(self.latest)
+            self.warn_of_scales(options)
         return self.latest[1]
+
+    def warn_of_scales(self, options: GenerateOptions) -> None:
+        """Warn of every weight that seems to be meant for another gradient."""
+        guides = [self.guide(control, options) for control in options.control]
+        for guide, weight in zip(guides, self.weights(guides, options), strict=True):
+            if said := out_of_scale(guide, weight, options.gradient):
+                warnings.warn(said, ControlWarning, stacklevel=2)
 
     def warn_of_idle(self) -> None:
         """Warn of every control that has changed nothing since this was last called."""
-        for options, denoiser in self.steered:
+        for options, reference in self.steered:
+            if (denoiser := reference()) is None:
+                continue
             terms = zip(
                 options.control, weights_in(denoiser.log_prob), denoiser.shifts, strict=False
             )
             for control, weight, shift in terms:
-                if weight > 0 and float(shift) < LEAST_SHIFT:
+                if weight > 0 and 0 <= float(shift) < LEAST_SHIFT:
                     warnings.warn(idle(control, options.gradient), ControlWarning, stacklevel=2)
-            denoiser.shifts = []
-        self.steered = [] if self.latest is None else [self.latest]
+            for shift in denoiser.shifts:
+                shift.fill_(-1)
+        self.steered = [pair for pair in self.steered if pair[1]() is not None]
 
-    def steer(self, options: GenerateOptions) -> guided:
+    def lane_key(self, options: GenerateOptions) -> Hashable | None:
+        """Return what requests that are steered alike have in common; None if no lane can."""
+        guides = [self.guide(control, options) for control in options.control]
+        is_usual = options.reduction == "sum" and options.band == (0.0, 1.0)
+        if not is_usual or not all(map(can_be_padded, guides)):
+            return None
+        # Guides need not be hashable, and whoever uses one keeps it.
+        return tuple(map(id, guides)), *(getattr(options, name) for name in HEARD)
+
+    def room(self, options: GenerateOptions) -> int | None:
+        """Return how many tokens all guides can read, None for any number."""
+        guides = [self.guide(control, options) for control in options.control]
+        rooms = [room_of(guide) for guide in guides if isinstance(guide, ClassifierGuide)]
+        return min((room for room in rooms if room is not None), default=None)
+
+    def steer_padded(self, options: GenerateOptions, lengths: Tensor) -> guided:
+        """Return `steer` for contexts of different lengths, which may change in their place."""
+
+        def fit(guide: ClassifierGuide | LogProb) -> LogProb:
+            fitted = self.fit(guide)
+            assert isinstance(fitted, FittedGuide)
+            return PaddedGuide(fitted, lengths)
+
+        return self.steer(options, fit)
+
+    def steer(
+        self,
+        options: GenerateOptions,
+        fit: Callable[[ClassifierGuide | LogProb], LogProb] | None = None,
+    ) -> guided:
         """Return the denoiser under the guides that the options name."""
+        fit = fit or self.fit
         guides = [self.guide(control, options) for control in options.control]
         refuse_contradictions(guides)
         weights = self.weights(guides, options)
-        for guide, weight in zip(guides, weights, strict=True):
-            if said := out_of_scale(guide, weight, options.gradient):
-                warnings.warn(said, ControlWarning, stacklevel=2)
-        terms = [(self.fit(guide), weight) for guide, weight in zip(guides, weights, strict=True)]
+        terms = [(fit(guide), weight) for guide, weight in zip(guides, weights, strict=True)]
         sees_all = all(getattr(guide, "sees", "context") == "context" for guide in guides)
-        return guided(
+        steered = guided(
             self.denoiser,
             weighted(*terms),
             lam=1.0,
@@ -81,6 +124,8 @@ class Controls:
             band=options.band,
             has_windows=sees_all,
         )
+        self.steered.append((options, weakref.ref(steered)))
+        return steered
 
     def weights(
         self, guides: list[ClassifierGuide | LogProb], options: GenerateOptions
@@ -154,7 +199,6 @@ def same_control(one: GenerateOptions, other: GenerateOptions) -> bool:
     if len(one.control) != len(other.control):
         return False
     pairs = zip(one.control, other.control, strict=True)
-    names = ("lam", "reduction", "gradient", "threshold", "band", "sees", "special_tokens")
     return all(a is b or (isinstance(a, str) and a == b) for a, b in pairs) and all(
-        getattr(one, name) == getattr(other, name) for name in names
+        getattr(one, name) == getattr(other, name) for name in HEARD
     )

@@ -1,12 +1,13 @@
 """Which requests a lane can take, and the lanes there are.  lanes -> [fleet] -> plain
 
-Lanes are for what most texts are: a window that slides a position a pass, or a chain, without
-guides or constraints, on a GPU. Everything else goes through the plain loop.
+Lanes are for what most texts are: a window that slides a position a pass, maybe steered by
+classifiers, or a chain, without constraints, on a GPU. Everything else goes through the plain loop.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -16,7 +17,9 @@ from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.slots import Slots
 from ssdlm.diffusion.speculative import tree_of
 from ssdlm.engine.chains import Chains
+from ssdlm.engine.controls import Controls
 from ssdlm.engine.ending import unwritten
+from ssdlm.engine.guided_lane import GuidedLane
 from ssdlm.engine.lanes import ChainLane, Lane, Row, SlidingLane, steady_levels
 from ssdlm.engine.requests import Request
 from ssdlm.engine.schedule import Berths
@@ -41,13 +44,16 @@ class Kind(NamedTuple):
     width: float
     """Of the diffusion's window; of a chain's tree, its guesses."""
     capacity: int
+    control: Hashable = ()
+    """What steers them, and how."""
 
 
 class Fleet:
     """The lanes of one model."""
 
-    def __init__(self, chains: Chains, *, is_deterministic: bool) -> None:
+    def __init__(self, chains: Chains, controls: Controls, *, is_deterministic: bool) -> None:
         self.chains, self.denoiser, self.tokenizer = chains, chains.denoiser, chains.tokenizer
+        self.controls = controls
         self.is_deterministic = is_deterministic
         denoiser = self.denoiser
         self.is_used = denoiser.has_slots and Slots.has_kernels(cast(Any, denoiser))
@@ -64,13 +70,26 @@ class Fleet:
             if not has_lane(options):
                 return None
             margin = len(steady_levels(options.width)) + 1
-            return Kind(options.mode, options.width, self.capacity(request, margin))
+            control = self.control_of(request, margin)
+            if control is None:
+                return None
+            return Kind(options.mode, options.width, self.capacity(request, margin), control)
         nodes = options.draft_nodes if options.mode == "speculative" else 0
         if nodes and self.denoiser.V > MOST_GUESSED:
             return None
         tree = tree_of(nodes)
         margin = len(tree.parents) * (1 + tree.m)
         return Kind("chain", nodes, self.capacity(request, margin))
+
+    def control_of(self, request: Request, margin: int) -> Hashable | None:
+        """Return what steers a request, None where its guides cannot read it in a lane."""
+        options = request.options
+        if not options.control:
+            return ()
+        room = self.controls.room(options)
+        if room is not None and len(request.context) + options.length + margin > room:
+            return None
+        return self.controls.lane_key(options)
 
     def capacity(self, request: Request, margin: int) -> int:
         """Return how many tokens a slot must hold, in steps of a factor of two.
@@ -99,7 +118,7 @@ class Fleet:
         kind = self.kind_of(request)
         assert kind is not None
         key = kind, self.num_slots(kind, min(count, request.options.batch_size))
-        lane = self.idle.pop(key, None) or self.build(*key)
+        lane = self.idle.pop(key, None) or self.build(*key, request.options)
         release = partial(self.release, key, lane)
         return Berths(lane, self.row, release, one_by_one=self.is_deterministic)
 
@@ -123,10 +142,16 @@ class Fleet:
             num //= 2
         return num
 
-    def build(self, kind: Kind, num_slots: int) -> Lane:
+    def build(self, kind: Kind, num_slots: int, options: GenerateOptions) -> Lane:
         """Return a new lane; its passes are recorded when it first runs."""
         denoiser = cast(BlockDenoiser, self.denoiser)
         sizes = {"num_slots": num_slots, "capacity": kind.capacity}
+        if kind.control:
+            steering, room = (
+                partial(self.controls.steer_padded, options),
+                self.controls.room(options),
+            )
+            return GuidedLane(denoiser, steering, room=room, width=kind.width, **sizes)
         if kind.mode == "diffusion":
             return SlidingLane(denoiser, width=kind.width, **sizes)
         if not kind.width:
@@ -139,7 +164,7 @@ def is_plain(request: Request) -> bool:
     """Tell whether nothing but the network decides a text, and nobody watches."""
     options = request.options
     is_watched = request.is_watched or options.streamer is not None
-    return request.placement is None and not options.control and not is_watched
+    return request.placement is None and not is_watched
 
 
 def has_lane(options: GenerateOptions) -> bool:

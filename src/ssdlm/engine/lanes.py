@@ -61,7 +61,8 @@ class Lane:
     def __init__(self, denoiser: BlockDenoiser, *, num_slots: int, capacity: int) -> None:
         self.denoiser, self.device, self.num_slots = denoiser, denoiser.device, num_slots
         self.slots = Slots(denoiser, num_slots, capacity)
-        self.prior = denoiser.prior.contiguous()
+        self.prior = self.added = denoiser.prior.contiguous()
+        """What a draw adds to the network's logits."""
         self.head = denoiser.head.to(denoiser.dtype).T
         whole = {"device": self.device, "dtype": torch.int64}
         self.seeds = torch.zeros(num_slots, **whole)
@@ -215,13 +216,13 @@ class SlidingLane(Lane):
         if self.slots.is_fast:
             settings = self.never, self.heats, self.top_ps, self.seeds, self.done + 1
             evidence = self.ell if self.W > 1 else None
-            return row_kernels().draw(logits, self.prior, evidence, *settings, UNIFORM)
+            return row_kernels().draw(logits, self.added, evidence, *settings, UNIFORM)
         return torch.cat([self.plain_draw(logits, row) for row in range(self.num_slots)])
 
     def plain_draw(self, logits: Tensor, row: int) -> Tensor:
         """Draw one text's tokens as the plain loop does."""
         one = slice(row, row + 1)
-        own = logits[one].float() + self.prior
+        own = logits[one].float() + self.added
         ell = self.ell[one] if self.W > 1 else torch.zeros_like(own)
         never, top_p = int(self.never[row]), float(self.top_ps[row])
         whole = suppress(own + ell, (never,) if never >= 0 else ())

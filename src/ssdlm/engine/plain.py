@@ -50,7 +50,7 @@ class Engine:
         self.is_deterministic = is_deterministic
         self.controls = Controls(denoiser, tokenizer)
         self.chains = Chains(denoiser, tokenizer)
-        self.fleet = Fleet(self.chains, is_deterministic=is_deterministic)
+        self.fleet = Fleet(self.chains, self.controls, is_deterministic=is_deterministic)
 
     @property
     def device(self) -> torch.device:

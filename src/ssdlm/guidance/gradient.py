@@ -56,7 +56,7 @@ class guided(DenoiserWrapper):
         self.has_windows = self.has_windows and self.denoiser.has_windows
         self.shifts: list[Tensor] = []
         """For each term, the most that it moved the probabilities of a position so far: a total
-        variation, from 0 to 1."""
+        variation, from 0 to 1; -1 before it is asked."""
 
     def prefill(self, context: Context) -> Any:
         return self.denoiser.prefill(context)
@@ -113,8 +113,10 @@ class guided(DenoiserWrapper):
             if self.gradient == "words":
                 gradient = without_repeats(soft_threshold(gradient, self.threshold), context)
             parts.append(weight * gradient)
-        shifts = [shift(logits, self.lam * part) for part in parts]
-        self.shifts = list(map(torch.maximum, self.shifts, shifts)) if self.shifts else shifts
+        if not self.shifts:
+            self.shifts = [torch.full((), -1.0, device=logits.device) for _ in parts]
+        for most, part in zip(self.shifts, parts, strict=True):
+            most.copy_(torch.maximum(most, shift(logits, self.lam * part)))
         return torch.stack(parts).sum(0)
 
 

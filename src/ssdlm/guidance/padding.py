@@ -1,0 +1,58 @@
+"""A fitted guide over texts of different lengths.  fitting -> [padding] -> engine.controls
+
+Where texts share a pass each has come to another place. Here they lie in one tensor of a fixed
+width, and a mask says where each ends, so that a GPU can repeat the work as one graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ssdlm.denoiser.encoder import HEADS
+from ssdlm.guidance.classifiers import longest_text
+from ssdlm.guidance.fitting import ClassifierGuide, FittedGuide
+from ssdlm.shapes import Context, Simplex, Tensor
+
+
+def can_be_padded(guide: object) -> bool:
+    """Tell whether a guide reads the context from its first token on, and may be given too many."""
+    if not isinstance(guide, ClassifierGuide) or guide.sees != "context":
+        return False
+    return guide.classifier.config.model_type in HEADS
+
+
+def room_of(guide: ClassifierGuide) -> int | None:
+    """Return how many tokens of a text a guide can read, None for any number."""
+    longest = longest_text(guide.classifier)
+    return None if longest is None else longest - sum(map(len, guide.frame))
+
+
+@dataclass(frozen=True)
+class PaddedGuide:
+    """A `FittedGuide` whose contexts end where `lengths` says, and not with their row."""
+
+    fitted: FittedGuide
+    lengths: Tensor
+    """(N,) tokens of each context; looked at in every call, so that it may change in its place."""
+
+    def __call__(self, context: Context, logits: Simplex) -> Tensor:
+        """Return log p(label) for each row; differentiable in the logits."""
+        guide, table, N = self.fitted.guide, self.fitted.table, len(context)
+        soft = logits.softmax(-1).to(table.dtype) @ table
+        words = guide.classifier.get_input_embeddings().weight
+        first, last = (words[ids].expand(N, -1, -1) for ids in guide.frame)
+        behind = torch.cat((soft, last), 1)  # what stands behind a context
+        blank = table.new_zeros(N, behind.shape[1], table.shape[1])
+        text = torch.cat((first, table[context], blank), 1)
+        start = first.shape[1] + self.lengths
+        place = torch.arange(behind.shape[1], device=context.device)
+        places = start.unsqueeze(1) + place
+        text = text.scatter(1, places.unsqueeze(-1).expand_as(behind), behind)
+        column = torch.arange(text.shape[1], device=context.device)
+        is_text = column < (start + len(place)).unsqueeze(1)
+        # Four axes: of fewer a classifier would make its own mask, and look at it on the way.
+        mask = is_text.view(N, 1, 1, -1).expand(N, 1, text.shape[1], -1)
+        scores = guide.classifier(inputs_embeds=text, attention_mask=mask).logits
+        return guide.label_log_prob(scores)
