@@ -31,6 +31,29 @@ def row_kernels() -> Any:
     return rows
 
 
+@cache
+def product_kernels() -> Any:
+    """Return the kernels for products of few rows."""
+    from ssdlm.denoiser.kernels import products
+
+    return products
+
+
+def normed_product(x: Tensor, weight: Tensor, *, is_squared: bool = False) -> Tensor:
+    """Return norm(x) @ weight.T, or the square of what is positive of it, on a GPU."""
+    if product_kernels().takes_normed(*x.shape, is_squared=is_squared):
+        return product_kernels().normed_product(x, weight, is_squared=is_squared)
+    product = F.linear(row_kernels().norm(x), weight)
+    return row_kernels().relu_squared_(product) if is_squared else product
+
+
+def add_product_(x: Tensor, other: Tensor, weight: Tensor) -> Tensor:
+    """Return x + other @ weight.T, in x's own place, on a GPU."""
+    if product_kernels().takes_added(*other.shape):
+        return product_kernels().add_product_(x, other, weight)
+    return x.addmm_(other, weight.t())
+
+
 @dataclass(frozen=True)
 class Rows:
     """How R rows stand behind a slot: where, counted from its end, and what they see."""
@@ -109,17 +132,18 @@ class Slots:
         return row_kernels().norm(x)
 
     def fast_layer(self, layer: Layer, x: Tensor, number: int, at: Behind, read: slice) -> Tensor:
-        """Return the same as `plain_layer`, by eight launches; x is written over."""
+        """Return the same as `plain_layer`, by few launches; x is written over."""
         (N, R, D), (keys, values) = x.shape, self.keys_values[number]
-        qkv = F.linear(row_kernels().norm(x), layer.qkv.flatten(0, 1)).view(N, R, 3, self.H, self.d)
+        x = x.view(-1, D)
+        qkv = normed_product(x, layer.qkv.flatten(0, 1)).view(N, R, 3, self.H, self.d)
         where = keys, values, at.lengths, at.slots
-        query = row_kernels().place(qkv, *where, at.rows.offsets, self.rotary)
-        attended = row_kernels().attend(query, *where, at.rows.sees).view(N, R, D)
+        attended = row_kernels().place_and_attend(qkv, *where, at.rows, self.rotary).view(-1, D)
         if read != slice(None):
-            x, attended = x[:, read].contiguous(), attended[:, read].contiguous()
-        x = x.view(-1, D).addmm_(attended.view(-1, D), layer.out.t())
-        up = row_kernels().relu_squared_(F.linear(row_kernels().norm(x), layer.up))
-        return x.addmm_(up, layer.down.t()).view(N, -1, D)
+            x, attended = (part.view(N, R, D)[:, read].contiguous() for part in (x, attended))
+            x, attended = x.view(-1, D), attended.view(-1, D)
+        x = add_product_(x, attended, layer.out)
+        up = normed_product(x, layer.up, is_squared=True)
+        return add_product_(x, up, layer.down).view(N, -1, D)
 
     def plain_layer(self, layer: Layer, x: Tensor, number: int, at: Behind, read: slice) -> Tensor:
         """Return the rows after a layer; their keys and values are put behind the slots'."""

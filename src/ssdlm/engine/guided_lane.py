@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -10,6 +11,18 @@ from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.engine.lanes import Row, SlidingLane
 from ssdlm.guidance.gradient import guided
 from ssdlm.shapes import Tensor
+
+
+@contextmanager
+def rounded_products(is_rounded: bool) -> Iterator[None]:
+    """Let a GPU round what it multiplies to ten bits, as it does beside a network of eight."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_tf32
+    matmul.allow_tf32 = before or is_rounded
+    try:
+        yield
+    finally:
+        matmul.allow_tf32 = before
 
 
 class GuidedLane(SlidingLane):
@@ -41,6 +54,10 @@ class GuidedLane(SlidingLane):
         padded = [row.context + row.context[:1] * (self.S - len(row.context)) for row in rows]
         at = torch.tensor(slots, device=self.device)
         self.ids[at] = torch.tensor(padded, device=self.device)
+
+    def step(self) -> None:
+        with rounded_products(self.denoiser.dtype != torch.float32):
+            super().step()
 
     def draw(self, logits: Tensor) -> Tensor:
         self.counts.copy_(self.slots.lengths + 1)  # the last token is being read

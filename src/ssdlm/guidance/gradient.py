@@ -9,8 +9,9 @@ a classifier that was fitted to the vocabulary (`fitting.FittedGuide`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -103,21 +104,44 @@ class guided(DenoiserWrapper):
         """
         whole = self.log_prob
         terms = whole.terms if isinstance(whole, WeightedSum) else ((whole, 1.0),)
-        probs = logits.softmax(-1).clamp(min=SMALLEST)
-        parts = []
-        for log_prob, weight in terms:
-            gradient = logit_gradient(log_prob, context, logits)
-            if self.gradient != "logits":
-                # By the chain rule it is p (s - mean s), where s is the gradient in the simplex.
-                gradient = gradient / probs
-            if self.gradient == "words":
-                gradient = without_repeats(soft_threshold(gradient, self.threshold), context)
-            parts.append(weight * gradient)
         if not self.shifts:
-            self.shifts = [torch.full((), -1.0, device=logits.device) for _ in parts]
-        for most, part in zip(self.shifts, parts, strict=True):
-            most.copy_(torch.maximum(most, shift(logits, self.lam * part)))
-        return torch.stack(parts).sum(0)
+            self.shifts = [torch.full((), -1.0, device=logits.device) for _ in terms]
+        works = [
+            partial(self.nudge_by, log_prob, weight, most, context, logits)
+            for (log_prob, weight), most in zip(terms, self.shifts, strict=True)
+        ]
+        return torch.stack(side_by_side(works, logits.device)).sum(0)
+
+    def nudge_by(
+        self, log_prob: LogProb, weight: float, most: Tensor, context: Context, logits: Simplex
+    ) -> Simplex:
+        """Return the nudge of one term, and keep the most that it ever was in `most`."""
+        gradient = logit_gradient(log_prob, context, logits)
+        if self.gradient != "logits":
+            # By the chain rule it is p (s - mean s), where s is the gradient in the simplex.
+            gradient = gradient / logits.softmax(-1).clamp(min=SMALLEST)
+        if self.gradient == "words":
+            gradient = without_repeats(soft_threshold(gradient, self.threshold), context)
+        part = weight * gradient
+        most.copy_(torch.maximum(most, shift(logits, self.lam * part)))
+        return part
+
+
+def side_by_side(works: Sequence[Callable[[], Tensor]], device: torch.device) -> list[Tensor]:
+    """Return what each piece of work gives; a GPU, mostly idle in each, does all at once."""
+    if device.type != "cuda" or len(works) == 1:
+        return [work() for work in works]
+    home = torch.cuda.current_stream(device)
+    streams = [torch.cuda.Stream(device) for _ in works]
+    results = []
+    for work, stream in zip(works, streams, strict=True):
+        stream.wait_stream(home)
+        with torch.cuda.stream(stream):
+            results.append(work())
+    for stream, result in zip(streams, results, strict=True):
+        home.wait_stream(stream)
+        result.record_stream(home)
+    return results
 
 
 def shift(logits: Simplex, nudge: Simplex) -> Tensor:

@@ -6,8 +6,6 @@ width, and a mask says where each ends, so that a GPU can repeat the work as one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from ssdlm.denoiser.encoder import HEADS
@@ -29,20 +27,23 @@ def room_of(guide: ClassifierGuide) -> int | None:
     return None if longest is None else longest - sum(map(len, guide.frame))
 
 
-@dataclass(frozen=True)
 class PaddedGuide:
     """A `FittedGuide` whose contexts end where `lengths` says, and not with their row."""
 
-    fitted: FittedGuide
-    lengths: Tensor
-    """(N,) tokens of each context; looked at in every call, so that it may change in its place."""
+    def __init__(self, fitted: FittedGuide, lengths: Tensor) -> None:
+        self.guide, self.table = fitted.guide, fitted.table
+        self.lengths = lengths
+        """(N,) tokens of each context; they may change in their place."""
+        if lengths.is_cuda:  # where its kernels are made for longer texts and wider heads
+            self.guide.classifier.set_attn_implementation("eager")
+        words = self.guide.classifier.get_input_embeddings().weight
+        self.first, self.last = (words[ids] for ids in self.guide.frame)
 
     def __call__(self, context: Context, logits: Simplex) -> Tensor:
         """Return log p(label) for each row; differentiable in the logits."""
-        guide, table, N = self.fitted.guide, self.fitted.table, len(context)
+        N, table = len(context), self.table
         soft = logits.softmax(-1).to(table.dtype) @ table
-        words = guide.classifier.get_input_embeddings().weight
-        first, last = (words[ids].expand(N, -1, -1) for ids in guide.frame)
+        first, last = (words.expand(N, -1, -1) for words in (self.first, self.last))
         behind = torch.cat((soft, last), 1)  # what stands behind a context
         blank = table.new_zeros(N, behind.shape[1], table.shape[1])
         text = torch.cat((first, table[context], blank), 1)
@@ -51,8 +52,9 @@ class PaddedGuide:
         places = start.unsqueeze(1) + place
         text = text.scatter(1, places.unsqueeze(-1).expand_as(behind), behind)
         column = torch.arange(text.shape[1], device=context.device)
-        is_text = column < (start + len(place)).unsqueeze(1)
+        is_behind = column >= (start + len(place)).unsqueeze(1)
         # Four axes: of fewer a classifier would make its own mask, and look at it on the way.
-        mask = is_text.view(N, 1, 1, -1).expand(N, 1, text.shape[1], -1)
-        scores = guide.classifier(inputs_embeds=text, attention_mask=mask).logits
-        return guide.label_log_prob(scores)
+        mask = is_behind.to(text.dtype).view(N, 1, 1, -1) * torch.finfo(text.dtype).min
+        mask = mask.expand(N, 1, text.shape[1], -1)
+        scores = self.guide.classifier(inputs_embeds=text, attention_mask=mask).logits
+        return self.guide.label_log_prob(scores)

@@ -136,6 +136,48 @@ def attend_kernel(
 
 
 @triton.jit
+def attend_few_kernel(
+    qkv, keys, values, out, lengths, slots, offsets, rotary, sees, R, S,
+    H: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Do what `place_kernel` and `attend_kernel` do for one head of one text of a few rows."""
+    text, head = tl.program_id(0) // H, tl.program_id(0) % H
+    slot, length = tl.load(slots + text).to(tl.int64), tl.load(lengths + text)
+    row, column = tl.arange(0, ROWS), tl.arange(0, D)[None, :]
+    is_row = (row < R)[:, None]
+    other = (column + D // 2) % D
+    turn = rotary + (length + tl.load(offsets + row, mask=row < R, other=0))[:, None] * 2 * D
+    cos = tl.load(turn + column, mask=is_row, other=0.0)
+    sin = tl.load(turn + D + column, mask=is_row, other=0.0)
+    base = qkv + ((text.to(tl.int64) * R + row[:, None]) * 3 * H + head) * D
+    kind: tl.constexpr = out.dtype.element_ty
+    q = turned(base, column, other, cos, sin, is_row, kind, D)
+    k = turned(base + H * D, column, other, cos, sin, is_row, kind, D)
+    v = tl.load(base + 2 * H * D + column, mask=is_row, other=0.0)
+    keys += (slot * H + head) * S * D
+    values += (slot * H + head) * S * D
+    home = (length + row[:, None]) * D + column
+    tl.store(keys + home, k, mask=is_row)
+    tl.store(values + home, v, mask=is_row)
+    may = is_row & (row < R)[None, :]
+    seen = tl.load(sees + row[:, None] * R + row[None, :], mask=may, other=0) != 0
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * (D**-0.5)
+    scores = tl.where(seen, scores, -1e30)
+    peak = tl.max(scores, 1)
+    share = tl.where(seen, tl.exp(scores - peak[:, None]), 0.0)
+    total = tl.sum(share, 1)
+    sums = tl.dot(share.to(v.dtype), v, input_precision="ieee")
+    all_seen = tl.full((ROWS, TILE), 1, tl.int1)
+    for first in range(0, length, TILE):
+        peak, total, sums = look(
+            q, keys, values, first, length, all_seen, peak, total, sums, D, TILE
+        )
+    result = sums / tl.maximum(total, 1e-30)[:, None]
+    at = ((text.to(tl.int64) * R + row[:, None]) * H + head) * D + column
+    tl.store(out + at, result.to(kind), mask=is_row)
+
+
+@triton.jit
 def share_of(logits, prior, first, V, heat, suppressed, TILE: tl.constexpr):
     """Return a tile of what the network adds to the evidence, over the temperature."""
     at = first + tl.arange(0, TILE)
@@ -153,26 +195,28 @@ def nucleus_of(logits, prior, V, heat, never, top_p, TILE: tl.constexpr):
         top = tl.max(values, 0)
         best = tl.where(top > peak, first + tl.argmax(values, 0), best)
         peak = tl.maximum(peak, top)
-    total = 0.0
+    shares = tl.zeros((TILE,), tl.float32)
     for first in range(0, V, TILE):
-        total += tl.sum(tl.exp(share_of(logits, prior, first, V, heat, never, TILE) - peak))
+        shares += tl.exp(share_of(logits, prior, first, V, heat, never, TILE) - peak)
+    total = tl.sum(shares)
     # The most bits from which on there is at least p: three cuts a pass, a quarter is left.
     low, size = 0, 1 << 30
     if top_p < 1:
         probs = tl.exp(share_of(logits, prior, 0, V, heat, never, TILE) - peak) / total
         while size > 1:
             size = size // 4
-            one, two, three = 0.0, 0.0, 0.0
+            above = tl.zeros((TILE,), tl.float32)
+            one, two, three = above, above, above
             for first in range(0, V, TILE):
                 if V > TILE:  # else what is there is all
                     values = share_of(logits, prior, first, V, heat, never, TILE)
                     probs = tl.exp(values - peak) / total
                 bits = probs.to(tl.int32, bitcast=True)
-                one += tl.sum(tl.where(bits >= low + size, probs, 0.0))
-                two += tl.sum(tl.where(bits >= low + 2 * size, probs, 0.0))
-                three += tl.sum(tl.where(bits >= low + 3 * size, probs, 0.0))
-            jumps = (one >= top_p).to(tl.int32) + (two >= top_p).to(tl.int32)
-            low += size * (jumps + (three >= top_p).to(tl.int32))
+                one += tl.where(bits >= low + size, probs, 0.0)
+                two += tl.where(bits >= low + 2 * size, probs, 0.0)
+                three += tl.where(bits >= low + 3 * size, probs, 0.0)
+            jumps = (tl.sum(one) >= top_p).to(tl.int32) + (tl.sum(two) >= top_p).to(tl.int32)
+            low += size * (jumps + (tl.sum(three) >= top_p).to(tl.int32))
     return best, peak, total, low
 
 
@@ -406,11 +450,31 @@ def attend(
     out, S = torch.empty_like(query), keys.shape[2]
     grid = (N * H, triton.cdiv(R, ROW_TILE))
     tables = keys, values, out, lengths, slots, sees
-    # Few programs had better be quick, and many had better be small (docs/log.md).
-    many = {"TILE": KEY_TILE // 2, "num_warps": 2, "num_stages": 4}
-    how = many if grid[0] * grid[1] > MANY else {"TILE": KEY_TILE, "num_warps": 4}
-    launch(attend_kernel, grid, query, *tables, R, S, H=H, D=D, ROWS=ROW_TILE, **how)
+    settings = how(grid[0] * grid[1])
+    launch(attend_kernel, grid, query, *tables, R, S, H=H, D=D, ROWS=ROW_TILE, **settings)
     return out
+
+
+def place_and_attend(
+    qkv: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, slots: Tensor, rows: Any,
+    rotary: Tensor,
+) -> Tensor:  # fmt: skip
+    """Return what rows (N, R, 3, H, d) read; their keys and values are put behind their slots'."""
+    N, R, _, H, D = qkv.shape
+    if R > ROW_TILE:
+        query = place(qkv, keys, values, lengths, slots, rows.offsets, rotary)
+        return attend(query, keys, values, lengths, slots, rows.sees)
+    out, S = torch.empty(N, R, H, D, device=qkv.device, dtype=qkv.dtype), keys.shape[2]
+    tables = keys, values, out, lengths, slots, rows.offsets, rotary, rows.sees
+    launch(attend_few_kernel, (N * H,), qkv, *tables, R, S, H=H, D=D, ROWS=ROW_TILE, **how(N * H))
+    return out
+
+
+def how(num_programs: int) -> dict[str, int]:
+    """Return the settings of attention: few programs had better be quick, and many be small."""
+    if num_programs > MANY:
+        return {"TILE": KEY_TILE // 2, "num_warps": 2, "num_stages": 4}
+    return {"TILE": KEY_TILE, "num_warps": 4}
 
 
 def draw(

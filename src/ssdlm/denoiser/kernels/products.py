@@ -1,0 +1,106 @@
+"""Products of a few rows with a layer's weights, and what stands around them, in one launch each.
+
+With few rows a product is as long as its weights take to be read, and a norm before it or a sum
+after it is mostly the wait for a launch. The plain references are in `denoiser.layer`. Only a GPU
+has Triton, so this module is imported where there is one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from ssdlm.shapes import Tensor
+
+FEW, SOME = 32, 256
+"""Numbers of rows up to which a kernel is quicker than a library's two or three (docs/log.md)."""
+
+
+class Plan(NamedTuple):
+    """How a product is shared out."""
+
+    columns: int
+    """Outputs that a program computes."""
+    tile: int
+    """Inputs that it reads at a time."""
+    warps: int
+    stages: int
+
+
+@triton.jit
+def product_kernel(
+    x, weight, out, M, N, K: tl.constexpr,
+    IS_NORMED: tl.constexpr, IS_SQUARED: tl.constexpr, IS_ADDED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Multiply a tile of rows by a few rows of the weight, from the beginning to the end."""
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    column, at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS), tl.arange(0, TILE)
+    is_row, is_column = (row < M)[:, None], (column < N)[None, :]
+    sums = tl.zeros((ROWS, COLUMNS), tl.float32)
+    squares = tl.zeros((ROWS,), tl.float32)
+    left = x + row[:, None] * K + at[None, :]
+    right = weight + column[None, :].to(tl.int64) * K + at[:, None]
+    for first in range(0, K, TILE):
+        inside = first + at < K
+        a = tl.load(left + first, mask=is_row & inside[None, :], other=0.0)
+        b = tl.load(right + first, mask=is_column & inside[:, None], other=0.0)
+        sums += tl.dot(a, b, input_precision="ieee")
+        if IS_NORMED:  # a factor for each row, so it may come last
+            squares += tl.sum(a.to(tl.float32) * a.to(tl.float32), 1)
+    if IS_NORMED:
+        sums = sums * tl.rsqrt(squares / K + 1e-6)[:, None]
+    if IS_SQUARED:
+        sums = tl.maximum(sums, 0.0)
+        sums = sums * sums
+    home = out + row[:, None] * N + column[None, :]
+    if IS_ADDED:
+        sums += tl.load(home, mask=is_row & is_column, other=0.0).to(tl.float32)
+    tl.store(home, sums.to(out.dtype.element_ty), mask=is_row & is_column)
+
+
+def plan_for(M: int) -> Plan:
+    """Return how to share out a product of M rows."""
+    return Plan(16, 512, 8, 3) if M <= FEW else Plan(64, 128, 4, 4)
+
+
+def takes_normed(M: int, K: int, *, is_squared: bool) -> bool:
+    """Tell whether `normed_product` is the quicker way, for M rows of K numbers."""
+    return K <= 512 and M <= (SOME if is_squared else FEW)
+
+
+def takes_added(M: int, K: int) -> bool:
+    """Tell whether `add_product_` is the quicker way."""
+    return K <= 1024 and M <= FEW // 2
+
+
+def multiply(
+    x: Tensor, weight: Tensor, out: Tensor, *,
+    is_normed: bool = False, is_squared: bool = False, is_added: bool = False,
+    plan: Plan | None = None,
+) -> Tensor:  # fmt: skip
+    """Write x (M, K) @ weight (N, K).T to `out`; normed before, squared or added to it after."""
+    (M, K), N = x.shape, len(weight)
+    plan = plan or plan_for(M)
+    rows = max(16, min(64, triton.next_power_of_2(M)))
+    grid = (triton.cdiv(N, plan.columns), triton.cdiv(M, rows))
+    product_kernel[grid](
+        x, weight, out, M, N, K, is_normed, is_squared, is_added,
+        ROWS=rows, COLUMNS=plan.columns, TILE=plan.tile,
+        num_warps=plan.warps, num_stages=plan.stages,
+    )  # fmt: skip
+    return out
+
+
+def normed_product(x: Tensor, weight: Tensor, *, is_squared: bool = False) -> Tensor:
+    """Return norm(x) (M, K) @ weight.T, or the square of what is positive of it."""
+    out = torch.empty(len(x), len(weight), device=x.device, dtype=x.dtype)
+    return multiply(x, weight, out, is_normed=True, is_squared=is_squared)
+
+
+def add_product_(x: Tensor, other: Tensor, weight: Tensor) -> Tensor:
+    """Return x + other @ weight.T, in x's own place."""
+    return multiply(other, weight, x, is_added=True)
