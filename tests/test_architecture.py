@@ -38,6 +38,7 @@ ALGORITHM_MAY_IMPORT = {"torch", "numpy", *sys.stdlib_module_names}
 FOREIGN = {
     "denoiser.encoder": {"transformers"},
     "denoiser.kernels.normals": {"triton"},
+    "denoiser.kernels.products": {"triton"},
     "denoiser.kernels.rows": {"triton"},
 }
 """What some modules of the algorithm may import besides."""
