@@ -16,10 +16,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve setup test lint format docs generate judge clean
+.PHONY: help demo serve setup test test-browser lint format docs generate judge clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{printf "make %-8s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{printf "make %-12s %s\n", $$1, $$2}'
 
 # A window of 8, so that one sees words change: 2.6 passes a token, and worse text than by default.
 demo: .venv/.core ## set up what generating needs, and watch a text settle out of noise
@@ -53,6 +53,9 @@ setup: .venv/.installed ## create .venv with the pinned versions
 
 test: lint ## set up, lint, check types, run the tests
 	$(RUN) pytest -q -n auto --maxprocesses=4
+
+test-browser: setup ## run the tests of the page in a real browser; needs chromium
+	$(RUN) pytest -q tests/serve/browser
 
 lint: setup ## ruff and basedpyright; changes nothing
 	$(RUN) ruff check .

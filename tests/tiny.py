@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,19 @@ def block(*, V: int = V, seed: int = 0, **settings: Any) -> BlockDenoiser:
     return denoiser.eval().requires_grad_(False)
 
 
-def save_classifier(folder: Path, kind: str = "roberta", *, V: int = V, seed: int = 1) -> Path:
-    """Write a random sequence classifier with the labels negative, neutral, positive."""
+def save_classifier(
+    folder: Path,
+    kind: str = "roberta",
+    *,
+    V: int = V,
+    seed: int = 1,
+    names: Sequence[str] = ("negative", "neutral", "positive"),
+) -> Path:
+    """Write a random sequence classifier with these labels."""
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
     torch.manual_seed(seed)
-    labels = dict(enumerate(("negative", "neutral", "positive")))
+    labels = dict(enumerate(names))
     config = AutoConfig.for_model(
         kind, vocab_size=V, max_position_embeddings=66, id2label=labels, **SIZES
     )

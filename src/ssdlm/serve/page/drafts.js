@@ -22,7 +22,8 @@ export class Drafts {
       this.steps.push({ block, num_blocks, passes, decided, guides, positions });
     } else if (event.event === "done") {
       this.done = event;
-      this.steps.push({ ...this.steps.pop(), positions: cut(this.steps.at(-1).positions, event) });
+      const last = this.steps.pop();
+      this.steps.push({ ...last, positions: cut(last.positions, event) });
     }
   }
 
@@ -40,11 +41,13 @@ export class Drafts {
 /** Returns positions as the finished text has them: it may end before the last of them. */
 function cut(positions, { tokens, text }) {
   let left = text.length;
-  return positions.slice(0, tokens.length + 1).map((position) => {
-    const kept = position.text.slice(0, left);
-    left -= kept.length;
-    return { ...position, text: kept };
+  const kept = positions.slice(0, tokens.length + 1).map((position) => {
+    const piece = position.text.slice(0, left);
+    left -= piece.length;
+    return piece === position.text ? position : { ...position, text: piece };
   });
+  if (kept[tokens.length]?.text === "") kept.pop(); // a stop string may begin inside a token
+  return kept;
 }
 
 /** Returns which of ten shades a noise level has: 9 is noise, 0 is decided. */

@@ -5,7 +5,7 @@ import { Drafts } from "./drafts.js";
 import { drawPath } from "./paths.js";
 import { picture } from "./picture.js";
 import { Refusal, events, getInfo, keepKey } from "./server.js";
-import { PATHS, USUAL, fromHash, optionsOf, passesOf, toHash } from "./settings.js";
+import { PATHS, USUAL, costOf, fromHash, optionsOf, toHash } from "./settings.js";
 import { WAYS } from "./share.js";
 import { Stage } from "./stage.js";
 import { GuideSlider, Meter } from "./steering.js";
@@ -64,7 +64,7 @@ function tellCost() {
     form.querySelector(`output[for="${name}"]`).textContent = $(name).value;
   }
   const now = settings();
-  const passes = passesOf(now, info);
+  const { passes } = costOf(now, info);
   const time = secondsPerPass ? `, about ${seconds(passes * secondsPerPass)} here` : "";
   $("cost").textContent = `${passes} passes, ${(passes / now.length).toFixed(1)} per token${time}`;
 }
@@ -87,12 +87,13 @@ async function write() {
   $("plain-text").hidden = !isCompared;
   $("main-text").querySelector("h2").hidden = !isCompared;
   for (const [name, drafts] of Object.entries(texts)) stages[name].clear(drafts);
-  timeline.begin(texts.main);
+  timeline.begin(texts.main, costOf(asked, info).steps);
   $("meters").hidden = meters.length === 0;
   setRunning(true);
   const began = performance.now();
   try {
     await Promise.all(Object.keys(texts).map((name) => follow(name, asked, whole.signal)));
+    timeline.grow();
     const { tokens } = texts.main.done;
     const { passes } = texts.main.steps.at(-1);
     const took = (performance.now() - began) / 1000;
@@ -227,7 +228,7 @@ function setTheme(theme) {
   if (theme === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
   localStorage.setItem("ssdlm-theme", theme);
-  timeline.draw();
+  timeline.redraw();
 }
 
 // The beginning.

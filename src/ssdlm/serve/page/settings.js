@@ -75,12 +75,15 @@ export function usualWeight(info, name) {
   return info.lam?.[name] ?? 5;
 }
 
-/** Returns how many passes of the network a text takes. */
-export function passesOf(settings, info) {
+/** Returns how many steps a text takes, and how many passes of the network. */
+export function costOf(settings, info) {
   const B = info.defaults?.B?.[0] ?? 25;
   const { length, T } = settings;
-  if (settings.suffix) return T + 1; // the gap and what follows are one block
-  const isWhole = settings.must.length || settings.must_not.length;
-  if (settings.path === "left" && !isWhole) return Math.ceil((length * T) / B);
-  return Math.ceil(length / B) * (T + 1);
+  const isWhole = settings.must.length || settings.must_not.length || settings.suffix;
+  if (settings.path === "left" && !isWhole) {
+    const steps = Math.ceil((length * T) / B);
+    return { steps, passes: steps };
+  }
+  const blocks = settings.suffix ? 1 : Math.ceil(length / B); // a gap and what follows are one
+  return { steps: blocks * T, passes: blocks * (T + 1) }; // one more reads what is before it
 }

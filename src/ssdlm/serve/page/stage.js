@@ -9,6 +9,7 @@ export class Stage {
   constructor(element) {
     this.element = element;
     this.spans = [];
+    this.painted = [];
     this.selected = -1;
     this.drafts = null;
     this.number = 0;
@@ -26,6 +27,7 @@ export class Stage {
   clear(drafts, hint = "") {
     this.drafts = drafts;
     this.spans = [];
+    this.painted = [];
     this.number = 0;
     this.look(-1);
     this.prompt.textContent = drafts.prompt;
@@ -43,10 +45,12 @@ export class Stage {
     this.number = number;
     step.positions.forEach((position, index) => this.paint(index, position, isNew));
     for (const span of this.spans.splice(step.positions.length)) span.remove();
+    this.painted = step.positions;
     if (this.selected >= 0) this.tell();
   }
 
   paint(index, position, isNew) {
+    if (this.painted[index] === position) return;
     let span = this.spans[index];
     if (!span) {
       span = document.createElement("span");

@@ -15,12 +15,15 @@ export class Timeline {
     this.play = root.querySelector("button");
     this.caption = root.querySelector("#caption");
     this.drafts = null;
+    this.columns = 0;
+    this.rows = 0;
+    this.drawn = 0;
     this.isFollowing = true;
     this.timer = 0;
     this.slider.addEventListener("input", () => this.drag(Number(this.slider.value)));
     this.play.addEventListener("click", () => (this.timer ? this.pause() : this.run()));
-    new ResizeObserver(() => this.draw()).observe(this.map);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    new ResizeObserver(() => this.redraw()).observe(this.map);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
   }
 
   get num() {
@@ -31,25 +34,32 @@ export class Timeline {
     return Number(this.slider.value);
   }
 
-  begin(drafts) {
+  /** Begins a run of so many steps, as far as one can tell. */
+  begin(drafts, numSteps) {
     this.pause();
     this.drafts = drafts;
+    this.columns = numSteps;
+    this.rows = 0;
     this.isFollowing = true;
     this.root.hidden = true;
   }
 
-  /** Tells that there is a new step; it is seen unless somebody looks at an earlier one. */
+  /** Tells that there are new steps; they are seen unless somebody looks at an earlier one. */
   grow() {
     this.root.hidden = false;
-    this.slider.max = this.num;
+    const columns = this.drafts.done ? this.num : Math.max(this.columns, this.num);
+    const rows = Math.max(this.rows, this.drafts.at(this.num).positions.length);
+    if (columns !== this.columns || rows !== this.rows) this.drawn = 0;
+    [this.columns, this.rows] = [columns, rows];
+    this.slider.max = columns;
+    this.draw();
     if (this.isFollowing) this.to(this.num, true);
-    else this.draw();
   }
 
   drag(number) {
     this.pause();
-    this.isFollowing = number === this.num;
-    this.to(number, false);
+    this.isFollowing = number >= this.num;
+    this.to(Math.min(number, this.num), false);
   }
 
   to(number, isNew) {
@@ -58,7 +68,6 @@ export class Timeline {
     this.caption.textContent =
       `step ${number} of ${this.num}: ${passes} passes, ${decided} of ${positions.length} decided`;
     this.slider.setAttribute("aria-valuetext", this.caption.textContent);
-    this.draw();
     this.show(number, isNew);
   }
 
@@ -79,33 +88,42 @@ export class Timeline {
     this.play.textContent = "play";
   }
 
-  /** Draws the map; a word that changes leaves a spot. */
+  /** Draws the map anew, at the page's size and in its colours. */
+  redraw() {
+    this.drawn = 0;
+    this.draw();
+  }
+
+  /** Draws what is new on the map; a word that changes leaves a spot. */
   draw() {
-    const { steps } = this.drafts ?? { steps: [] };
-    const { clientWidth, clientHeight } = this.map;
-    if (!steps.length || !clientWidth) return;
-    this.map.width = clientWidth * devicePixelRatio;
-    this.map.height = clientHeight * devicePixelRatio;
-    const rows = Math.max(...steps.map((step) => step.positions.length));
-    const pen = this.map.getContext("2d");
-    const colours = shades(this.root);
-    const [wide, high] = [this.map.width / steps.length, this.map.height / rows];
-    steps.forEach(({ positions }, column) => {
-      const x = Math.round(column * wide);
-      const width = Math.round((column + 1) * wide) - x;
-      const before = steps[column - 1]?.positions ?? [];
-      positions.forEach((position, row) => {
-        const y = Math.round(row * high);
-        const height = Math.round((row + 1) * high) - y;
-        if (position.noise > 0) {
-          pen.fillStyle = colours[shade(position.noise)];
-          pen.fillRect(x, y, width, height);
-        }
-        if (before[row] && before[row].token !== position.token) {
-          pen.fillStyle = colours.ground;
-          pen.fillRect(x, y + height / 3, width / 3, height / 3);
-        }
-      });
+    const { map } = this;
+    if (!this.num || !map.clientWidth) return;
+    if (this.drawn === 0) {
+      map.width = map.clientWidth * devicePixelRatio;
+      map.height = map.clientHeight * devicePixelRatio;
+      this.colours = shades(this.root);
+    }
+    for (; this.drawn < this.num; this.drawn++) this.drawColumn(this.drawn);
+  }
+
+  drawColumn(column) {
+    const { map, colours } = this;
+    const pen = map.getContext("2d");
+    const [wide, high] = [map.width / this.columns, map.height / this.rows];
+    const x = Math.round(column * wide);
+    const width = Math.round((column + 1) * wide) - x;
+    const before = this.drafts.steps[column - 1]?.positions ?? [];
+    this.drafts.steps[column].positions.forEach((position, row) => {
+      const y = Math.round(row * high);
+      const height = Math.round((row + 1) * high) - y;
+      if (position.noise > 0) {
+        pen.fillStyle = colours[shade(position.noise)];
+        pen.fillRect(x, y, width, height);
+      }
+      if (before[row] && before[row].token !== position.token) {
+        pen.fillStyle = colours.ground;
+        pen.fillRect(x, y + height / 3, width / 3, height / 3);
+      }
     });
   }
 }
