@@ -115,7 +115,7 @@ def run_serve(arguments: argparse.Namespace) -> None:
     from ssdlm.serve.app import Server
     from ssdlm.serve.fields import Served
     from ssdlm.serve.log import RequestLog, set_up_logging
-    from ssdlm.serve.running import listen, run
+    from ssdlm.serve.running import listen, uvicorn_for
 
     set_up_logging(is_json=arguments.log_json)
     guides = Guides(folders, str(model.device))
@@ -126,7 +126,7 @@ def run_serve(arguments: argparse.Namespace) -> None:
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
     port = socket.getsockname()[1]
     print(f"serving {served.name} at http://{host}:{port}/", file=sys.stderr, flush=True)
-    run(server, [socket])
+    uvicorn_for(server).run([socket])
 
 
 def name_of(model: str) -> str:

@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
-from typing import IO, Any
+from typing import Any
 
 from ssdlm.serve.tickets import Ticket
 
@@ -15,10 +15,13 @@ COLOURS = {2: "green", 3: "cyan", 4: "yellow", 5: "red"}
 
 
 class RequestLog:
-    """Writes a line for every request that was answered; prompts only if asked."""
+    """Writes a line for every request that was answered; prompts only if asked.
+
+    `file` is what one can print to; standard error without it.
+    """
 
     def __init__(
-        self, *, is_json: bool = False, has_prompts: bool = False, file: IO[str] | None = None
+        self, *, is_json: bool = False, has_prompts: bool = False, file: Any = None
     ) -> None:
         self.is_json, self.has_prompts = is_json, has_prompts
         self.file = sys.stderr if file is None else file

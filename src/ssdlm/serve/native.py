@@ -6,18 +6,18 @@ fields -> [native] -> tickets
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ssdlm.engine.drafts import DraftEncoder
+from ssdlm.engine.drafts import CANDIDATES, DraftEncoder
 from ssdlm.engine.plain import Engine, likeliest
 from ssdlm.engine.requests import Generation, Request
 from ssdlm.options import all_names, json_schema
 from ssdlm.serve.errors import ApiError
-from ssdlm.serve.fields import Served, flag, prompts_in
+from ssdlm.serve.fields import Served, field, flag, prompts_in
 from ssdlm.serve.tickets import Event, Look, News, Position, Texts, Ticket, Written
-from ssdlm.values import WORDS, About, check
+from ssdlm.values import WORDS, check, quote
 
 OWN_FIELDS = ("prompt", "model", "stream", "candidates", "guides")
 
@@ -65,23 +65,23 @@ def read_native(body: Mapping[str, Any], served: Served) -> Native:
     if is_stream and count > 1:
         raise ValueError(f"stream=true shows one text, and {count} are to be written; ask for one")
     ticket = Ticket(prompts, options, close=chosen)
-    watching = {name: body[name] for name in ("candidates", "guides") if body.get(name) is not None}
-    if watching and not is_stream:
-        raise ValueError(f"{next(iter(watching))} is about drafts; set stream to true")
+    for name in ("candidates", "guides"):
+        if body.get(name) and not is_stream:
+            raise ValueError(f"{name}={quote(body[name])} is about drafts; set stream to true")
     if is_stream:
-        ticket.look = look_of(served, **watching)
+        candidates = check("candidates", body.get("candidates") or 0, CANDIDATES)
+        ticket.look = look_of(served, candidates, field(body, "guides", WORDS) or ())
         ticket.is_watched = ticket.wants_position = True
     return Native(ticket, is_stream, served.name)
 
 
 def look_of(
-    served: Served, candidates: Any = 0, guides: Any = ()
+    served: Served, candidates: int, guides: Sequence[str]
 ) -> Callable[[Engine, Request], Look]:
     """Return what makes the events of a text; guides are those of the server."""
-    names = check("guides", guides, About(WORDS, "", "")) if guides else ()
-    for name in names:
+    for name in guides:
         served.guides.check_name(name)
-    homes = [f"{name}={served.guides.folders[name]}" for name in names]
+    homes = [f"{name}={served.guides.folders[name]}" for name in guides]
 
     def look(engine: Engine, request: Request) -> Look:
         encoder = DraftEncoder(engine.controls, request, candidates=candidates, guides=homes)
@@ -119,7 +119,8 @@ def schema() -> dict[str, Any]:
         "candidates": {
             "description": "stream: so many likely tokens of each open position",
             "type": "integer",
-            "minimum": 0,
+            "minimum": CANDIDATES.low,
+            "maximum": CANDIDATES.high,
         },
         "guides": {
             "description": "stream: guides whose label probabilities each draft has",

@@ -15,6 +15,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ssdlm.serve.app import Server
 from ssdlm.serve.limits import Limits
 
+BACKLOG = 2048
+"""Connections that may come at once."""
 LAST_SECONDS = 5
 """For answers that are cut off to reach their clients."""
 
@@ -85,12 +87,13 @@ class GracefulServer(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket at an address; port 0 is any that is free."""
+    """Return a socket at an address that takes connections from now on; port 0 is any."""
     family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     found = socket.socket(family, kind, number)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind(address)
+        found.listen(BACKLOG)
     except OSError as error:
         found.close()
         raise ValueError(
@@ -100,8 +103,8 @@ def listen(host: str, port: int) -> socket.socket:
     return found
 
 
-def run(server: Server, sockets: list[socket.socket]) -> None:
-    """Serve until a signal comes."""
+def uvicorn_for(server: Server) -> GracefulServer:
+    """Return what speaks HTTP for a server."""
     limits = server.served.limits
     config = uvicorn.Config(
         server.app,
@@ -113,4 +116,4 @@ def run(server: Server, sockets: list[socket.socket]) -> None:
         timeout_keep_alive=int(limits.header_seconds),
         timeout_graceful_shutdown=int(limits.grace) + LAST_SECONDS,
     )
-    GracefulServer(config, server).run(sockets)
+    return GracefulServer(config, server)

@@ -1,0 +1,219 @@
+"""Who may come in, with what, and what is told of them."""
+
+import json
+
+import httpx2 as httpx
+import pytest
+from tests.serve.running import serving, wait_for
+
+from ssdlm.serve.gate import digest, host_in, is_loopback, read_keys
+from ssdlm.serve.pages import Pages
+
+ASK = {"prompt": "ab", "max_tokens": 6}
+KEY = "a-key-of-some-length"
+
+
+@pytest.fixture(scope="module")
+def locked():
+    """A server that other machines may reach, with a key."""
+    with serving(keys=frozenset({digest(KEY)}), is_local=False) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.9.9.9:80", "localhost", "LocalHost:8000", "[::1]", "[::1]:8000"]
+)
+def test_this_machine_has_these_names(server, host):
+    assert server.get("/health", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["example.com", "localhost.example.com", "127.0.0.1.nip.io", "10.0.0.1", "[::2]", "", "["],
+)
+def test_no_website_drives_the_server_under_its_own_name(server, host):
+    answer = server.post("/v1/completions", ASK, headers={"host": host})
+    assert answer.status_code == 400
+    assert "is not this machine" in answer.json()["error"]["message"]
+    assert not is_loopback(host_in(host))
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "", "json"])
+def test_bodies_are_json_and_say_so(server, kind):
+    answer = server.post("/v1/completions", content=json.dumps(ASK), headers={"content-type": kind})
+    assert answer.status_code == 415
+    assert "application/json" in answer.json()["error"]["message"]
+
+
+def test_a_website_is_not_told_that_it_may(server):
+    origin = {"origin": "https://example.com", "access-control-request-method": "POST"}
+    answer = server.post("/v1/completions", ASK, headers=origin)
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+def test_a_website_that_was_named_may():
+    with serving(cors="https://example.com", keys=frozenset({digest(KEY)})) as server:
+        headers = {"origin": "https://example.com", "access-control-request-method": "POST"}
+        headers["access-control-request-headers"] = "authorization,content-type"
+        asked = httpx.options(f"{server.url}/v1/completions", headers=headers, trust_env=False)
+        assert asked.status_code == 200
+        assert asked.headers["access-control-allow-origin"] == "https://example.com"
+        headers["origin"] = "https://other.com"
+        other = httpx.options(f"{server.url}/v1/completions", headers=headers, trust_env=False)
+        assert "access-control-allow-origin" not in other.headers
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/generate", "/v1/models", "/v1/info"])
+@pytest.mark.parametrize(
+    "header", [None, "Bearer wrong", "Bearer", f"Basic {KEY}", KEY, "Bearer \xff\xfe"]
+)
+def test_a_key_guards_the_model(locked, path, header):
+    headers = {} if header is None else {"authorization": header.encode("latin-1")}
+    for answer in (locked.get(path, headers=headers), locked.post(path, ASK, headers=headers)):
+        assert answer.status_code == 401
+        assert answer.json()["error"]["code"] == "invalid_api_key"
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/docs", "/openapi.json", "/nothing", "/v1/models/x"])
+def test_a_key_guards_the_rest(locked, path):
+    assert locked.get(path).status_code == 401
+
+
+def test_with_the_key_all_is_open(locked):
+    key = {"authorization": f"Bearer {KEY}"}
+    assert locked.post("/v1/completions", ASK, headers=key).status_code == 200
+    assert locked.get("/v1/info", headers=key).json()["needs_key"] is True
+    assert locked.get("/metrics", headers=key).status_code == 200
+
+
+def test_health_and_the_page_need_no_key(locked):
+    assert locked.get("/health").json() == {"status": "ok"}
+    page = locked.get("/")
+    assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
+
+
+def test_without_a_key_the_clients_is_ignored(server):
+    answer = server.post("/v1/completions", ASK, headers={"authorization": "Bearer any"})
+    assert answer.status_code == 200
+
+
+def test_keys_are_the_lines_of_a_file(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text(f"{KEY}\n\n  other \n")
+    assert read_keys(path) == {digest(KEY), digest("other")}
+    path.write_text(" \n")
+    with pytest.raises(ValueError, match="has no key"):
+        read_keys(path)
+
+
+def test_the_page_may_load_nothing_from_elsewhere(server):
+    for name in ["", *(f"page/{name}" for name in Pages().names())]:
+        answer = server.get(f"/{name}")
+        assert answer.status_code == 200
+        assert "default-src 'self'" in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        tag = {"if-none-match": answer.headers["etag"]}
+        assert server.get(f"/{name}", headers=tag).status_code == 304
+
+
+@pytest.mark.parametrize(
+    "path", ["/page/../app.py", "/page/..%2fapp.py", "/page/%2e%2e/app.py", "/page/", "/page/x.js"]
+)
+def test_nothing_but_the_page_is_served(server, path):
+    assert server.get(path).status_code in (404, 405)
+
+
+def test_a_body_over_the_limit_is_not_read():
+    with serving(limits={"max_body": 1000}) as server:
+        long = {"prompt": "a" * 2000}
+        assert server.post("/v1/completions", long).status_code == 413
+        pieces = (b"x" * 100 for _ in range(20))  # without a declared length
+        kind = {"content-type": "application/json"}
+        answer = server.post("/v1/completions", content=pieces, headers=kind)
+        assert answer.status_code == 413
+        assert "1000 bytes" in answer.json()["error"]["message"]
+        assert server.post("/v1/completions", ASK).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"", "is not JSON"),
+        (b"{", "is not JSON"),
+        (b"[]", "is a list"),
+        (b"null", "is null"),
+        (b'{"prompt": NaN}', "NaN"),
+        (b'{"prompt": -Infinity}', "-Infinity"),
+        (b'{"prompt": "a", "prompt": "b"}', "'prompt' twice"),
+        (b'{"prompt": "a", "pin": {"1": "a", "1": "b"}}', "'1' twice"),
+        (b'{"prompt": "\xff"}', "not UTF-8"),
+        (b'{"prompt": "\\ud800"}', "'prompt' is not UTF-8"),
+        (b'{"prompt": "a", "stop": ["\\udfff"]}', "'stop' is not UTF-8"),
+        (b'{"prompt": ' + b"[" * 100_000, "too deep"),
+        (b'{"prompt": ' + b"[" * 200 + b"]" * 200 + b"}", "too deep"),
+        (b'{"seed": ' + b"9" * 10_000 + b"}", "too many digits"),
+        (b'{"seed": ' + b"9" * 4_000 + b"}", "out of range"),
+        (b'{"temperature": 1e999}', "out of range"),
+    ],
+)
+def test_what_is_no_json_is_said(server, raw, words):
+    kind = {"content-type": "application/json; charset=utf-8"}
+    answer = server.post("/v1/completions", content=raw, headers=kind)
+    assert answer.status_code == 400, answer.text
+    assert words in answer.json()["error"]["message"]
+
+
+def test_whole_characters_may_be_escaped(server):
+    kind = {"content-type": "application/json"}
+    raw = b'{"prompt": "a\\ud83d\\ude00", "max_tokens": 0, "echo": true}'
+    answer = server.post("/v1/completions", content=raw, headers=kind)
+    assert answer.json()["choices"][0]["text"] == "a\U0001f600"
+
+
+def test_unknown_paths_and_methods_are_answered_in_openais_form(server):
+    assert server.get("/v1/embeddings").json()["error"]["type"] == "not_found_error"
+    answer = server.get("/v1/completions")
+    assert answer.status_code == 405 and "error" in answer.json()
+
+
+def test_every_answer_is_one_line_of_the_log_without_prompts():
+    with serving() as server:
+        server.complete(prompt="secret words", max_tokens=6)
+        server.get("/health%0d%0aforged%1b[31m")
+        server.refusal(prompt=5)
+        wait_for(lambda: server.log.getvalue().count("\n") >= 3)
+        lines = server.log.getvalue().splitlines()
+    assert len(lines) == 3
+    assert "secret" not in "".join(lines)
+    assert 'POST "/v1/completions" 200' in lines[0] and "tokens=6" in lines[0]
+
+
+def test_a_log_in_json_has_prompts_if_asked():
+    with serving(log={"is_json": True, "has_prompts": True}) as server:
+        server.complete(prompt="open words", max_tokens=6)
+        wait_for(server.log.getvalue)
+        line = json.loads(server.log.getvalue())
+    assert line["prompts"] == ["open words"] and line["status"] == 200
+    assert line["tokens"] == 6 and line["is_whole"] is True
+
+
+def test_metrics_count(server):
+    before = figures(server)
+    server.complete(prompt="ab", max_tokens=6, n=2)
+    server.get("/nowhere/at/all")
+    server.settle()
+    after = figures(server)
+    assert after["ssdlm_tokens_total"] - before["ssdlm_tokens_total"] == 12
+    assert after["ssdlm_passes_total"] - before["ssdlm_passes_total"] == 12
+    name = 'ssdlm_requests_total{method="POST",path="/v1/completions",status="200"}'
+    assert after[name] - before.get(name, 0) == 1
+    assert 'ssdlm_requests_total{method="GET",path="other",status="404"}' in after
+    assert after["ssdlm_queue_texts"] == 0 and after["ssdlm_running_texts"] == 0
+    assert after["ssdlm_first_draft_seconds_count"] > before["ssdlm_first_draft_seconds_count"]
+    assert after["ssdlm_last_token_seconds_count"] > before["ssdlm_last_token_seconds_count"]
+
+
+def figures(server):
+    lines = server.get("/metrics").text.splitlines()
+    pairs = [line.rsplit(" ", 1) for line in lines if not line.startswith("#")]
+    return {name: float(value) for name, value in pairs}

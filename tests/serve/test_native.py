@@ -1,0 +1,125 @@
+"""The native form: options as JSON, answers as the library gives them, drafts as events."""
+
+import json
+
+import pytest
+from tests import tiny
+from tests.serve.running import serving
+
+from ssdlm.options import all_names
+
+SETTLING = {"grid": "staggered", "B": 6, "T": 8, "width": 4.0, "length": 12}
+
+
+@pytest.fixture(scope="module")
+def guided(tmp_path_factory):
+    """A server with a guide under a name of its own."""
+    folder = tiny.save_classifier(tmp_path_factory.mktemp("guide"))
+    with serving(folders={"mood": str(folder)}) as running:
+        yield running
+
+
+def rebuilt(events):
+    """The text that the drafts of a stream add up to."""
+    state = {}
+    for event in events:
+        for change in event.get("changed", ()):
+            state.setdefault(change["position"], {}).update(change)
+    return "".join(state[position]["text"] for position in sorted(state))
+
+
+def test_an_answer_is_what_generate_returns(server):
+    body = {"prompt": ["ab", "cd"], "num_samples": 2, "best_of": 2, "length": 6, "seed": [3, 4]}
+    answer = server.post("/v1/generate", body).json()
+    texts = server.model.generate(["ab", "cd"], num_samples=2, best_of=2, length=6, seed=[3, 4])
+    assert answer == {"model": "tiny", "texts": [vars(text) for text in texts]}
+
+
+def test_the_models_own_settings_may_be_sent_back(server):
+    defaults = server.get("/v1/info").json()["defaults"]
+    answer = server.post("/v1/generate", {"prompt": "ab"} | defaults).json()
+    assert answer["texts"] == [vars(server.model.generate("ab"))]
+
+
+def test_a_stream_shows_every_draft_and_ends_with_the_text(server):
+    events = server.events(prompt="ab", candidates=3, **SETTLING)
+    names = [event["event"] for event in events]
+    assert names[0] == "queued" and names[-1] == "done"
+    assert names.count("draft") == 16 and names.count("block") == 2
+    text = server.model.generate("ab", **SETTLING)
+    assert events[-1] == {"event": "done", **vars(text)}
+    assert rebuilt(events) == text.text
+    listed = [
+        len(c["candidates"]) for e in events for c in e.get("changed", ()) if "candidates" in c
+    ]
+    assert listed and max(listed) == 3
+
+
+def test_guides_have_the_servers_names(guided):
+    info = guided.get("/v1/info").json()
+    assert info["guides"] == {"mood": ["negative", "neutral", "positive"]}
+    assert info["lam"] == {"mood": 2000.0}
+    folder = guided.server.served.guides.folders["mood"]
+    body = {"prompt": "ab", "length": 6, "control": ["mood=positive:50", "mood!=neutral"]}
+    answer = guided.post("/v1/generate", body).json()
+    controls = [f"{folder}=positive:50", f"{folder}!=neutral"]
+    text = guided.model.generate("ab", length=6, control=controls)
+    assert answer["texts"] == [vars(text)]
+    plain = guided.model.generate("ab", length=6)
+    assert plain.text != text.text  # the guide was heard
+
+
+def test_drafts_tell_what_guides_think(guided):
+    events = guided.events(prompt="ab", length=6, guides=["mood"], control="mood=positive")
+    opinions = [event["guides"]["mood"] for event in events if "guides" in event]
+    assert opinions and set(opinions[-1]) == {"negative", "neutral", "positive"}
+    assert all(abs(sum(one.values()) - 1) < 0.01 for one in opinions)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"control": "sentiment=positive"}, "there is no guide 'sentiment' on this server"),
+        ({"control": "mood=cheerful"}, "not one of the labels of mood"),
+        ({"control": "mood"}, "is not CLASSIFIER=LABEL"),
+        ({"control": {"a": 1}}, "is not a control"),
+        ({"control": "../mood=1"}, "there is no guide"),
+        ({"control": "org/name=1"}, "there is no guide"),
+        ({"control": "mood=positive", "lam": [1, 2]}, "2 values of lam for 1 guides"),
+        ({"control": ["mood=positive", "mood!=positive"]}, "sought and avoided"),
+        ({"lam": 5}, "weighs nothing"),
+        ({"guides": ["mood"]}, "set stream to true"),
+        ({"guides": ["sentiment"], "stream": True}, "there is no guide 'sentiment'"),
+        ({"guides": [5], "stream": True}, "guides=[5] is not"),
+        ({"candidates": -1, "stream": True}, "candidates=-1 is out of range"),
+        ({"candidates": "x", "stream": True}, "candidates='x' is not a whole number"),
+        ({"num_samples": 2, "stream": True}, "shows one text"),
+        ({"prompt": None}, "neither a text nor"),
+        ({"stream": "yes"}, "stream='yes' is not true or false"),
+    ],
+)
+def test_what_cannot_be_done_is_said(guided, body, words):
+    error = guided.refusal("/v1/generate", **{"prompt": "ab"} | body)
+    assert words in error["message"]
+
+
+def test_a_prompt_must_be_there(server):
+    assert "there is no prompt" in server.refusal("/v1/generate", length=5)["message"]
+
+
+def test_the_schema_has_every_option(server):
+    paths = server.get("/openapi.json").json()["paths"]
+    body = paths["/v1/generate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert set(all_names()) - {"streamer"} <= set(body["properties"])
+    assert body["required"] == ["prompt"]
+    page = server.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    for name in body["properties"]:
+        assert f"<code>{name}</code>" in page.text
+    assert "http://" not in page.text and "https://" not in page.text  # nothing from elsewhere
+
+
+def test_nothing_in_an_answer_breaks_json(server):
+    answer = server.post("/v1/generate", {"prompt": "a\u2028b\x00\"'<", "length": 6})
+    assert answer.status_code == 200
+    assert json.loads(answer.content)["texts"][0]["prompt"] == "a\u2028b\x00\"'<"

@@ -1,0 +1,195 @@
+"""Connections that want too much, and how a server ends."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.serve.running import Running, serving, tiny_model, wait_for
+
+from ssdlm.cli import main
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+QUICK = {"header_seconds": 0.3, "body_seconds": 0.3}
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=20)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """All that comes until the server closes the connection."""
+    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+@pytest.fixture(scope="module")
+def quick():
+    """A server that waits for nobody."""
+    with serving(limits=QUICK) as running:
+        yield running
+
+
+def test_a_connection_that_says_nothing_is_closed(quick):
+    with connect(quick.port) as connection:
+        assert read_all(connection) == b""
+
+
+def test_headers_that_come_too_slowly_are_not_waited_for(quick):
+    with connect(quick.port) as connection:
+        connection.sendall(HEAD[:20])
+        assert read_all(connection) == b""
+
+
+def test_a_second_request_has_its_time_too(quick):
+    with connect(quick.port) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert b"200 OK" in connection.recv(1 << 16)
+        connection.sendall(HEAD[:20])
+        assert read_all(connection) == b""
+
+
+def test_a_body_that_comes_too_slowly_is_not_waited_for(quick):
+    with connect(quick.port) as connection:
+        connection.sendall(HEAD + b"content-length: 100\r\n\r\n{")
+        answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 408") and b"send it at once" in answer
+
+
+def test_a_body_that_is_broken_off_is_nobodys_fault(quick):
+    with connect(quick.port) as connection:
+        connection.sendall(HEAD + b"content-length: 100\r\n\r\n{")
+    assert quick.get("/health").status_code == 200
+    assert not quick.server.worker.open
+
+
+def test_a_long_text_outlives_the_time_for_headers(quick):
+    text = quick.model.generate("ab", length=300).text
+    assert quick.complete(prompt="ab", max_tokens=300)["choices"][0]["text"] == text
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 200,
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: localhost\r\n" + b"x: y\r\n" * 200_000 + b"\r\n",
+        b"GET / HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n",
+        b"\r\n\r\n\r\n",
+        HEAD + b"content-length: -1\r\n\r\n",
+        HEAD + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        HEAD + b"transfer-encoding: chunked\r\n\r\nffffffffffffffff\r\n",
+    ],
+)
+def test_what_is_no_http_is_refused_or_closed(quick, raw):
+    with connect(quick.port) as connection:
+        try:
+            connection.sendall(raw)
+            answer = read_all(connection)
+        except ConnectionError:
+            answer = b""
+    assert answer == b"" or re.match(rb"HTTP/1.1 4\d\d", answer)
+    assert quick.get("/health").status_code == 200
+
+
+def test_one_connection_too_many_is_closed():
+    with serving(limits={"max_connections": 3}) as server:
+        idle = [connect(server.port) for _ in range(3)]
+        wait_for(lambda: len(server.uvicorn.server_state.connections) == 3)
+        with connect(server.port) as one_more:
+            assert read_all(one_more) == b""
+        for connection in idle:
+            connection.close()
+        wait_for(lambda: not server.uvicorn.server_state.connections)
+        assert server.get("/health").status_code == 200
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Start `ssdlm serve` on a tiny model, in a process of its own."""
+    tiny_model().save_pretrained(tmp_path / "tiny")
+    command = [sys.executable, "-m", "ssdlm", "serve", "--model", str(tmp_path / "tiny")]
+    processes = []
+
+    def start(*more: str) -> tuple[subprocess.Popen[str], int]:
+        words = [*command, "--port", "0", "--guides", "", *more]
+        process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=os.environ)
+        processes.append(process)
+        assert process.stderr is not None
+        for line in process.stderr:
+            if found := re.fullmatch(r"serving tiny at http://127\.0\.0\.1:(\d+)/\n", line):
+                return process, int(found[1])
+        raise AssertionError("it did not start")
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def test_sigterm_lets_texts_end_and_cuts_off_those_that_do_not(started):
+    process, port = started("--grace", "1", "--max-length", "100000", "--log-json")
+    slow, fast = connect(port), connect(port)
+    for connection, length in ((slow, 90_000), (fast, 30)):
+        body = json.dumps({"prompt": "ab", "max_tokens": length, "stream": True}).encode()
+        connection.sendall(HEAD + f"content-length: {len(body)}\r\n\r\n".encode() + body)
+        assert b"200 OK" in connection.recv(1 << 16)
+    process.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    assert b"data: [DONE]" in read_all(fast)
+    assert b"the server is shutting down" in read_all(slow)
+    assert process.wait(20) == 0
+    assert time.monotonic() - began < 15
+    for connection in (slow, fast):
+        connection.close()
+    lines = [json.loads(line) for line in process.stderr if line.startswith("{")]
+    assert sorted(line["is_whole"] for line in lines) == [False, True]
+
+
+def test_a_server_that_ends_takes_nothing_on():
+    with serving() as server:
+        server.server.worker.close()
+        answer = server.post("/v1/completions", {"prompt": "ab"})
+        assert answer.status_code == 503
+        assert server.get("/health").status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--host", "0.0.0.0"], "give --api-key-file"),
+        (["--host", "192.168.0.1"], "--allow-anonymous"),
+        (["--port", "70000"], "--port=70000 is out of range"),
+        (["--max-queue", "-1"], "--max-queue=-1 is too low"),
+        (["--max-length", "0"], "--max-length=0 is too low"),
+        (["--grace", "-1"], "--grace=-1.0 is out of range"),
+        (["--guides", "sentiment,=x"], "is not NAME or NAME=FOLDER"),
+        (["--api-key-file", "/nowhere/key"], "/nowhere/key"),
+    ],
+)
+def test_what_cannot_be_served_is_said_before_anything_is_loaded(words, message, capsys):
+    assert main(["serve", *words, "--model", "/nowhere/model"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1
+    assert message in said
+
+
+def test_an_address_in_use_is_said(capsys, tmp_path):
+    tiny_model().save_pretrained(tmp_path / "tiny")
+    with serving() as server:
+        words = ["serve", "--model", str(tmp_path / "tiny"), "--guides", ""]
+        assert main([*words, "--port", str(server.port)]) == 2
+    assert "choose another --port" in capsys.readouterr().err
+
+
+def test_the_fixture_ends_what_it_starts():
+    with serving() as server:
+        assert isinstance(server, Running)
+        thread = server.server.worker.thread
+        assert thread.is_alive()
+    assert not thread.is_alive()
