@@ -154,7 +154,7 @@ function show(number, isNew) {
   for (const [name, drafts] of Object.entries(texts)) {
     stages[name].show(isLive ? drafts.steps.length : number, isNew);
   }
-  for (const meter of meters) meter.show(number, texts.main, texts.plain);
+  for (const meter of meters) meter.show(number, timeline.columns, texts.main, texts.plain);
 }
 
 function stop() {
@@ -253,6 +253,7 @@ async function begin() {
   fill(linked ?? { ...USUAL, top_p: info.defaults.top_p ?? USUAL.top_p });
   if (linked) write();
   else stages.main.clear(new Drafts($("prompt").value), " \u2026");
+  if (!linked && matchMedia("(hover: hover)").matches) $("prompt").focus();
 }
 
 for (const label of form.querySelectorAll("#paths label")) {

@@ -91,7 +91,7 @@ export class Meter {
     this.line = this.mark("polyline", "");
     this.now = this.mark("line", "now", { y1: 0, y2: 100 });
     this.svg.append(this.beside, this.line, this.now);
-    this.element.append(make("span", "", `${name}: ${this.label}`), this.output, this.svg);
+    this.element.append(make("span", "", name), this.output, this.svg);
   }
 
   mark(tag, className, attributes = {}) {
@@ -101,16 +101,16 @@ export class Meter {
     return element;
   }
 
-  /** Shows what it makes of a text at a step, and beside it of another that is not steered. */
-  show(number, drafts, other) {
-    const width = Math.max(drafts.steps.length, other?.steps.length ?? 0, 2) - 1;
+  /** Shows what it makes of a text at one of some steps, and beside it of one not steered. */
+  show(number, numSteps, drafts, other) {
+    const width = Math.max(numSteps, 2) - 1;
     this.line.setAttribute("points", this.points(drafts, width));
     this.beside.setAttribute("points", other ? this.points(other, width) : "");
     const x = (100 * (number - 1)) / width;
     this.now.setAttribute("x1", x);
     this.now.setAttribute("x2", x);
     const [own, plain] = [drafts, other].map((one) => one?.at(number)?.guides?.[this.name]?.[this.label]);
-    this.output.textContent = own === undefined ? "" : percent(own);
+    this.output.textContent = own === undefined ? "" : `${this.label} ${percent(own)}`;
     if (plain !== undefined) this.output.textContent += `, not steered ${percent(plain)}`;
   }
 

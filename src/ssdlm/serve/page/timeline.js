@@ -2,8 +2,8 @@
 
 import { shade } from "./drafts.js";
 
-const SECONDS = 8; // a whole run, played again
 const STEPS_PER_SECOND = 16;
+const SECONDS = 8; // of a whole run at the most, played again
 
 export class Timeline {
   /** `show(number, isNew)` is called whenever another step is to be seen. */
@@ -73,7 +73,7 @@ export class Timeline {
 
   run() {
     let number = this.number === this.num ? 0 : this.number;
-    const wait = Math.max(1000 / STEPS_PER_SECOND, (1000 * SECONDS) / this.num / 4);
+    const wait = Math.min(1000 / STEPS_PER_SECOND, (1000 * SECONDS) / this.num);
     this.play.textContent = "pause";
     this.timer = setInterval(() => {
       number = Math.min(this.num, number + 1);
@@ -116,10 +116,9 @@ export class Timeline {
     this.drafts.steps[column].positions.forEach((position, row) => {
       const y = Math.round(row * high);
       const height = Math.round((row + 1) * high) - y;
-      if (position.noise > 0) {
-        pen.fillStyle = colours[shade(position.noise)];
-        pen.fillRect(x, y, width, height);
-      }
+      const isFresh = position.noise === 0 && before[row]?.noise !== 0; // it was decided just now
+      pen.fillStyle = colours[isFresh ? 1 : shade(position.noise)];
+      pen.fillRect(x, y, width, height);
       if (before[row] && before[row].token !== position.token) {
         pen.fillStyle = colours.ground;
         pen.fillRect(x, y + height / 3, width / 3, height / 3);
@@ -138,5 +137,6 @@ function shades(root) {
   });
   probe.remove();
   found.ground = getComputedStyle(document.body).backgroundColor;
+  found[0] = getComputedStyle(root.querySelector("canvas")).backgroundColor; // little to see there
   return found;
 }
