@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
+import json
 import re
 import shutil
 import subprocess
 import sys
-import time
+import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests import tiny
+from tests.serve.running import wait_for
 
 from ssdlm import SSDLM, GenerateOptions
 
@@ -43,11 +44,23 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
+@dataclass
+class Site:
+    """A server that runs as users start it."""
+
+    address: str
+
+    def write(self, prompt: str, **options: Any) -> str:
+        """Return the text that the server writes for one who does not watch."""
+        body = json.dumps({"prompt": prompt, **options}).encode()
+        url, headers = f"{self.address}v1/generate", {"Content-Type": "application/json"}
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers)) as answer:
+            return json.loads(answer.read())["texts"][0]["text"]
+
+
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
-    """The address of a server, and its model opened here."""
-    for name in ("fastapi", "uvicorn", "prometheus_client"):
-        pytest.importorskip(name)
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """`ssdlm serve` with a tiny model and two guides, one of two labels and one of three."""
     folder = tmp_path_factory.mktemp("page")
     options = GenerateOptions(length=12, B=(6,), T=4, top_p=0.9, returns="w_0", gradient="simplex")
     SSDLM(tiny.block(), tiny.tokenizer(), options).save_pretrained(folder / "model")
@@ -55,25 +68,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace
     kind = tiny.save_classifier(folder / "kind", seed=2)
     command = [sys.executable, "-m", "ssdlm", "serve", "--model", str(folder / "model")]
     command += ["--port", "0", "--device", "cpu", "--guides", f"mood={mood},kind={kind}"]
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
-    assert process.stderr is not None
-    address = ""
-    for line in process.stderr:
-        if found := re.search(r"http://\S+", line):
-            address = found[0]
-            break
-    assert address, "the server did not start"
-    model = SSDLM.from_pretrained(folder / "model", device="cpu")
-    yield SimpleNamespace(address=address, model=model, guides={"mood": mood, "kind": kind})
+    log = folder / "log.txt"
+    with log.open("w") as file:
+        process = subprocess.Popen(command, stderr=file)
+
+    def address() -> str:
+        assert process.poll() is None, log.read_text()
+        found = re.search(r"http://\S+", log.read_text())
+        return found[0] if found else ""
+
+    wait_for(address, SECONDS)
+    yield Site(address())
     process.terminate()
-    process.communicate(timeout=SECONDS)
-    assert process.returncode == 0
+    assert process.wait(SECONDS) == 0, log.read_text()
 
 
 @pytest.fixture
-def open_page(browser: Any, server: SimpleNamespace) -> Iterator[Callable[..., Any]]:
+def open_page(browser: Any, site: Site) -> Iterator[Callable[..., Any]]:
     """Opens the page as somebody new; in the end there must have been no error on its console."""
     contexts, errors = [], []
 
@@ -91,7 +102,7 @@ def open_page(browser: Any, server: SimpleNamespace) -> Iterator[Callable[..., A
         page.on("pageerror", lambda error: errors.append(str(error)))
         if before is not None:
             before(page)
-        page.goto(server.address + hash)
+        page.goto(site.address + hash)
         if before is None:
             page.wait_for_selector(".guide")
         return page
@@ -100,16 +111,3 @@ def open_page(browser: Any, server: SimpleNamespace) -> Iterator[Callable[..., A
     for context in contexts:
         context.close()
     assert errors == []
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Wait for something on a page. Its policy forbids what Playwright would wait with."""
-    end = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < end, "it has not happened"
-        time.sleep(0.01)
-
-
-@pytest.fixture
-def wait_for() -> Callable[[Callable[[], bool]], None]:
-    return wait_until

@@ -72,7 +72,8 @@ export class Timeline {
   }
 
   run() {
-    let number = this.number === this.num ? 0 : this.number;
+    let number = this.number === this.num ? 1 : this.number;
+    this.to(number, false);
     const wait = Math.min(1000 / STEPS_PER_SECOND, (1000 * SECONDS) / this.num);
     this.play.textContent = "pause";
     this.timer = setInterval(() => {
