@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -19,7 +20,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from ssdlm.storage.builtin import builtin_folder, is_builtin
-from ssdlm.storage.files import parse_object, read_whole, write_text
+from ssdlm.storage.files import MOST_IN_JSON, parse_object, read_whole, write_text
 from ssdlm.values import shorten
 
 END_OF_TEXT_NAMES = ("<|endoftext|>", "</s>", "[SEP]", "<|end_of_text|>", "<eos>")
@@ -32,6 +33,8 @@ HALF = "\ufffd"
 
 MOST_HOLES = 10**5
 """Ids without a token, at the most: lists are as long as the largest id."""
+MOST_EXPANSION = 10**4
+"""Characters that rules of replacement may make of one."""
 
 
 def is_utf8(text: str) -> bool:
@@ -190,7 +193,7 @@ def load_folder(folder: Path) -> tokenizers.Tokenizer:
 
 def load_file(path: Path) -> tokenizers.Tokenizer:
     """Return the tokenizer in a `tokenizer.json`."""
-    refuse_holes(path)
+    refuse_hostile(path)
     try:
         return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
@@ -200,17 +203,35 @@ def load_file(path: Path) -> tokenizers.Tokenizer:
         ) from error
 
 
-def refuse_holes(path: Path) -> None:
-    """Refuse ids far beyond the number of tokens, for which the library would fill the memory."""
-    raw = read_whole(path)
-    if not re.search(rb":\s*\d{8,}", raw):
+def refuse_hostile(path: Path) -> None:
+    """Refuse what would fill the memory: ids far beyond the tokens, rules that write much text."""
+    raw = read_whole(path, most=MOST_IN_JSON)
+    if not re.search(rb':\s*\d{8,}|"Replace"|"Prepend"', raw):
         return
     values = parse_object(raw, where=str(path), remedy="get it anew")
+    if expansion([values.get(name) for name in ("normalizer", "decoder")]) > MOST_EXPANSION:
+        raise ValueError(f"{path} replaces short texts by very long ones; get it anew")
     model, added = values.get("model"), values.get("added_tokens")
     vocab = model.get("vocab") if isinstance(model, dict) else None
     listed = [one.get("id") for one in added if isinstance(one, dict)] if added else []
     ids = [*(vocab.values() if isinstance(vocab, dict) else ()), *listed]
     require_dense([i for i in ids if isinstance(i, int)], path)
+
+
+def expansion(rules: Any) -> float:
+    """Return how many characters the rules of a tokenizer may make of one, at the most."""
+    if isinstance(rules, list | tuple):
+        return math.prod(map(expansion, rules))
+    if not isinstance(rules, dict):
+        return 1.0
+    factor = math.prod(expansion(value) for value in rules.values())
+    pattern, content = rules.get("pattern"), rules.get("content", rules.get("prepend"))
+    if isinstance(content, str):
+        literal = pattern.get("String") if isinstance(pattern, dict) else None
+        # An expression may match nothing at all, between any two characters.
+        is_literal = isinstance(literal, str) and literal
+        factor *= max(1.0, len(content) / len(literal)) if is_literal else len(content) + 1.0
+    return factor
 
 
 def require_dense(ids: Collection[int], source: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -34,7 +35,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             flush()
     except BrokenPipeError:  # whoever reads has seen enough, as `head` does
         return 128 + 13
-    except MemoryError:
+    except (MemoryError, RuntimeError) as error:
+        # torch has errors of its own where memory ends, on a CPU without a class of their own.
+        if isinstance(error, RuntimeError) and not re.search(
+            "(not enough|out of) memory", str(error)
+        ):
+            raise
         print("error: there is not enough memory; ask for less at a time", file=sys.stderr)
         return 2
     except (ValueError, OSError) as error:

@@ -15,6 +15,8 @@ from typing import Any
 
 BUFFER = 1 << 17
 SUFFIXES = (".gz", ".xz", ".zst")
+MOST_RATIO, FREE = 500, 1 << 26
+"""How many times its size a file may unpack to, and bytes before which nobody asks."""
 ERRORS: tuple[type[Exception], ...] = (OSError, EOFError, lzma.LZMAError, zlib.error)
 """What reading such a stream may raise when the file is damaged."""
 
@@ -31,7 +33,29 @@ def decompressed(file: io.BufferedReader, suffix: str) -> io.BufferedReader:
         reader = lzma.LZMAFile(file)  # noqa: SIM115
     else:
         reader = ZstdReader(file)
-    return io.BufferedReader(reader, BUFFER)
+    return io.BufferedReader(Unpacked(reader, file), BUFFER)
+
+
+class Unpacked(io.RawIOBase):
+    """What comes out of a file, refused where it is far more than any text is packed to."""
+
+    def __init__(self, reader: Any, file: io.BufferedReader):
+        self.reader = reader
+        self.file = file
+        self.size = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        count = self.reader.readinto(buffer)
+        self.size += count
+        if self.size > FREE and self.size > MOST_RATIO * self.file.tell():
+            raise OSError(
+                f"it unpacks to more than {MOST_RATIO} times its size, as no text does; unpack it "
+                "yourself if it is meant"
+            )
+        return count
 
 
 def split_suffix(path: Path) -> tuple[str, str]:
@@ -59,7 +83,8 @@ class ZstdReader(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:
         while not self.ready:
             if not self.compressed:
-                self.compressed = self.file.read(1 << 14)
+                # Four bytes may stand for 128 KiB, and all that these stand for comes at once.
+                self.compressed = self.file.read(1 << 12)
             if not self.compressed:
                 if self.frame is not None:
                     raise EOFError("the last Zstandard frame is cut off")

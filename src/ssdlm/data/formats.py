@@ -23,6 +23,8 @@ from ssdlm.values import shorten
 PIECE = 1 << 18
 """Characters of a document that are in memory and tokenised at once."""
 COLUMN = "text"
+MOST_IN_LINE = 1 << 26
+"""Bytes of a line of JSON, characters of a row of a table: both are in memory as a whole."""
 
 
 class LayoutError(Exception):
@@ -85,7 +87,10 @@ def read_txt(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
 
 def read_jsonl(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
     """Yield the `text` of the JSON object on each line."""
-    for number, raw in enumerate(stream, start=1):
+    lines = iter(lambda: stream.readline(MOST_IN_LINE + 1), b"")
+    for number, raw in enumerate(lines, start=1):
+        if len(raw) > MOST_IN_LINE:
+            raise too_long(number)
         line = raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw
         if not line.strip():
             continue
@@ -97,17 +102,42 @@ def read_jsonl(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
             yield from read_document(row.get(COLUMN), number, tally)
 
 
+def too_long(line: int) -> LayoutError:
+    """Return the error about a line that would fill the memory."""
+    return LayoutError(f"line {line} is longer than {MOST_IN_LINE:,} bytes; cut it, or give a .txt")
+
+
+class RowLines:
+    """The lines of a table, refused where those of one row together are too long."""
+
+    def __init__(self, lines: io.TextIOWrapper):
+        self.lines = lines
+        self.number = 0
+        self.size = 0
+        """Characters of the row that is being read; to be set to 0 after each."""
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self.lines.readline(MOST_IN_LINE + 1):
+            self.number += 1
+            self.size += len(line)
+            if self.size > MOST_IN_LINE:
+                raise too_long(self.number)
+            yield line
+
+
 def read_csv(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
     """Yield the column `text` of the rows under a header."""
-    csv.field_size_limit(1 << 30)  # the default of 128 KiB is less than many a document
+    csv.field_size_limit(MOST_IN_LINE)  # the default of 128 KiB is less than many a document
     # Bytes that are not UTF-8 become surrogates here, which `read_document` rejects row by row.
     with io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="") as lines:
-        reader = csv.reader(lines)
+        bounded = RowLines(lines)
+        reader = csv.reader(bounded)
         header = next(reader, [])
         if COLUMN not in header:
             raise no_column(header)
         column = header.index(COLUMN)
         for row in parse_rows(reader, tally):
+            bounded.size = 0
             text = row[column] if column < len(row) else None
             yield from read_document(text, reader.line_num, tally)
 

@@ -22,6 +22,8 @@ KINDS = (".jsonl", ".csv", ".tsv")
 REMEDIES = {",": "quote texts that contain commas", "\t": "remove tabs from texts"}
 """What to do about a text that contains the separator of columns."""
 COLUMNS = ("text", "label")
+MOST_BYTES = 1 << 29
+"""Of a file, unpacked: all of its rows are in memory."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,14 @@ def read_labelled(path: Path) -> list[Labelled]:
         raise ValueError(f"{path} is of no known kind; use {', '.join(KINDS)}")
     try:
         with open(path, "rb") as file:
-            content = decompressed(file, compression).read()
+            is_long = path.stat().st_size > MOST_BYTES
+            content = b"" if is_long else decompressed(file, compression).read(MOST_BYTES + 1)
     except ERRORS as error:
         if isinstance(error, OSError) and error.strerror:
             raise
         raise ValueError(f"cannot read {path}: {error}") from error
+    if is_long or len(content) > MOST_BYTES:
+        raise ValueError(f"{path} has more than {MOST_BYTES:,} bytes; give fewer rows")
     if kind == ".jsonl":
         rows = parse_jsonl(content.split(b"\n"), source=f"{path}")
     else:

@@ -248,7 +248,7 @@ def write_parts(
         for encoded in encode(batches(pieces), job.tokenizer, job.workers):
             writer.append(encoded)
             done = sum(sizes[: len(tallies) - 1]) + tallies[-1].bytes_read()
-            show(done, writer.describe())
+            show(done - 1, writer.describe())  # the end is reached below
         if writer.position.documents == 0:
             raise ValueError(why_no_document(job.names, tallies))
         writer.finish()

@@ -83,8 +83,10 @@ def write_digests(sources: Sequence[Source], buckets: Sequence[Path], show: Show
             for digest in digests(source, tally):
                 files[digest[0] % BUCKETS].write(digest + number.to_bytes(8, "little"))
                 number += 1
-                show(done + tally.bytes_read(), f"{number:,} documents looked at")
+                # One less, because a small file has been read before its documents are.
+                show(done + tally.bytes_read() - 1, f"{number:,} documents looked at")
             done += source.num_bytes
+        show(done, f"{number:,} documents looked at")
     return number
 
 

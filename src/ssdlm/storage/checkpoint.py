@@ -19,7 +19,7 @@ from ssdlm.options import GenerateOptions
 from ssdlm.settings import DENOISERS, from_json, to_json
 from ssdlm.storage.builtin import builtin_folder, is_builtin
 from ssdlm.storage.files import read_json, sha256, write_file, write_json
-from ssdlm.storage.int8 import dequantise, is_quantised, quantise
+from ssdlm.storage.int8 import SCALE, dequantise, is_quantised, quantise
 from ssdlm.storage.tensors import (
     fill,
     read_stored,
@@ -167,12 +167,14 @@ def load_ours(folder: Path) -> DenoiserModule:
     """Return the denoiser that `save_denoiser` wrote."""
     config, source = read_config(folder), folder / WEIGHTS
     stored = read_stored(source)
-    tensors = dequantise(stored)
     sizes = config.backbone if isinstance(config, EncoderConfig) else vars(config)
-    require_sizes(sizes, tensors, source=source)
+    require_sizes(sizes, stored, source=source)
     with torch.device("meta"), unfilled():  # what does not fit is refused before it fills memory
         denoiser = build(config)
-    require_shapes(denoiser.state_dict(), tensors, source=source)
+    own = denoiser.state_dict()
+    require_shapes(own, stored, source=source)
+    known = {key: value for key, value in stored.items() if key.removesuffix(SCALE) in own}
+    tensors = dequantise(known) | {k: v for k, v in stored.items() if k not in known}
     if isinstance(config, EncoderConfig):  # it has tied weights, and buffers that no file contains
         denoiser = build(config)
     fill(denoiser, tensors, source=source, is_copied=not is_quantised(stored))

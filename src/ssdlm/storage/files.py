@@ -23,6 +23,8 @@ STANDARD = Path("-")
 """Standard input, or standard output, where a command line names a file."""
 DEEPEST = 100
 """Lists and objects within each other in a JSON file; ours have five."""
+MOST_IN_JSON = 1 << 28
+"""Bytes of a JSON file that is read whole: the index of a store of a million files has fewer."""
 MOST_FROM_PIPES = 1 << 28
 """Bytes that are read from what is not a file and may have no end: a pipe, a device."""
 
@@ -74,14 +76,19 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
-def read_whole(path: Path) -> bytes:
-    """Return the bytes of a file, or of a pipe that ends soon enough; `-` is standard input."""
+def read_whole(path: Path, *, most: int = 1 << 62) -> bytes:
+    """Return the bytes of a file, or of a pipe that ends soon enough; `-` is standard input.
+
+    A file of more than `most` bytes is refused before memory is taken for it.
+    """
     if path == STANDARD:
         return read_pipe(sys.stdin.buffer.read, "standard input") if sys.stdin else b""
     with path.open("rb") as file:
-        if path.is_file():
-            return file.read()
-        return read_pipe(file.read, str(path))
+        if not path.is_file():
+            return read_pipe(file.read, str(path))
+        if (size := path.stat().st_size) > most:
+            raise ValueError(f"{path} has {size:,} bytes, more than {most:,}; restore the file")
+        return file.read()
 
 
 def read_pipe(read: Callable[[int], bytes], name: str) -> bytes:
@@ -95,7 +102,7 @@ def read_pipe(read: Callable[[int], bytes], name: str) -> bytes:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file, or raise a ValueError that says what is wrong with it."""
     try:
-        raw = read_whole(path)
+        raw = read_whole(path, most=MOST_IN_JSON)
     except FileNotFoundError:
         raise ValueError(f"{path} is missing; is {path.parent} the right folder?") from None
     return parse_object(raw, where=str(path), remedy="restore the file")

@@ -61,6 +61,13 @@ def read_stored(path: Path) -> dict[str, Tensor]:
 
 def require_numbers(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Refuse tensors that are not plain arrays of numbers, or int8 without its scales."""
+    for key, value in tensors.items():
+        scale = tensors.get(key + SCALE)
+        if scale is not None and scale.shape != value.shape[:-1]:
+            raise ValueError(
+                f"{path}: {first_few([key])} is {tuple(value.shape)} and its scales are "
+                f"{tuple(scale.shape)}; get the file anew"
+            )
     for key, value in without_legacy(tensors).items():
         is_plain = value.layout is torch.strided and not value.is_meta and not value.is_quantized
         has_scale = value.dtype is torch.int8 and key + SCALE in tensors
