@@ -85,6 +85,7 @@ class Server:
             lifespan=self.lifespan,
             docs_url=None,
             redoc_url=None,
+            redirect_slashes=False,
             exception_handlers={ApiError: tell, HTTPException: tell_http, Exception: tell_fault},
         )
         body = {"required": True, "content": {"application/json": {"schema": schema()}}}

@@ -45,6 +45,7 @@ class RequestLog:
         ticket: Ticket | None = scope["state"].get("ticket")
         if ticket is not None:
             about |= {"texts": ticket.num_rows, "tokens": ticket.num_tokens}
+            about["passes"] = sum(sum(job.passes) for job in ticket.jobs)
             if ticket.began is not None:
                 about["first_draft"] = round(ticket.began - ticket.came, 3)
             about["is_whole"] = ticket.ended is not None

@@ -1,0 +1,166 @@
+"""Requests that no server should follow: malformed, oversized, nested, slow, or simply wrong.
+
+[hostile] -> serve.py fuzz. Every one of them is to be answered 4xx, or its connection closed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+from typing import Any
+
+PATHS = ("/v1/completions", "/v1/generate")
+NUMBERS = ("length", "T", "seed", "best_of", "draft_nodes", "width", "rho", "top_p", "temperature")
+WRONG: tuple[Any, ...] = ("x", "", [], {}, [[]], {"a": 1}, True, -1, 1e308, -1e308, 10**400, "5")
+WORDS = ("stop", "must", "must_not", "control", "suffix", "pin", "grid", "mode", "projection")
+
+
+def request(method: str, path: str, body: bytes, **headers: str) -> bytes:
+    """Return a request as it goes over a connection, which ends with it."""
+    named = {"host": "localhost", "content-type": "application/json", "connection": "close"}
+    named |= {"content-length": str(len(body))} | headers
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+def post(rng: random.Random, body: bytes, **headers: str) -> bytes:
+    """Return a request for texts with some body."""
+    return request("POST", rng.choice(PATHS), body, **headers)
+
+
+def wrong_number(rng: random.Random) -> bytes:
+    """A number that is none, or far out of its range."""
+    # Every name with every value is refused, but for a few that mean something.
+    allowed = {("width", 1e308), ("seed", 10**400)}
+    name, value = rng.choice(NUMBERS), rng.choice([v for v in WRONG if v != -1 or v is True])
+    value = "x" if (name, str(value)) in {(n, str(v)) for n, v in allowed} else value
+    return post(rng, json.dumps({"prompt": "a", name: value}).encode())
+
+
+def wrong_words(rng: random.Random) -> bytes:
+    """Words of the wrong kind: numbers, objects, lists of lists."""
+    name = rng.choice(WORDS)
+    value = rng.choice([5, -1.5, True, [5], [None], {"x": 1}, {"a": {"b": []}}])
+    return post(rng, json.dumps({"prompt": "a", name: value}).encode())
+
+
+def wrong_prompt(rng: random.Random) -> bytes:
+    """A prompt that is none."""
+    value = rng.choice([5, True, [], [[]], {}, [1.5], [-1], [10**9], ["a", 1], [["a"]], [None]])
+    value = [value, value] if rng.random() < 0.2 and value != [] else value
+    return post(rng, json.dumps({"prompt": value, "mode": "autoregressive"}).encode())
+
+
+def unknown_field(rng: random.Random) -> bytes:
+    """A field that there is not, maybe with a very long name."""
+    name = "x" + "".join(rng.choices(string.ascii_letters, k=rng.choice([1, 8, 3000])))
+    return post(rng, json.dumps({"prompt": "a", name: rng.choice(WRONG[:6])}).encode())
+
+
+def unknown_guide(rng: random.Random) -> bytes:
+    """A path or a name of the Hub, where a guide's name belongs."""
+    name = rng.choice(["/etc/passwd", "../../x", "org/name", "~", "file:///x", "\u0000", "a" * 500])
+    return post(rng, json.dumps({"prompt": "a", "control": f"{name}=positive"}).encode())
+
+
+def too_large(rng: random.Random) -> bytes:
+    """More texts, tokens or words than one request may ask for."""
+    bodies: list[dict[str, Any]] = [
+        {"prompt": ["a"] * 1000},
+        {"prompt": "a", "max_tokens": 10**9},
+        {"prompt": "a", "length": 10**5},
+        {"prompt": "word " * 5000},
+        {"prompt": "a", "suffix": "word " * 5000},
+        {"prompt": "a", "must": ["a" * 5000]},
+        {"prompt": "a", "must_not": ["word"] * 5000},
+        {"prompt": "a", "best_of": 10**5},
+        {"prompt": "a", "T": 10**6, "grid": "uniform"},
+        {"prompt": "a" * 2_000_000},
+    ]
+    return post(rng, json.dumps(rng.choice(bodies)).encode())
+
+
+def no_json(rng: random.Random) -> bytes:
+    """A body that is no JSON object, or not one that all readers take for the same."""
+    deep = rng.choice([300, 10_000, 200_000])
+    bodies = [
+        b"",
+        b"{",
+        b"null",
+        b"[1]",
+        b'"text"',
+        b"\x00" * 50,
+        b'{"prompt": NaN}',
+        b'{"prompt": "a", "top_p": Infinity}',
+        b'{"prompt": "a", "prompt": "b"}',
+        b'{"prompt": "\xff\xfe"}',
+        b'{"prompt": "\\ud800"}',
+        b'{"prompt": "a", "stop": "\\udc00"}',
+        b'{"prompt": ' + b"[" * deep,
+        b'{"a":' * deep,
+        b'{"prompt": ' + b"[" * deep + b"]" * deep + b"}",
+        b'{"seed": ' + b"9" * rng.choice([4000, 5000, 100_000]) + b"}",
+        bytes(rng.randrange(256) for _ in range(rng.randint(1, 400))),
+    ]
+    return post(rng, rng.choice(bodies))
+
+
+def wrong_headers(rng: random.Random) -> bytes:
+    """Another host, another type, a length that is none."""
+    headers: list[dict[str, str]] = [
+        {"host": "example.com"},
+        {"host": ""},
+        {"host": "localhost.example.com:8000"},
+        {"content-type": "text/plain"},
+        {"content-type": ""},
+        {"content-length": "-5"},
+        {"content-length": "abc"},
+        {"content-length": "9" * 30},
+        {"content-length": "5", "transfer-encoding": "chunked"},
+        {"transfer-encoding": "gzip"},
+        {"x": "y" * 2_000_000},
+    ]
+    return post(rng, b'{"prompt": "a"}', **rng.choice(headers))
+
+
+def wrong_path(rng: random.Random) -> bytes:
+    """A path or a method that there is not."""
+    paths = ["/v1/embeddings", "/etc/passwd", "/page/../../x", "/page/%2e%2e/%2e%2e/x", "/" * 500]
+    paths += ["/v1/models/other", "/v1/chat/completions", "/%00", "/\x7f", "/v1/completions/"]
+    method = rng.choice(["GET", "POST", "PUT", "DELETE", "PATCH", "TRACE", "X" * 50])
+    return request(method, rng.choice(paths), b"{}")
+
+
+def no_http(rng: random.Random) -> bytes:
+    """Bytes of other protocols, or of none."""
+    return rng.choice(
+        [
+            b"\x16\x03\x01" + bytes(200),
+            b"GET / HTTP/7.3\r\n\r\n",
+            b"GET\r\n\r\n",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            b"GET /" + b"a" * 300_000,
+            b"SSH-2.0-x\r\n\r\n",
+            bytes(rng.randrange(256) for _ in range(300)) + b"\r\n\r\n",
+        ]
+    )
+
+
+def broken_off(rng: random.Random) -> bytes:
+    """A request whose sender stops in the middle and says nothing more."""
+    whole = post(rng, b'{"prompt": "a"}')
+    return whole[: rng.randint(1, len(whole) - 1)]
+
+
+KINDS = (wrong_number, wrong_words, wrong_prompt, unknown_field, unknown_guide, too_large, no_json)
+KINDS += (wrong_headers, wrong_path, no_http)
+SLOW_SHARE = 0.01
+"""Of requests that are broken off while their connection stays: each takes a server's patience."""
+
+
+def hostile(seed: int) -> tuple[str, bytes]:
+    """Return the kind and the bytes of a request; the same ones for the same seed."""
+    rng = random.Random(seed)
+    kind = broken_off if rng.random() < SLOW_SHARE else rng.choice(KINDS)
+    return kind.__name__, kind(rng)

@@ -1,0 +1,323 @@
+"""What `ssdlm serve` withstands: many streams at once, thousands of requests, hostile ones.
+
+    python benchmarks/serve.py load [--count 256] [--model M] [--cancel 0.2] [--guides sentiment]
+    python benchmarks/serve.py soak [--count 10000]
+    python benchmarks/serve.py fuzz [--count 5000]
+
+Each starts a server in a process of its own, ends after `--seconds` at the latest, fails where
+something is not as it should be, and prints one JSON line at the end. `load` compares every text
+with the same one written offline, as `ssdlm generate --input` does, and the speed: passes of the
+network per second, those for clients who left included. On a machine that others use, trust the
+ratio by processor time. Without `--model`, `load` takes the built-in model, the others a tiny one
+with random weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hostile import hostile, request
+
+from ssdlm import SSDLM, GenerateOptions
+from ssdlm.cli.starting import choose_threads
+from ssdlm.config import BlockConfig
+from ssdlm.denoiser.block import BlockDenoiser
+from ssdlm.engine.requests import in_order
+from ssdlm.storage.builtin import DEFAULT_MODEL
+from ssdlm.tokenizer import load_tokenizer
+
+PROMPTS = ("The movie was", "The river had", "In the year 1920", "She opened the door and", "He")
+TINY = GenerateOptions(length=20, B=(5,), T=5, grid="sliding", width=1.0, returns="w_0")
+
+
+def tiny_model() -> SSDLM:
+    """Return a model whose passes take a moment; what it writes makes no sense."""
+    tokenizer = load_tokenizer(DEFAULT_MODEL)
+    config = BlockConfig(V=tokenizer.V, D=32, num_layers=2, num_heads=2, B=5)
+    return SSDLM(BlockDenoiser(config).eval().requires_grad_(False), tokenizer, TINY)
+
+
+@dataclass
+class Started:
+    """A server in a process of its own."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+
+    def memory(self) -> float:
+        """Return the megabytes that it holds."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024
+
+    def busy(self) -> float:
+        """Return the seconds of a processor that it has used."""
+        words = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+    async def ask(self, raw: bytes, seconds: float = 600, leave_after: int | None = None) -> bytes:
+        """Return all that comes after some bytes are sent; leave after so many messages."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24)
+        answer = b""
+        try:
+            writer.write(raw)
+            with contextlib.suppress(ConnectionError):
+                async with asyncio.timeout(seconds):
+                    while part := await reader.read(1 << 16):
+                        answer += part
+                        if leave_after is not None and answer.count(b"\n\n") > leave_after:
+                            break
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+        return answer
+
+    async def post(self, body: dict[str, Any], path: str = "/v1/completions") -> Any:
+        """Return the answer to a request that must be one."""
+        raw = await self.ask(request("POST", path, json.dumps(body).encode()))
+        head, _, content = raw.partition(b"\r\n\r\n")
+        assert b" 200 " in head.splitlines()[0], raw
+        return json.loads(content)
+
+
+@contextlib.contextmanager
+def started(model: str, *more: str) -> Iterator[Started]:
+    """Run `ssdlm serve`; at the end it must go by itself, and its log be without a fault."""
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w+b") as log:
+        command = [sys.executable, "-m", "ssdlm", "serve", "--model", model, "--port", "0", *more]
+        process = subprocess.Popen([*command, "--log-json"], stderr=log)
+        path = Path(folder) / "log"
+        try:
+            while not (found := re.search(r"serving .* at http://.*:(\d+)/", path.read_text())):
+                assert process.poll() is None, path.read_text()
+                time.sleep(0.05)
+            yield Started(process, int(found[1]), path)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+            assert "Traceback" not in path.read_text(), path.read_text()[-5000:]
+        finally:
+            process.kill()
+            process.wait()
+
+
+def plan(count: int, guides: list[str], seed: int = 0) -> list[dict[str, Any]]:
+    """Return requests of mixed lengths, modes, constraints and controls."""
+    rng, kinds = random.Random(seed), [{}] * 8
+    kinds += [{"mode": "autoregressive"}, {"mode": "speculative"}, {"stop": ["."]}]
+    kinds += [{"must": ["time"]}, {"must_not": ["the", "movie"], "end_at_sentence": True}]
+    kinds += [{"control": guide} for guide in guides]
+    return [
+        {
+            "prompt": f"{rng.choice(PROMPTS)} {rng.choice(PROMPTS).lower()}",
+            "seed": number,
+            "max_tokens": rng.choice([4, 8, 16, 24]),
+            **kinds[number % len(kinds)],
+        }
+        for number in range(count)
+    ]
+
+
+def offline(model: SSDLM, bodies: list[dict[str, Any]]) -> tuple[list[Any], float]:
+    """Return the same texts as `ssdlm generate --input` writes them, and the seconds it took."""
+    start, writer = time.perf_counter(), model.writer()
+    changes = [
+        {"length" if name == "max_tokens" else name: value for name, value in body.items()}
+        for body in bodies
+    ]
+    options = [
+        writer.options.change(**{n: v for n, v in one.items() if n != "prompt"}) for one in changes
+    ]
+    requests = model.engine.prepare([one["prompt"] for one in changes], options)
+    return list(in_order(model.engine.write(requests))), time.perf_counter() - start
+
+
+def streamed(answer: bytes) -> tuple[str, bool]:
+    """Return a stream's text, and whether it ended."""
+    pieces = [line[6:] for line in answer.split(b"\n") if line.startswith(b"data: {")]
+    text = "".join(json.loads(piece)["choices"][0]["text"] for piece in pieces)
+    return text, b"data: [DONE]" in answer
+
+
+async def run_load(server: Started, bodies: list[dict[str, Any]], leaving: set[int]) -> dict:
+    """Ask for all texts at once; return the seconds it took, and all answers."""
+
+    async def ask(number: int) -> bytes:
+        body = json.dumps(bodies[number] | {"stream": True}).encode()
+        raw = request("POST", "/v1/completions", body)
+        return await server.ask(raw, leave_after=number % 7 if number in leaving else None)
+
+    start = time.perf_counter()
+    answers = await asyncio.gather(*map(ask, range(len(bodies))))
+    return {"seconds": time.perf_counter() - start, "answers": answers}
+
+
+def load(args: argparse.Namespace, model: SSDLM, name: str) -> dict[str, Any]:
+    """Write many texts at once, a part of them for clients who leave."""
+    guides = [f"{guide}=positive" for guide in args.guides.split(",") if guide]
+    bodies = plan(args.count, guides)
+    leaving = set(random.Random(1).sample(range(args.count), int(args.cancel * args.count)))
+    choose_threads(model.denoiser, model.options)
+    offline(model, plan(16, guides, seed=5))  # so that everything is loaded
+    used = time.process_time()
+    texts, alone = offline(model, bodies)
+    used = time.process_time() - used
+    with started(name, "--guides", args.guides, "--max-queue", str(args.count)) as server:
+        asyncio.run(run_load(server, plan(16, guides, seed=5), set()))
+        level, busy = server.memory(), server.busy()
+        rounds = [asyncio.run(run_load(server, bodies, leaving)) for _ in range(args.rounds)]
+        memory, busy = server.memory(), server.busy() - busy
+        log = [json.loads(line) for line in server.log.read_text().splitlines() if '"path"' in line]
+    wrong, seconds = 0, sum(found["seconds"] for found in rounds)
+    for found in rounds:
+        for number, (answer, text) in enumerate(zip(found["answers"], texts, strict=True)):
+            got, is_whole = streamed(answer)
+            wrong += not text.text.startswith(got)
+            wrong += number not in leaving and (got != text.text or not is_whole)
+    own = [line for line in log if line["path"] == "/v1/completions"][16:]
+    passes = sum(line.get("passes", 0) for line in own)
+    firsts = sorted(line["first_draft"] for line in own if "first_draft" in line)
+    expected = sum(text.passes_per_token * max(1, len(text.tokens)) for text in texts)
+    report = {
+        "streams": args.count,
+        "rounds": args.rounds,
+        "left": len(leaving),
+        "wrong": wrong,
+        "passes_per_second": passes / seconds,
+        "offline_passes_per_second": expected / alone,
+        "ratio": passes / seconds * alone / expected,
+        "ratio_by_processor_time": passes / busy * used / expected,
+        "first_draft_p50": firsts[len(firsts) // 2],
+        "first_draft_p95": firsts[int(0.95 * len(firsts))],
+        "megabytes_before": level,
+        "megabytes_after": memory,
+    }
+    assert wrong == 0, report
+    return report
+
+
+def soak(args: argparse.Namespace, model: SSDLM, name: str) -> dict[str, Any]:
+    """Ask for a short text many thousand times; the server must not grow."""
+    bodies = [
+        {"prompt": PROMPTS[number % 5], "seed": number, "max_tokens": 1 + number % 6}
+        for number in range(40)
+    ]
+    texts = [text.text for text in offline(model, bodies)[0]]
+    levels, seconds, done = [], 0.0, 0
+    with started(name, "--guides", "") as server:
+
+        async def ask(number: int, limit: asyncio.Semaphore) -> None:
+            async with limit:
+                body, text = bodies[number % 40], texts[number % 40]
+                if number % 3 == 0:
+                    raw = request(
+                        "POST", "/v1/completions", json.dumps(body | {"stream": True}).encode()
+                    )
+                    got, is_whole = streamed(await server.ask(raw))
+                    assert is_whole and got == text, (body, got, text)
+                else:
+                    assert (await server.post(body))["choices"][0]["text"] == text
+
+        async def part(first: int, count: int) -> None:
+            limit = asyncio.Semaphore(16)
+            await asyncio.gather(*(ask(first + number, limit) for number in range(count)))
+
+        start = time.perf_counter()
+        for _ in range(10):
+            asyncio.run(part(done, args.count // 10))
+            done += args.count // 10
+            levels.append(server.memory())
+            if time.perf_counter() - start > args.seconds:
+                break
+        seconds = time.perf_counter() - start
+    growth = levels[-1] - levels[len(levels) // 2]
+    report = {"requests": done, "seconds": seconds, "per_second": done / seconds}
+    report |= {"megabytes": levels, "growth_in_second_half": growth}
+    assert growth < args.most_growth, report
+    return report
+
+
+def fuzz(args: argparse.Namespace, model: SSDLM, name: str) -> dict[str, Any]:
+    """Send hostile requests; each must be answered 4xx or closed, and the server stay right."""
+    body = {"prompt": "The river had", "seed": 3, "max_tokens": 8}
+    (text,), _ = offline(model, [body])
+    answers: Counter[str] = Counter()
+    wrong: list[Any] = []
+    with started(name, "--guides", "") as server:
+
+        async def send(seed: int, limit: asyncio.Semaphore) -> None:
+            async with limit:
+                kind, raw = hostile(seed)
+                answer = await server.ask(raw, seconds=60)
+                status = answer[9:12].decode("latin-1") if answer else "closed"
+                answers[status] += 1
+                if not re.fullmatch(r"4\d\d|closed", status):
+                    wrong.append((seed, kind, answer[:300]))
+
+        async def send_all() -> int:
+            limit, start = asyncio.Semaphore(args.at_once), time.perf_counter()
+            for first in range(0, args.count, 500):
+                last = min(args.count, first + 500)
+                await asyncio.gather(*(send(seed, limit) for seed in range(first, last)))
+                if time.perf_counter() - start > args.seconds:
+                    break
+            return last
+
+        before = server.memory()
+        start = time.perf_counter()
+        count = asyncio.run(send_all())
+        seconds = time.perf_counter() - start
+        answer = asyncio.run(server.post(body))
+        assert answer["choices"][0]["text"] == text.text, answer
+        after = server.memory()
+    report = {"requests": count, "seconds": seconds, "answers": dict(answers), "wrong": wrong}
+    report |= {"megabytes_before": before, "megabytes_after": after}
+    assert not wrong, report
+    return report
+
+
+def main() -> None:
+    """Run one of the three, print its figures and one JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", choices=("load", "soak", "fuzz"))
+    parser.add_argument("--model", help="a folder; without it builtin:mini, or a tiny model")
+    parser.add_argument("--tiny", action="store_true", help="the tiny model for load, too")
+    parser.add_argument("--count", type=int, help="streams or requests")
+    parser.add_argument("--seconds", type=float, default=1200.0, help="end after so long")
+    parser.add_argument("--cancel", type=float, default=0.2, help="share of clients who leave")
+    parser.add_argument("--rounds", type=int, default=1, help="how often load asks for all")
+    parser.add_argument("--guides", default="", help="guides that steer some of the texts")
+    parser.add_argument("--at-once", type=int, default=32, help="connections of fuzz")
+    parser.add_argument("--most-growth", type=float, default=8.0, help="megabytes, of soak")
+    args = parser.parse_args()
+    args.count = args.count or {"load": 256, "soak": 10_000, "fuzz": 5_000}[args.what]
+    with tempfile.TemporaryDirectory() as folder:
+        name = args.model or DEFAULT_MODEL
+        if args.model is None and (args.tiny or args.what != "load"):
+            name = str(Path(folder) / "tiny")
+            tiny_model().save_pretrained(name)
+        model = SSDLM.from_pretrained(name)
+        report = {"load": load, "soak": soak, "fuzz": fuzz}[args.what](args, model, name)
+    for key, value in report.items():
+        print(f"{key:28}{value:.3f}" if isinstance(value, float) else f"{key:28}{value}")
+    print(json.dumps({"what": args.what, "model": args.model or Path(name).name, **report}))
+
+
+if __name__ == "__main__":
+    main()
