@@ -1,5 +1,7 @@
 """Turns: requests join and leave between passes, in order, and one's text is nothing to another."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests import tiny
@@ -155,3 +157,62 @@ def test_a_job_that_is_cancelled_while_it_is_looked_at_stays_so(engine):
     job.cancel()
     assert engine.finish(job) is None
     assert job.is_over
+
+
+def test_where_many_come_a_larger_lane_takes_over(engine):
+    """As in a server: a text is alone when its lane is made, and others come later."""
+    made = []
+
+    def employ(jobs):
+        slots = 1
+        while slots < len(jobs):
+            slots *= 2
+        lane = SlidingLane(engine.denoiser, width=1.0, num_slots=slots, capacity=64)
+        made.append(slots)
+        return Berths(lane, fleet.row, lambda: None)
+
+    fleet = Fleet(engine.chains, engine.controls, is_deterministic=False)
+    schedule = engine.schedule(most_jobs=100, grows=True)
+    schedule.kind_of, schedule.employ = lambda request: "lane", employ
+    requests = requests_for(engine, [*PROMPTS, *PROMPTS[:3]], seed=5)
+    jobs = [schedule.submit(requests[0], look_every=2)]
+    schedule.turn()
+    jobs += [schedule.submit(request, look_every=2) for request in requests[1:6]]
+    schedule.turn()
+    assert made == [1, 8] and schedule.num_jobs == 6
+    jobs += [schedule.submit(request, look_every=2) for request in requests[6:]]
+    work(engine, schedule, jobs)
+    assert made == [1, 8]  # the rest joined the second, and the first took no more
+    assert [job.tokens for job in jobs] == [alone(engine, request) for request in requests]
+
+
+def test_a_lane_is_looked_at_as_often_as_a_job_wants(engine):
+    schedule, (request, *_) = in_a_lane(engine, 1), requests_for(engine)
+    job = schedule.submit(request, look_every=3)
+    lengths = []
+    while not job.is_over:
+        schedule.turn()
+        engine.finish(job)
+        lengths.append(len(job.tokens))
+    assert lengths == [3, 6, 8]
+
+
+def test_a_job_that_is_given_up_makes_room_at_once(engine):
+    schedule, requests = engine.schedule(most_jobs=3), requests_for(engine)
+    jobs = [schedule.submit(request) for request in requests[:3]]
+    schedule.turn()
+    for job in jobs[1:]:
+        job.cancel()
+    assert schedule.num_jobs == 1
+    more = [schedule.submit(request) for request in requests[3:5]]
+    schedule.turn()
+    assert schedule.num_jobs == 3 and schedule.num_waiting == 0
+    work(engine, schedule, [jobs[0], *more])
+
+
+def test_a_text_that_is_watched_takes_the_plain_loop(engine):
+    fleet = Fleet(engine.chains, engine.controls, is_deterministic=False)
+    fleet.is_used = True
+    (request, *_) = requests_for(engine)
+    assert fleet.kind_of(request) is not None
+    assert fleet.kind_of(replace(request, is_watched=True)) is None

@@ -203,9 +203,13 @@ class Engine:
             finish_reason="length" if len(ended.tokens) == sum(request.blocks()) else "stop",
         )
 
-    def schedule(self, *, most_jobs: int) -> Schedule:
-        """Return the turns of requests that are submitted to it, so many texts at a time."""
-        return Schedule(self.kind_of, self.employ, most_jobs=most_jobs)
+    def schedule(self, *, most_jobs: int, grows: bool = False) -> Schedule:
+        """Return the turns of requests that are submitted to it, so many texts at a time.
+
+        `grows` is for a server, which cannot know how many are to come.
+        """
+        grows = grows and not self.is_deterministic  # whose lanes are all of one size
+        return Schedule(self.kind_of, self.employ, most_jobs=most_jobs, grows=grows)
 
     def kind_of(self, request: Request) -> Hashable:
         """Return what requests that go through the network together have in common."""

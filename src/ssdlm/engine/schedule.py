@@ -58,6 +58,11 @@ class Worker(Protocol):
     @property
     def num_jobs(self) -> int: ...
 
+    @property
+    def num_places(self) -> int:
+        """How many jobs it has room for when it has none."""
+        ...
+
     def room(self) -> int:
         """Return how many jobs more it takes now."""
         ...
@@ -83,6 +88,10 @@ class Batch:
     @property
     def num_jobs(self) -> int:
         return sum(not job.is_over for job in self.jobs)
+
+    @property
+    def num_places(self) -> int:
+        return self.size
 
     def room(self) -> int:
         return 0 if self.jobs else self.size
@@ -128,8 +137,12 @@ class Berths:
     def num_jobs(self) -> int:
         return len(self.jobs)
 
+    @property
+    def num_places(self) -> int:
+        return self.lane.num_slots
+
     def room(self) -> int:
-        return self.lane.num_slots - len(self.jobs)
+        return self.num_places - len(self.jobs)
 
     def join(self, jobs: Sequence[Job]) -> None:
         free = [slot for slot in range(self.lane.num_slots) if slot not in self.jobs]
@@ -187,7 +200,9 @@ def passes_by_block(job: Job, when: Sequence[int]) -> list[int]:
 class Schedule:
     """The turns of requests.
 
-    `kind_of` tells which requests may go together, and `employ` gives a worker for a kind.
+    `kind_of` tells which requests may go together, and `employ` gives a worker for a kind. One that
+    `grows` does not know how many are to come: where more wait for a lane than it has places, they
+    get a larger one, and the smaller one takes no more.
     """
 
     def __init__(
@@ -196,8 +211,10 @@ class Schedule:
         employ: Callable[[Sequence[Job]], Worker],
         *,
         most_jobs: int,
+        grows: bool = False,
     ) -> None:
         self.kind_of, self.employ, self.most_jobs = kind_of, employ, most_jobs
+        self.grows = grows
         self.queues: dict[Hashable, deque[Job]] = {}
         """Who waits, by kind; the kinds are in the order in which somebody came first."""
         self.workers: deque[tuple[Hashable, Worker]] = deque()
@@ -230,14 +247,16 @@ class Schedule:
     def admit(self) -> None:
         """Let jobs in, in their order: to workers of their kind, or to new ones."""
         self.workers = deque(pair for pair in self.workers if pair[1].num_jobs)
-        for kind, worker in self.workers:
+        shared = [pair for pair in self.workers if pair[1].is_shared]
+        widest = dict(sorted(shared, key=lambda pair: pair[1].num_places))
+        for kind, worker in widest.items():
             self.fill(kind, worker)
-        busy = {kind for kind, worker in self.workers if worker.is_shared}
         for kind in list(self.queues):
             if self.num_jobs >= self.most_jobs:
                 return
-            if kind in busy:  # they wait for room
-                continue
+            places = widest[kind].num_places if kind in widest else 0
+            if places and not (self.grows and len(self.queues[kind]) > places):
+                continue  # they wait for room
             worker = self.employ(self.queues[kind])
             self.fill(kind, worker)
             self.workers.append((kind, worker))

@@ -15,7 +15,7 @@ from ssdlm.engine.plain import Prompt
 from ssdlm.options import GenerateOptions
 from ssdlm.serve.errors import ApiError
 from ssdlm.serve.guides import Guides
-from ssdlm.serve.limits import Limits
+from ssdlm.serve.limits import Limits, texts_at_once
 from ssdlm.values import SWITCH, WHOLE, About, Kind, check, quote
 
 
@@ -40,8 +40,8 @@ class Served:
 
     def options(self, prompts: list[Prompt], changes: Mapping[str, Any]) -> list[GenerateOptions]:
         """Return the options for each prompt: the model's own, some of them changed."""
-        changes = dict(changes)
-        changes.pop("batch_size", None)  # the server's; it changes no text
+        # How many go together is the server's; it changes no text.
+        changes = dict(changes) | {"batch_size": texts_at_once(self.model.device.type)}
         if changes.get("streamer") is not None:
             raise ValueError("streamer is an object of Python; leave it out")
         found = self.model.options.per_prompt(len(prompts), **changes)

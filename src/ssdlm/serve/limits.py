@@ -12,6 +12,11 @@ PASSES_PER_TOKEN = 100
 """The paper's slowest path: T = 2500 for blocks of 25."""
 
 
+def texts_at_once(device: str) -> int:
+    """Return how many texts are written at a time; on a CPU they take turns."""
+    return 8 if device == "cpu" else 256
+
+
 @dataclass(frozen=True)
 class Limits:
     """The bounds of one server."""

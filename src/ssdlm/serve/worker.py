@@ -18,13 +18,10 @@ from ssdlm.engine.plain import Engine
 from ssdlm.engine.schedule import Job
 from ssdlm.serve.errors import ApiError
 from ssdlm.serve.guides import Guides
-from ssdlm.serve.limits import Limits
+from ssdlm.serve.limits import Limits, texts_at_once
 from ssdlm.serve.metrics import Metrics
 from ssdlm.serve.tickets import News, Position, Row, Ticket
 
-AT_ONCE = {"cpu": 8}
-"""Texts that are written at a time; on a CPU they take turns."""
-MANY = 256
 LOOK_EVERY = 8
 """Tokens that a lane writes between two looks: who comes and who leaves waits no longer."""
 TELL_EVERY = 0.5
@@ -40,8 +37,8 @@ class Worker:
 
     def __init__(self, engine: Engine, guides: Guides, limits: Limits, metrics: Metrics) -> None:
         self.engine, self.guides, self.limits, self.metrics = engine, guides, limits, metrics
-        self.at_once = AT_ONCE.get(engine.device.type, MANY)
-        self.schedule = engine.schedule(most_jobs=self.at_once)
+        self.at_once = texts_at_once(engine.device.type)
+        self.schedule = engine.schedule(most_jobs=self.at_once, grows=True)
         self.inbox: SimpleQueue[Ticket | None] = SimpleQueue()
         """What has come; None ends the thread."""
         self.waiting: deque[Ticket] = deque()
@@ -225,7 +222,7 @@ class Worker:
         for ticket in {row.ticket for row in self.rows.values()}:
             ticket.fail(error)
         self.rows = {}
-        self.schedule = self.engine.schedule(most_jobs=self.at_once)
+        self.schedule = self.engine.schedule(most_jobs=self.at_once, grows=True)
 
     def tell_positions(self) -> None:
         """Tell those who wait how many are before them, now and then."""
