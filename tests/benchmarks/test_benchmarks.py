@@ -36,6 +36,8 @@ def load(monkeypatch):
         "likelihood",
         "speculation",
         "start",
+        "serve",
+        "hostile",
     ):
         sys.modules.pop(name, None)
 
@@ -246,3 +248,31 @@ def test_a_command_is_timed_alone_and_beside_a_busy_core(load, monkeypatch):
     rows = start.run_neighbour("m", 2, 1)
     assert [(row["alone_s"], row["beside_s"]) for row in rows] == [(1.0, 2.0), (3.0, 4.0)]
     assert seen[:2] == [None, None] and seen[2] == seen[3] == rows[1]["threads"]
+
+
+def test_a_server_under_load_writes_what_is_written_offline(load, monkeypatch, capsys):
+    serve = load("serve")
+    found = call(serve.main, monkeypatch, capsys, "load", "--tiny", "--count", "13")
+    assert (found["streams"], found["left"], found["wrong"]) == (13, 2, 0)
+    assert found["ratio_by_processor_time"] > 0 and found["first_draft_p50"] > 0
+
+
+def test_short_requests_by_the_dozen(load, monkeypatch, capsys):
+    serve = load("serve")
+    found = call(serve.main, monkeypatch, capsys, "soak", "--count", "30", "--most-growth", "500")
+    assert found["requests"] == 30 and len(found["megabytes"]) == 10
+
+
+def test_hostile_requests_are_refused_or_closed(load, monkeypatch, capsys):
+    serve = load("serve")
+    monkeypatch.setattr(load("hostile"), "SLOW_SHARE", 0.0)
+    found = call(serve.main, monkeypatch, capsys, "fuzz", "--count", "150")
+    assert sum(found["answers"].values()) == found["requests"] == 150
+    assert found["wrong"] == []
+
+
+def test_hostile_requests_are_of_all_kinds(load):
+    hostile = load("hostile")
+    kinds = {hostile.hostile(seed)[0] for seed in range(1500)}
+    assert kinds == {kind.__name__ for kind in (*hostile.KINDS, hostile.broken_off)}
+    assert hostile.hostile(7) == hostile.hostile(7)
