@@ -120,7 +120,7 @@ export class Stage {
     }
     box.replaceChildren(head, list);
     const at = span.getClientRects()[0] ?? span.getBoundingClientRect();
-    const left = Math.min(at.left, document.documentElement.clientWidth - box.offsetWidth - 8);
+    const left = Math.min(at.left, this.element.getBoundingClientRect().right - box.offsetWidth);
     box.style.left = `${Math.max(8, left) + scrollX}px`;
     box.style.top = `${at.bottom + scrollY + 6}px`;
   }
