@@ -38,7 +38,8 @@ def host_in(header: str) -> str:
 
 def read_keys(path: Path) -> frozenset[bytes]:
     """Return the digests of the keys in a file, one a line."""
-    keys = path.read_text(encoding="utf-8").split()
+    lines = path.read_text(encoding="utf-8").splitlines()
+    keys = [line.strip() for line in lines if line.strip()]
     if not keys:
         raise ValueError(f"{path} has no key; write one on a line")
     return frozenset(map(digest, keys))

@@ -53,7 +53,7 @@ class Guides:
             return False
         try:
             self.load(name)
-        except (ValueError, OSError) as error:
+        except Exception as error:  # the server goes on without it, whatever it is
             logger.error("guide %s is left out: %s", name, error)
             for about in (self.folders, self.labels, self.guide_lams):
                 del about[name]

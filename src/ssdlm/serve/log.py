@@ -66,7 +66,9 @@ class RequestLog:
         if self.console is None:
             print(line, file=self.file, flush=True)
         else:
-            self.console.print(line, style=COLOURS.get(status // 100, ""), markup=False)
+            self.console.print(
+                line, style=COLOURS.get(status // 100, ""), markup=False, soft_wrap=True
+            )
 
 
 class JsonFormatter(logging.Formatter):

@@ -167,11 +167,6 @@ class Mailbox:
     def put(self, letter: Event) -> None:
         """Leave something, from any thread."""
         self.letters.append(letter)
-        if len(self.letters) == 1:  # else the reader knows already
-            self.wake()
-
-    def wake(self) -> None:
-        """Let the reader look."""
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self.has_come.set)
 

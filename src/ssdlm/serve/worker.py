@@ -94,9 +94,8 @@ class Worker:
             return sum(len(ticket.todo) for ticket in self.open)
 
     def close(self) -> None:
-        """Take on nothing more."""
-        with self.lock:
-            self.is_closing = True
+        """Take on nothing more; a signal's handler may call it, so there is no lock."""
+        self.is_closing = True
 
     def abort(self) -> None:
         """Give up everything that is open, with a word to each client."""
@@ -202,7 +201,8 @@ class Worker:
         ticket.hand_in(self.engine, row, text)
         self.metrics.tokens(len(text.tokens))
         now = time.monotonic()
-        self.pace = 0.9 * self.pace + 0.1 * (now - self.last_end)
+        # Time without any work is nobody's.
+        self.pace = 0.9 * self.pace + 0.1 * (now - max(self.last_end, ticket.began))
         self.last_end = now
         if ticket.is_whole():
             ticket.hand_out(self.engine)
