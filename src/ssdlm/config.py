@@ -189,8 +189,8 @@ class TrainConfig:
     """Recompute layers in the backward pass instead of storing them (gradient checkpointing)."""
     sharding: Literal["ddp", "fsdp"] = "ddp"
     """Several processes: each has the whole model, or each a shard of it."""
-    device: Literal["auto", "cpu"] = "auto"
-    """auto: an accelerator when there is one; or cpu."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: an accelerator when there is one; cpu; or cuda, and no other."""
 
     init: str = ""
     """Start from these weights: a checkpoint's folder or, for an encoder, a masked LM."""

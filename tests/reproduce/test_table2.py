@@ -167,3 +167,12 @@ def test_no_stories_are_refused(arguments, tmp_path, capsys):
 def test_too_few_stories_are_refused(tmp_path):
     with pytest.raises(ValueError, match="leave a part empty"):
         table2.split(["one"], 0.2)
+
+
+def test_training_goes_where_the_texts_are_written(arguments, story_file, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("ssdlm.train.train", lambda config, **others: asked.append(config))
+    given = [*arguments, f"--prompts=stories={story_file}", "--out", str(tmp_path)]
+    given += ["--device", "cuda", "--only", "stories/ours/*", "--stage", "generate"]
+    assert cli.main(["reproduce", "table2", *given]) == 2  # nothing was trained
+    assert asked[0].train.device == "cuda"

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ssdlm.storage.checkpoint import resolve_device
+
 PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 SHARDING_ASKED = "ACCELERATE_USE_FSDP"
 """What `accelerate launch --use_fsdp` sets."""
@@ -31,6 +33,8 @@ def make_accelerator(*, precision: str, device: str) -> Any:
     from accelerate import Accelerator, DistributedDataParallelKwargs
     from accelerate.state import AcceleratorState
 
+    if device == "cuda":
+        resolve_device(device)  # refused in one line where there is none
     is_cpu = device == "cpu" or not torch.accelerator.is_available()
     if is_cpu and precision == "fp16":
         raise ValueError("train.precision=fp16 needs a GPU; use bf16 or fp32")
