@@ -18,16 +18,40 @@ import torch
 
 from ssdlm.diffusion.sampler import Step
 from ssdlm.engine.controls import Controls
-from ssdlm.engine.ending import end, text_of
+from ssdlm.engine.ending import end, num_certain, text_of
 from ssdlm.engine.requests import Candidate, Draft, Request
 from ssdlm.engine.schedule import Job
 from ssdlm.shapes import Tensor
-from ssdlm.tokenizer import HALF
+from ssdlm.tokenizer import HALF, Tokenizer
 from ssdlm.values import WHOLE, WORDS, About, check
 
 CANDIDATES = About(WHOLE, "", "", low=0, high=100, remedy="use 0 to 100")
 GUIDES = About(WORDS, "", "")
 """What is known of the arguments `candidates` and `guides`."""
+
+
+class Feed:
+    """Hands a request's streamer the tokens that are decided and sure to stay, each once."""
+
+    def __init__(self, tokenizer: Tokenizer | None, request: Request) -> None:
+        self.tokenizer, self.request = tokenizer, request
+        self.streamer = request.options.streamer
+        self.count = 0
+
+    def take(self, job: Job) -> None:
+        """Look at a text that has got on."""
+        if self.streamer is None:
+            return  # without looking at the tokens: a GPU would be waited for at every step
+        decided = job.decided()
+        count = num_certain(self.tokenizer, self.request, decided)
+        if count > self.count:
+            self.streamer.put(torch.tensor(decided[self.count : count]))
+            self.count = count
+
+    def end(self) -> None:
+        """Tell the streamer that there is no more."""
+        if self.streamer is not None:
+            self.streamer.end()
 
 
 class Watcher:
@@ -152,7 +176,8 @@ class DraftEncoder:
         # A block's last step does not tell of the next one's positions; open ones stay as they are.
         tokens = [*self.tokens[:start], *draft.tokens, *self.tokens[stop:]]
         pieces = self.update(tokens)
-        states = [dict(token=token, text=text) for token, text in zip(tokens, pieces, strict=True)]
+        pairs = zip(tokens, pieces, strict=True)
+        states: list[dict[str, Any]] = [{"token": token, "text": text} for token, text in pairs]
         for state, level in zip(states[start:stop], draft.noise, strict=True):
             state["noise"] = max(round(level, 4), 1e-4) if level else 0.0
         first = start + draft.step.window.start
@@ -161,7 +186,7 @@ class DraftEncoder:
                 states[first + index]["confidence"] = round(confidence, 3)
                 if draft.candidates:
                     states[first + index]["candidates"] = listed(draft.candidates[index])
-        event = {
+        event: dict[str, Any] = {
             "event": "draft",
             "block": draft.block,
             "num_blocks": self.num_blocks,

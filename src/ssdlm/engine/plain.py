@@ -23,15 +23,15 @@ from ssdlm.diffusion.sampler import Step, generate
 from ssdlm.diffusion.sliding import slide
 from ssdlm.engine.chains import Chains, check_context
 from ssdlm.engine.controls import Controls
-from ssdlm.engine.drafts import DraftEncoder, Watcher
-from ssdlm.engine.ending import end, num_certain, text_of, unwritten
+from ssdlm.engine.drafts import DraftEncoder, Feed, Watcher
+from ssdlm.engine.ending import end, text_of, unwritten
 from ssdlm.engine.fleet import Fleet
-from ssdlm.engine.requests import Draft, Generation, Request, Requests
+from ssdlm.engine.requests import Draft, Generation, Request, Requests, token_ids
 from ssdlm.engine.schedule import Batch, Job, Schedule, Worker
 from ssdlm.engine.strategy import strategy_of
 from ssdlm.options import GenerateOptions
 from ssdlm.tokenizer import Tokenizer, is_utf8
-from ssdlm.values import check_sequence, check_whole, quote
+from ssdlm.values import quote
 
 Prompt = str | Sequence[int]
 CONSTRAINTS = ("must", "must_not", "suffix", "pin", "end_at_sentence")
@@ -287,30 +287,6 @@ class Engine:
         yield from slide(denoiser, context, strategy, path, blocks=blocks, B=whole, noise=noise)
 
 
-class Feed:
-    """Hands a request's streamer the tokens that are decided and sure to stay, each once."""
-
-    def __init__(self, tokenizer: Tokenizer | None, request: Request) -> None:
-        self.tokenizer, self.request = tokenizer, request
-        self.streamer = request.options.streamer
-        self.count = 0
-
-    def take(self, job: Job) -> None:
-        """Look at a text that has got on."""
-        if self.streamer is None:
-            return  # without looking at the tokens: a GPU would be waited for at every step
-        decided = job.decided()
-        count = num_certain(self.tokenizer, self.request, decided)
-        if count > self.count:
-            self.streamer.put(torch.tensor(decided[self.count : count]))
-            self.count = count
-
-    def end(self) -> None:
-        """Tell the streamer that there is no more."""
-        if self.streamer is not None:
-            self.streamer.end()
-
-
 def likeliest(group: Sequence[tuple[float, Generation]]) -> Generation:
     """Return the best of the rated candidates for one text, with what all of them took."""
     best = min(group, key=lambda pair: pair[0])[1]
@@ -322,16 +298,3 @@ def likeliest(group: Sequence[tuple[float, Generation]]) -> Generation:
         calls=calls,
         passes_per_token=passes / max(1, len(best.tokens)),
     )
-
-
-def token_ids(prompt: Any) -> tuple[int, ...]:
-    """Return a prompt that is not a string as whole numbers."""
-    if type(prompt) in (list, tuple) and all(type(token) is int for token in prompt):
-        return tuple(prompt)  # as they mostly come, and there may be many
-    try:
-        return tuple(map(check_whole, check_sequence(prompt)))
-    except TypeError:
-        raise ValueError(
-            f"prompt {quote(prompt)} is of the wrong type; a prompt is a string or a list of token "
-            "ids"
-        ) from None

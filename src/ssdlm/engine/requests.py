@@ -9,12 +9,13 @@ from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 from ssdlm.constraints.placement import Placement
 from ssdlm.diffusion.noise import mix
 from ssdlm.diffusion.sampler import Step
 from ssdlm.options import GenerateOptions
+from ssdlm.values import check_sequence, check_whole, quote
 
 ROW_OPTIONS = {"seed": 0, "must": (), "must_not": (), "suffix": "", "pin": ()}
 ROW_OPTIONS |= {"end_at_sentence": False, "stop": (), "num_samples": 1, "best_of": 1}
@@ -173,3 +174,16 @@ class Draft:
         """How many tokens of the text, from its start on, no later step changes."""
         is_open = [index for index, level in enumerate(self.noise) if level > 0]
         return self.start + (is_open[0] if is_open else len(self.noise))
+
+
+def token_ids(prompt: Any) -> tuple[int, ...]:
+    """Return a prompt that is not a string as whole numbers."""
+    if type(prompt) in (list, tuple) and all(type(token) is int for token in prompt):
+        return tuple(prompt)  # as they mostly come, and there may be many
+    try:
+        return tuple(map(check_whole, check_sequence(prompt)))
+    except TypeError:
+        raise ValueError(
+            f"prompt {quote(prompt)} is of the wrong type; a prompt is a string or a list of token "
+            "ids"
+        ) from None

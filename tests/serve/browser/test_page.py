@@ -75,8 +75,9 @@ def test_blocks_are_announced_and_steps_are_not(open_page):
     told = page.evaluate("() => told")
     assert len(told) == 4  # blocks of six
     assert "".join(told) == text_of(page)
-    assert page.locator("#spoken").get_attribute("aria-live") == "polite"
-    assert page.locator(".stage [aria-live], .stage[aria-live]").count() == 0
+    loud = page.locator("[aria-live=polite], [role=status], [role=alert]")
+    assert [one.get_attribute("id") for one in loud.all()] == ["status", "error", "spoken", "said"]
+    assert page.locator("output:not([aria-live=off])").count() == 0  # those are live, too
 
 
 def test_the_timeline_goes_back_and_forth(open_page):
@@ -161,12 +162,11 @@ def test_two_guides_steer_and_the_text_beside_it_is_not_steered(open_page, site)
     steered = site.write("the river", control=["mood=glad:20", "kind=neutral:10"], **options)
     assert text_of(page, "plain") == plain
     assert text_of(page) == steered != plain
-    said = page.locator(".meter output").all_inner_texts()
+    said = page.locator(".meter b").all_inner_texts()
     assert len(said) == 2
     assert all(re.fullmatch(r"\w+ (< )?\d+ %, not steered (< )?\d+ %", words) for words in said)
-    points = page.locator(".meter polyline").first.get_attribute("points")
-    assert points is not None
-    assert page.locator(".meter polyline:not(.beside)").first.get_attribute("points")
+    for line in page.locator(".meter polyline").all():  # of both texts, a point a step
+        assert len((line.get_attribute("points") or "").split()) == 40
 
 
 def test_words_and_a_gap(open_page, site):

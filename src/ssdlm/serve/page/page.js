@@ -4,18 +4,18 @@ import { Chips } from "./chips.js";
 import { Drafts } from "./drafts.js";
 import { drawPath } from "./paths.js";
 import { picture } from "./picture.js";
-import { Refusal, events, getInfo, keepKey } from "./server.js";
+import { Refusal, events, getInfo } from "./server.js";
 import { PATHS, USUAL, costOf, fromHash, optionsOf, toHash } from "./settings.js";
 import { WAYS } from "./share.js";
 import { Stage } from "./stage.js";
 import { GuideSlider, Meter } from "./steering.js";
 import { Timeline } from "./timeline.js";
+import { $, askForKey, refuse, say, sayBriefly } from "./words.js";
 
 const CANDIDATES = 5;
 const SLOW = 1000; // milliseconds between what is seen, where little motion is wanted
 const THEMES = ["auto", "light", "dark"];
 
-const $ = (id) => document.getElementById(id);
 const form = $("form");
 const isStill = matchMedia("(prefers-reduced-motion: reduce)");
 const stages = { main: new Stage($("main-text").lastElementChild), plain: new Stage($("plain-text").lastElementChild) };
@@ -103,13 +103,8 @@ async function write() {
     tellCost();
   } catch (error) {
     whole.abort(); // the other of two
-    if (error.name === "AbortError") {
-      if (running === whole) say("stopped");
-    } else if (error instanceof Refusal && error.status === 401) {
-      askForKey(write);
-    } else {
-      refuse(error.message);
-    }
+    if (error.status === 401) askForKey(write);
+    else if (error.name !== "AbortError") refuse(error.message);
   }
   if (running === whole) setRunning(false);
 }
@@ -144,7 +139,7 @@ function redraw() {
     isDue = false;
     drawn = performance.now();
     if (texts.main.steps.length) timeline.grow();
-    else stages.plain.show(texts.plain.steps.length, true);
+    else if (texts.plain) stages.plain.show(texts.plain.steps.length, true);
   }), Math.max(0, wait));
 }
 
@@ -170,45 +165,13 @@ function setRunning(isRunning) {
   $("error").hidden = $("error").hidden || isRunning;
 }
 
-// Words to the reader.
-
-function say(words) {
-  if ($("status").textContent !== words) $("status").textContent = words;
-}
-
-function refuse(message) {
-  say("");
-  $("error").textContent = message;
-  $("error").hidden = false;
-}
-
-let saidTimer = 0;
-
-function tellBriefly(words) {
-  $("said").textContent = words;
-  $("said").hidden = false;
-  clearTimeout(saidTimer);
-  saidTimer = setTimeout(() => ($("said").hidden = true), 2500);
-}
-
-function askForKey(retry) {
-  const dialog = $("key-dialog");
-  say("");
-  dialog.addEventListener("close", () => {
-    const key = $("key").value.trim();
-    $("key").value = "";
-    if (dialog.returnValue !== "use" || !key) return refuse("Without its key the server writes nothing.");
-    keepKey(key);
-    retry();
-  }, { once: true });
-  if (!dialog.open) dialog.showModal();
-}
+// Elsewhere.
 
 async function copy(way) {
   const words = WAYS[way](settings(), info);
   try {
     await navigator.clipboard.writeText(words);
-    tellBriefly(way === "link" ? "link copied" : "copied");
+    sayBriefly(way === "link" ? "link copied" : "copied");
   } catch {
     prompt("Copy this:", words); // where the browser keeps its clipboard to itself
   }

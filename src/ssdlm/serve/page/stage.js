@@ -73,7 +73,7 @@ export class Stage {
     return this.spans.indexOf(target);
   }
 
-  /** Looks at a position, or at none; looked at again by a tap, it is let go. */
+  /** Looks at a position, or at none; a tap gives it the focus, too. */
   look(index, isTap = false) {
     if (isTap && index >= 0) this.spans[index].focus();
     if (index === this.selected) return;

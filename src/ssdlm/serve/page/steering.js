@@ -81,7 +81,7 @@ export class Meter {
     this.name = name;
     this.label = labels.at(-1);
     this.element = make("div", "meter");
-    this.output = make("output");
+    this.output = make("b"); // not <output>, which is read aloud whenever it changes
     this.svg = document.createElementNS(SVG, "svg");
     this.svg.setAttribute("viewBox", "0 0 100 100");
     this.svg.setAttribute("preserveAspectRatio", "none");
