@@ -5,12 +5,15 @@ import { shown } from "./drafts.js";
 const COLUMNS = 72;
 const [FONT, LINE, MARGIN] = [15, 26, 20];
 const MOST_FRAMES = 80;
+const MOST_LETTERS = 92; // of the line below the text
 const [SECONDS_PER_FRAME, SECONDS_AT_THE_END] = [0.12, 5];
 const LIGHT = ["#1c1b1a", "#8f1259", "#a80f68", "#ab2775", "#b04080", "#b3568b", "#b66c95", "#ba85a0", "#bf9eac", "#c4c0b7"];
 const DARK = ["#eceaf0", "#fb98d1", "#ff86cb", "#e67fbb", "#cb77aa", "#b26f9a", "#9b688b", "#82607a", "#685869", "#4a4d57"];
 
 const colours = (list) => list.map((colour, n) => `.n${n}{fill:${colour}}`).join("");
 const escape = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+
+const shortened = (text) => (text.length <= MOST_LETTERS ? text : `${text.slice(0, MOST_LETTERS)} ...`);
 
 /** Returns the pieces of a step cut into lines between words. */
 function wrapped(pieces) {
@@ -67,6 +70,6 @@ rect{fill:#fbfaf7;stroke:#dedad1}.given{fill:#275f8f}.s{fill:#68655f;font-size:1
 <title>A text settling out of noise: ${escape(drafts.prompt + text)}</title><style>${style}</style>
 <rect x=".5" y=".5" width="${width - 1}" height="${height - 1}" rx="6"/>
 ${body.join("\n")}
-<text x="${MARGIN}" y="${height - 14}" class="s">${escape(command.slice(0, 120))}</text></svg>
+<text x="${MARGIN}" y="${height - 14}" class="s">${escape(shortened(command))}</text></svg>
 `;
 }
