@@ -37,6 +37,7 @@ ALGORITHM = {"diffusion", "denoiser", "guidance.gradient", "constraints"}
 ALGORITHM_MAY_IMPORT = {"torch", "numpy", *sys.stdlib_module_names}
 FOREIGN = {
     "denoiser.encoder": {"transformers"},
+    "denoiser.kernels.encoder": {"triton"},
     "denoiser.kernels.normals": {"triton"},
     "denoiser.kernels.products": {"triton"},
     "denoiser.kernels.rows": {"triton"},

@@ -10,9 +10,10 @@ from ssdlm.diffusion.autoregressive import Choice, generate_chain
 from ssdlm.diffusion.grid import Sliding, Uniform
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.projection import Truncation, sampling
-from ssdlm.diffusion.sampler import Strategy
+from ssdlm.diffusion.sampler import Strategy, generate
 from ssdlm.diffusion.sliding import slide
 from ssdlm.diffusion.speculative import WordsAlone
+from ssdlm.engine.block_lane import BlockLane
 from ssdlm.engine.controls import Controls
 from ssdlm.engine.guided_lane import GuidedLane
 from ssdlm.engine.lanes import ChainLane, Row, SlidingLane
@@ -125,3 +126,37 @@ def test_guided_texts_of_a_lane_are_those_of_the_plain_loop(width, gradient, tmp
     assert texts[2] == plain(controls.apply(options), rows[0], width, 11)
     assert texts[2] != plain(denoiser, rows[0], width, 11)
     assert texts[1] == plain(controls.apply(options), rows[2], width, 11)
+
+
+@pytest.mark.parametrize("returns", ["logits", "w_0"])
+def test_whole_blocks_of_a_lane_are_those_of_the_plain_loop(returns):
+    denoiser, T, B = tiny.encoder(), 7, 6
+    lane = BlockLane(
+        denoiser, Uniform(T)(B), B=B, returns_logits=returns == "logits", num_slots=2, capacity=60
+    )
+    rows = [row(0, length=12), row(1, top_p=0.0, length=8), row(2, top_p=1.0, never=11, length=4)]
+
+    def whole(one):
+        never = (one.never,) if one.never >= 0 else ()
+        project = sampling(5.0, one.top_p)
+        strategy = Strategy(Uniform(T), project, suppress=never, returns=returns)
+        noise, context = RowNoise(torch.tensor([one.seed])), torch.tensor([one.context])
+        blocks = [min(B, one.length - start) for start in range(0, one.length, B)]
+        steps = generate(denoiser, context, strategy, blocks=blocks, noise=noise)
+        return torch.cat([step.tokens for step in steps if step.is_last], 1)[0].tolist()
+
+    lane.join(rows[:1], [1])
+    lane.run(3)
+    lane.join(rows[1:2], [0])  # it is three steps behind the other
+    done = {}
+    waiting = [rows[2]]
+    while lane.texts:
+        lane.run(lane.passes_for(1))
+        for slot, text in enumerate(lane.read()):
+            if slot in lane.texts and len(text.tokens) == lane.texts[slot].row.length:
+                done[lane.texts[slot].row] = text
+                lane.leave([slot])
+                if waiting:
+                    lane.join([waiting.pop()], [slot])
+    assert {one: text.tokens for one, text in done.items()} == {one: whole(one) for one in rows}
+    assert done[rows[0]].when == [T] * B + [2 * T] * B

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from ssdlm import SSDLM
+from ssdlm.bench.sizes import Size, random_weights
+from ssdlm.options import GenerateOptions
 
 pytestmark = pytest.mark.gpu
 PROMPTS = ["The movie was", "I had never seen a film as good as this one in years", "Once", "It is"]
@@ -96,3 +98,21 @@ def test_lanes_are_kept_and_their_number_is_bounded(exact):
         exact.generate("The", **SLIDING, width=1, length=length, seed=1, stop_at_end=True)
     assert len(exact.engine.fleet.idle) <= 4
     assert torch.cuda.memory_allocated() < 8 * 2**30
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"projection": "greedy", "grid": "warped"}, {"top_p": 1.0, "returns": "w_0", "B": 7}],
+)
+def test_whole_blocks_of_an_encoder_are_those_of_the_plain_loop(changes):
+    shape = Size(5003, 128, 4, 4)
+    config, device = shape.encoder(200), torch.device("cuda")
+    model = SSDLM(random_weights(config, device, torch.float32), None, GenerateOptions(T=12))
+    prompts = [list(range(3, 4 + length)) for length in (5, 30, 5, 41)]
+    changes = changes | {"length": 60}
+    fast = [text.tokens for text in model.generate(prompts, **changes)]
+    slow = plain(model, prompts, **changes)
+    parted = sum(one != other for one, other in zip(fast, slow, strict=True))
+    print(changes, "texts that part:", parted, "of", len(prompts))
+    assert parted <= 1
+    assert model.engine.fleet.idle

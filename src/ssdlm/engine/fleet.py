@@ -14,8 +14,11 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from ssdlm.denoiser.block import BlockDenoiser
+from ssdlm.denoiser.encoder import EncoderDenoiser
+from ssdlm.denoiser.padded import PaddedEncoder
 from ssdlm.denoiser.slots import Slots
 from ssdlm.diffusion.speculative import tree_of
+from ssdlm.engine.block_lane import BlockLane
 from ssdlm.engine.chains import Chains
 from ssdlm.engine.controls import Controls
 from ssdlm.engine.ending import unwritten
@@ -23,6 +26,7 @@ from ssdlm.engine.guided_lane import GuidedLane
 from ssdlm.engine.lanes import ChainLane, Lane, Row, SlidingLane, steady_levels
 from ssdlm.engine.requests import Request
 from ssdlm.engine.schedule import Berths
+from ssdlm.engine.strategy import strategy_of
 from ssdlm.engine.tree_lane import SpeculativeLane
 from ssdlm.options import GenerateOptions
 
@@ -45,7 +49,7 @@ class Kind(NamedTuple):
     """Of the diffusion's window; of a chain's tree, its guesses."""
     capacity: int
     control: Hashable = ()
-    """What steers them, and how."""
+    """What steers them, and how; for whole blocks, their path."""
 
 
 class Fleet:
@@ -58,13 +62,19 @@ class Fleet:
         denoiser = self.denoiser
         self.is_used = denoiser.has_slots and Slots.has_kernels(cast(Any, denoiser))
         """Whether there are lanes at all: on a CPU rows go one by one."""
+        self.has_blocks = PaddedEncoder.takes(denoiser) and not is_deterministic
+        """Whether there are lanes for whole blocks; their roundings depend on who is there."""
         self.idle: OrderedDict[tuple[Kind, int], Lane] = OrderedDict()
         """Lanes without texts, by kind and number of slots, the latest last."""
 
     def kind_of(self, request: Request) -> Kind | None:
         """Return the kind of a request that a lane can take."""
         options = request.options
-        if not self.is_used or not request.context or not is_plain(request):
+        if not request.context or not is_plain(request):
+            return None
+        if self.has_blocks:
+            return self.block_kind(request)
+        if not self.is_used:
             return None
         if options.mode == "diffusion":
             if not has_lane(options):
@@ -80,6 +90,16 @@ class Fleet:
         tree = tree_of(nodes)
         margin = len(tree.parents) * (1 + tree.m)
         return Kind("chain", nodes, self.capacity(request, margin))
+
+    def block_kind(self, request: Request) -> Kind | None:
+        """Return the kind of a request whose blocks settle as a whole, if a lane can take it."""
+        options, room = request.options, self.denoiser.max_len
+        needed = len(request.context) + options.length
+        if not has_block_lane(options) or (room is not None and needed > room):
+            return None
+        path = options.B[0], options.T, options.grid, options.returns
+        capacity = self.capacity(request, 0)
+        return Kind("block", 0, capacity if room is None else min(capacity, room), path)
 
     def control_of(self, request: Request, margin: int) -> Hashable | None:
         """Return what steers a request, None where its guides cannot read it in a lane."""
@@ -136,16 +156,27 @@ class Fleet:
             num = 1
             while num < wanted:
                 num *= 2
-        one = Slots.num_bytes(cast(Any, self.denoiser), kind.capacity)
+        one = self.num_bytes(kind)
         free, _ = torch.cuda.mem_get_info(self.denoiser.device)
         while num > 1 and num * one > MEMORY_SHARE * free and not self.is_deterministic:
             num //= 2
         return num
 
+    def num_bytes(self, kind: Kind) -> int:
+        """Return about what a slot of a lane takes."""
+        if kind.mode != "block":
+            return Slots.num_bytes(cast(Any, self.denoiser), kind.capacity)
+        (B, *_), V = cast(tuple[int, ...], kind.control), self.denoiser.V
+        return 8 * B * V  # weights of all words, and logits
+
     def build(self, kind: Kind, num_slots: int, options: GenerateOptions) -> Lane:
         """Return a new lane; its passes are recorded when it first runs."""
-        denoiser = cast(BlockDenoiser, self.denoiser)
         sizes = {"num_slots": num_slots, "capacity": kind.capacity}
+        if kind.mode == "block":
+            grid, returns = strategy_of(options, self.denoiser).grid(options.B[0]), options.returns
+            sizes |= {"B": options.B[0], "returns_logits": returns == "logits"}
+            return BlockLane(cast(EncoderDenoiser, self.denoiser), grid, **sizes)
+        denoiser = cast(BlockDenoiser, self.denoiser)
         if kind.control:
             steering, room = (
                 partial(self.controls.steer_padded, options),
@@ -176,3 +207,17 @@ def has_lane(options: GenerateOptions) -> bool:
         return is_drawn or options.projection == "greedy"
     is_renoised = options.rule == "renoise" and options.rho == 0
     return is_drawn and is_renoised and options.nucleus == "network" and options.top_p > 0
+
+
+def has_block_lane(options: GenerateOptions) -> bool:
+    """Tell whether a lane for whole blocks writes what the plain loop would."""
+    is_whole = options.grid in ("uniform", "warped") and not options.early_exit
+    is_renoised = options.rule == "renoise" and options.rho == 0
+    is_drawn = options.projection in ("sampling", "greedy") and not options.control
+    return (
+        options.mode == "diffusion"
+        and is_whole
+        and is_renoised
+        and is_drawn
+        and len(options.B) == 1
+    )

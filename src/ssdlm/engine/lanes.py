@@ -53,7 +53,35 @@ class Text(NamedTuple):
 
 
 class Lane:
-    """Slots for texts of one kind, each with its own seed, temperature, nucleus and place."""
+    """Slots for texts of one kind: what a schedule knows of them."""
+
+    num_slots: int
+    reads_context = True
+    """Whether a pass of its own reads a text's context."""
+
+    def join(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
+        """Put texts into free slots."""
+        raise NotImplementedError
+
+    def leave(self, slots: Sequence[int]) -> None:
+        """Free slots; what is in them is written over by whoever joins."""
+        raise NotImplementedError
+
+    def passes_for(self, num_tokens: int) -> int:
+        """Return how many passes may go by before somebody looks, with so many tokens to go."""
+        raise NotImplementedError
+
+    def run(self, count: int) -> None:
+        """Do some passes; no text may have fewer to go."""
+        raise NotImplementedError
+
+    def read(self) -> list[Text]:
+        """Return the texts of all slots so far; a GPU is waited for."""
+        raise NotImplementedError
+
+
+class TokenLane(Lane):
+    """Texts that get on token by token, each with its own seed, temperature, nucleus and place."""
 
     rows: Rows
     """How a pass's rows stand behind a slot."""
@@ -117,12 +145,10 @@ class Lane:
         graph.replay()
 
     def leave(self, slots: Sequence[int]) -> None:
-        """Free slots; what is in them is written over by whoever joins."""
         self.active[torch.tensor(slots, device=self.device)] = 0
 
     @torch.no_grad()
     def run(self, count: int) -> None:
-        """Do some passes; no text may have fewer to go."""
         if self.device.type != "cuda":
             for _ in range(count):
                 self.step()
@@ -145,7 +171,6 @@ class Lane:
         raise NotImplementedError
 
     def passes_for(self, num_tokens: int) -> int:
-        """Return how many passes may go by before somebody looks, with so many tokens to go."""
         return num_tokens
 
     def write(self, tokens: Tensor) -> None:
@@ -162,12 +187,11 @@ class Lane:
         return Choice(top_p, float(self.heats[row]), suppressed, is_greedy=top_p == 0)
 
     def read(self) -> list[Text]:
-        """Return the texts of all slots so far; a GPU is waited for."""
         rows = torch.cat((self.done.unsqueeze(1), self.text), 1).tolist()
         return [Text(row[1 : 1 + row[0]], list(range(1, 1 + row[0]))) for row in rows]
 
 
-class SlidingLane(Lane):
+class SlidingLane(TokenLane):
     """Texts out of sliding windows, one position a pass (`diffusion.sliding`)."""
 
     def __init__(
@@ -182,6 +206,7 @@ class SlidingLane(Lane):
         gain, a = denoiser.gain(self.after) * denoiser.K, schedule.cosine(self.after)
         self.gain_z, self.gain_w = (gain * (1 - a).sqrt()).float(), (2 * gain * a.sqrt()).float()
         self.levels = torch.ones(num_slots, self.W, device=self.device)
+        self.uniform = torch.full_like(self.seeds, UNIFORM)
         V = denoiser.V if self.W > 1 else 0
         self.ell = torch.zeros(num_slots, self.W, V, device=self.device)
 
@@ -216,7 +241,7 @@ class SlidingLane(Lane):
         if self.slots.is_fast:
             settings = self.never, self.heats, self.top_ps, self.seeds, self.done + 1
             evidence = self.ell if self.W > 1 else None
-            return row_kernels().draw(logits, self.added, evidence, *settings, UNIFORM)
+            return row_kernels().draw(logits, self.added, evidence, *settings, self.uniform)
         return torch.cat([self.plain_draw(logits, row) for row in range(self.num_slots)])
 
     def plain_draw(self, logits: Tensor, row: int) -> Tensor:
@@ -247,7 +272,7 @@ class SlidingLane(Lane):
         self.levels[:, :-1] = torch.where(is_active, self.after, self.levels[:, :-1])
 
 
-class ChainLane(Lane):
+class ChainLane(TokenLane):
     """Texts token by token by the context stream (`diffusion.autoregressive`)."""
 
     def __init__(self, denoiser: BlockDenoiser, *, num_slots: int, capacity: int) -> None:

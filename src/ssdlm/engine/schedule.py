@@ -170,6 +170,8 @@ class Berths:
         for slot, job in self.jobs.items():
             job.tokens = texts[slot].tokens
             job.passes = passes_by_block(job, texts[slot].when)
+            if job.passes and self.lane.reads_context and len(job.request.context) > 1:
+                job.passes[0] += 1
         return list(self.jobs.values())
 
 
@@ -193,7 +195,6 @@ def passes_by_block(job: Job, when: Sequence[int]) -> list[int]:
         if done:
             counts.append(done[-1] - before)
             start, before = start + block, done[-1]
-    counts[0] += int(len(job.request.context) > 1)  # the context has been read, too
     return counts
 
 

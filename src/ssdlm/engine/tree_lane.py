@@ -16,7 +16,7 @@ from ssdlm.denoiser.slots import Behind, Rows, row_kernels
 from ssdlm.denoiser.tree import tree_rows
 from ssdlm.diffusion.noise import GUMBEL, RowNoise
 from ssdlm.diffusion.speculative import Tree, tree_of
-from ssdlm.engine.lanes import Lane, Row, Text
+from ssdlm.engine.lanes import Row, Text, TokenLane
 from ssdlm.shapes import Tensor
 
 TOKENS_PER_LOOK = 3
@@ -34,7 +34,7 @@ class Level(NamedTuple):
     """Their children (P, K), the likeliest first; -1 where there are fewer."""
 
 
-class SpeculativeLane(Lane):
+class SpeculativeLane(TokenLane):
     """The chains of `ChainLane` in fewer passes: a tree of guesses each (`diffusion.speculative`).
 
     A pass checks a tree below the last certain token and drafts the next one behind every node.

@@ -82,19 +82,25 @@ def place_kernel(
 
 
 @triton.jit
-def look(
+def look_at(
     q, keys, values, first, count, seen, peak, total, sums, D: tl.constexpr, TILE: tl.constexpr
 ):
-    """Take one tile of keys and values into a running softmax."""
+    """Take one tile of a slot's keys and values into a running softmax."""
     column, at = tl.arange(0, D)[None, :], tl.arange(0, TILE)
     inside = first + at < count
     where_ = (first + at)[:, None] * D + column
     k = tl.load(keys + where_, mask=inside[:, None], other=0.0)
     v = tl.load(values + where_, mask=inside[:, None], other=0.0)
+    return look(q, k, v, seen & inside[None, :], peak, total, sums, D)
+
+
+@triton.jit
+def look(q, k, v, seen, peak, total, sums, D: tl.constexpr):
+    """Take some keys and values into a running softmax."""
     scores = tl.dot(q, tl.trans(k), input_precision="ieee") * (D**-0.5)
-    scores = tl.where(seen & inside[None, :], scores, -1e30)
+    scores = tl.where(seen, scores, -1e30)
     new_peak = tl.maximum(peak, tl.max(scores, 1))
-    share = tl.where(seen & inside[None, :], tl.exp(scores - new_peak[:, None]), 0.0)
+    share = tl.where(seen, tl.exp(scores - new_peak[:, None]), 0.0)
     shrink = tl.exp(peak - new_peak)
     total = total * shrink + tl.sum(share, 1)
     part = tl.dot(share.to(v.dtype), v, input_precision="ieee")
@@ -120,7 +126,7 @@ def attend_kernel(
     sums = tl.zeros((ROWS, D), tl.float32)
     all_seen = tl.full((ROWS, TILE), 1, tl.int1)
     for first in range(0, length, TILE):
-        peak, total, sums = look(
+        peak, total, sums = look_at(
             q, keys, values, first, length, all_seen, peak, total, sums, D, TILE
         )
     keys += length.to(tl.int64) * D
@@ -130,7 +136,7 @@ def attend_kernel(
         may = is_row[:, None] & (other < R)[None, :]
         seen = tl.load(sees + row[:, None] * R + other[None, :], mask=may, other=0) != 0
         if tl.sum(seen.to(tl.int32)) > 0:  # of a tree's rows most see few
-            peak, total, sums = look(q, keys, values, first, R, seen, peak, total, sums, D, TILE)
+            peak, total, sums = look_at(q, keys, values, first, R, seen, peak, total, sums, D, TILE)
     result = sums / tl.maximum(total, 1e-30)[:, None]
     tl.store(out + at, result.to(out.dtype.element_ty), mask=is_row[:, None])
 
@@ -161,15 +167,12 @@ def attend_few_kernel(
     tl.store(values + home, v, mask=is_row)
     may = is_row & (row < R)[None, :]
     seen = tl.load(sees + row[:, None] * R + row[None, :], mask=may, other=0) != 0
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * (D**-0.5)
-    scores = tl.where(seen, scores, -1e30)
-    peak = tl.max(scores, 1)
-    share = tl.where(seen, tl.exp(scores - peak[:, None]), 0.0)
-    total = tl.sum(share, 1)
-    sums = tl.dot(share.to(v.dtype), v, input_precision="ieee")
+    peak = tl.full((ROWS,), -1e30, tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    peak, total, sums = look(q, k, v, seen, peak, total, tl.zeros((ROWS, D), tl.float32), D)
     all_seen = tl.full((ROWS, TILE), 1, tl.int1)
     for first in range(0, length, TILE):
-        peak, total, sums = look(
+        peak, total, sums = look_at(
             q, keys, values, first, length, all_seen, peak, total, sums, D, TILE
         )
     result = sums / tl.maximum(total, 1e-30)[:, None]
@@ -228,7 +231,7 @@ def is_inside(share, peak, total, low):
 
 @triton.jit
 def draw_kernel(
-    logits, prior, evidence, suppressed, heats, top_ps, seeds, steps, stream, out, V, W,
+    logits, prior, evidence, suppressed, heats, top_ps, seeds, steps, streams, out, V, W,
     HAS_EVIDENCE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Draw one token from the nucleus of one row of logits, by the row's own uniform number."""
@@ -255,7 +258,8 @@ def draw_kernel(
         mass += tl.sum(tl.where(inside, tl.exp(values - crown), 0.0))
     same = tl.zeros((1,), tl.int32)
     position, step = same + (row % W).to(tl.int32), same + tl.load(steps + text).to(tl.int32)
-    word, _, _, _ = tl.philox(tl.load(seeds + text), same, position, step, same + stream)
+    stream = same + tl.load(streams + text).to(tl.int32)
+    word, _, _, _ = tl.philox(tl.load(seeds + text), same, position, step, stream)
     target = tl.sum(unit(word)) * mass
     before, chosen = 0.0, 0
     for first in range(0, V, TILE):
@@ -479,7 +483,7 @@ def how(num_programs: int) -> dict[str, int]:
 
 def draw(
     logits: Tensor, prior: Tensor, evidence: Tensor | None, suppressed: Tensor, heats: Tensor,
-    top_ps: Tensor, seeds: Tensor, steps: Tensor, stream: int,
+    top_ps: Tensor, seeds: Tensor, steps: Tensor, streams: Tensor,
 ) -> Tensor:  # fmt: skip
     """Draw tokens (N, W) from logits (N, W, V) without the prior; settings are one per text."""
     N, W, V = logits.shape
@@ -488,7 +492,7 @@ def draw(
     other = logits if evidence is None else evidence
     launch(
         draw_kernel, (N * W,), logits, prior, other, suppressed, heats, top_ps, seeds, steps,
-        stream, out, V, W, HAS_EVIDENCE=evidence is not None, TILE=tile, num_warps=WARPS,
+        streams, out, V, W, HAS_EVIDENCE=evidence is not None, TILE=tile, num_warps=WARPS,
     )  # fmt: skip
     return out
 

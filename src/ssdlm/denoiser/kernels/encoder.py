@@ -1,0 +1,132 @@
+"""What stands around the products of an encoder's layers, and its noisy input; for GPUs.
+
+A step reads a block of noised tokens as weighted word embeddings. Here the noise is drawn, made
+into weights and summed in one launch, and w_t is never built. The plain references are the modules
+of `transformers` and `diffusion.noising`. Only a GPU has Triton, so this is imported where one is.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ssdlm.denoiser.kernels.normals import box_muller
+from ssdlm.denoiser.kernels.rows import look
+from ssdlm.shapes import Tensor
+
+COUNTERS = 256
+"""Counters of the noise that a program takes, each worth four numbers."""
+FARTHEST = tl.constexpr(5.9)
+"""No normal number of 24-bit words is further out."""
+
+
+@triton.jit
+def weights_kernel(
+    tokens, gain_z, gain_w, seeds, steps, streams, out, sums, V, WIDTH, B, NUM_TILES,
+    COUNTERS: tl.constexpr,
+):  # fmt: skip
+    """Write exp(w_t - bound) of one position of one text, as many as a tile has, and their sum."""
+    place, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    text, position = place // B, (place % B).to(tl.int32)
+    counter = tile * COUNTERS + tl.arange(0, COUNTERS)
+    same = tl.zeros_like(counter)
+    step, stream = tl.load(steps + text).to(tl.int32), tl.load(streams + text).to(tl.int32)
+    a, b, c, d = tl.philox(
+        tl.load(seeds + text), counter, same + position, same + step, same + stream
+    )
+    z0, z1 = box_muller(a, b)
+    z2, z3 = box_muller(c, d)
+    z = tl.interleave(tl.interleave(z0, z2), tl.interleave(z1, z3))
+    column = tile * 4 * COUNTERS + tl.arange(0, 4 * COUNTERS)
+    noise, bonus = tl.load(gain_z + text), tl.load(gain_w + text)
+    value = noise * (z - FARTHEST) - bonus + tl.where(column == tl.load(tokens + place), bonus, 0.0)
+    weight = tl.where(column < V, tl.exp(value), 0.0).to(out.dtype.element_ty)
+    tl.store(out + place * WIDTH + column, weight, mask=column < WIDTH)
+    tl.store(sums + place * NUM_TILES + tile, tl.sum(weight.to(tl.float32)))
+
+
+@triton.jit
+def attend_all_kernel(
+    qkv, out, lengths, sizes, R, B,
+    H: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Attend from a tile of a text's rows to its block and its context, as long as they are."""
+    text, head = tl.program_id(0) // H, tl.program_id(0) % H
+    length, size = tl.load(lengths + text), tl.load(sizes + text)
+    row, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, D)[None, :]
+    is_row = (row < R)[:, None]
+    base = qkv + (text.to(tl.int64) * R * 3 * H + head) * D
+    q = tl.load(base + row[:, None] * 3 * H * D + column, mask=is_row, other=0.0)
+    peak = tl.full((ROWS,), -1e30, tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    sums = tl.zeros((ROWS, D), tl.float32)
+    end = B + length
+    for first in range(0, end, TILE):
+        other = first + tl.arange(0, TILE)
+        seen = (other < size) | ((other >= B) & (other < end))
+        where_ = other[:, None] * 3 * H * D + column
+        k = tl.load(base + H * D + where_, mask=seen[:, None], other=0.0)
+        v = tl.load(base + 2 * H * D + where_, mask=seen[:, None], other=0.0)
+        peak, total, sums = look(q, k, v, seen[None, :], peak, total, sums, D)
+    result = sums / tl.maximum(total, 1e-30)[:, None]
+    at = ((text.to(tl.int64) * R + row[:, None]) * H + head) * D + column
+    tl.store(out + at, result.to(out.dtype.element_ty), mask=is_row)
+
+
+@triton.jit
+def add_norm_kernel(x, y, weight, bias, eps, D: tl.constexpr, WIDTH: tl.constexpr):
+    """Write the layer norm of x + y to x, one row."""
+    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
+    mask, at = column < D, row * D + column
+    value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
+    value += tl.load(y + at, mask=mask, other=0.0).to(tl.float32)
+    centred = tl.where(mask, value - tl.sum(value) / D, 0.0)
+    scaled = centred * tl.rsqrt(tl.sum(centred * centred) / D + eps)
+    scaled = scaled * tl.load(weight + column, mask=mask, other=0.0).to(tl.float32)
+    scaled += tl.load(bias + column, mask=mask, other=0.0).to(tl.float32)
+    tl.store(x + at, scaled.to(x.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def gelu_kernel(x, count, TILE: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    value = tl.load(x + at, mask=at < count, other=0.0).to(tl.float32)
+    value = 0.5 * value * (1.0 + tl.erf(value * 0.7071067811865476))
+    tl.store(x + at, value.to(x.dtype.element_ty), mask=at < count)
+
+
+def noised_weights(
+    tokens: Tensor, gain_z: Tensor, gain_w: Tensor, seeds: Tensor, steps: Tensor, streams: Tensor,
+    *, V: int, width: int, dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return exp(w_t) of noised tokens (N, B) up to a factor, (N * B, width), and its sums."""
+    (N, B), num_tiles = tokens.shape, triton.cdiv(width, 4 * COUNTERS)
+    out = torch.empty(N * B, width, device=tokens.device, dtype=dtype)
+    sums = torch.empty(N * B, num_tiles, device=tokens.device)
+    settings = tokens, gain_z, gain_w, seeds, steps, streams, out, sums, V, width, B, num_tiles
+    weights_kernel[(N * B, num_tiles)](*settings, COUNTERS=COUNTERS)
+    return out, sums.sum(1, keepdim=True)
+
+
+def attend_all(qkv: Tensor, lengths: Tensor, sizes: Tensor, B: int) -> Tensor:
+    """Return what rows (N, R, 3, H, d) read: the first `sizes` of B, and `lengths` behind those."""
+    N, R, _, H, D = qkv.shape
+    out = torch.empty(N, R, H, D, device=qkv.device, dtype=qkv.dtype)
+    grid = (N * H, triton.cdiv(R, 32))
+    attend_all_kernel[grid](qkv, out, lengths, sizes, R, B, H=H, D=D, ROWS=32, TILE=32)
+    return out
+
+
+def add_norm_(x: Tensor, y: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
+    """Return the layer norm of x + y, in x's own place."""
+    D = x.shape[-1]
+    width = triton.next_power_of_2(D)
+    add_norm_kernel[(x.numel() // D,)](x, y, norm.weight, norm.bias, norm.eps, D=D, WIDTH=width)
+    return x
+
+
+def gelu_(x: Tensor) -> Tensor:
+    """Return GELU of x, in its own place."""
+    gelu_kernel[(triton.cdiv(x.numel(), 1024),)](x, x.numel(), TILE=1024)
+    return x
