@@ -19,7 +19,7 @@ from ssdlm.diffusion.projection import sampling, suppress
 from ssdlm.diffusion.simplex import to_logits
 from ssdlm.engine.lanes import Lane, Row, Text, recorded
 
-CONTEXT_STEP = 16
+CONTEXT_STEP = 8
 """Contexts are padded to multiples of this."""
 
 

@@ -16,6 +16,7 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.slots import Behind, Rows, Slots, row_kernels
@@ -26,6 +27,8 @@ from ssdlm.diffusion.noise import GUMBEL, NORMAL, UNIFORM, RowNoise
 from ssdlm.diffusion.projection import Truncation, sampling, suppress
 from ssdlm.shapes import Tensor
 
+VOCABULARY_STEP = 64
+"""On a GPU the vocabulary may be padded to a multiple of this, by tokens that are never drawn."""
 PREFILL = 64
 """Contexts are read in runs whose lengths are multiples of this."""
 
@@ -86,12 +89,19 @@ class TokenLane(Lane):
     rows: Rows
     """How a pass's rows stand behind a slot."""
 
-    def __init__(self, denoiser: BlockDenoiser, *, num_slots: int, capacity: int) -> None:
+    def __init__(
+        self, denoiser: BlockDenoiser, *, num_slots: int, capacity: int, is_padded: bool = True
+    ) -> None:
         self.denoiser, self.device, self.num_slots = denoiser, denoiser.device, num_slots
         self.slots = Slots(denoiser, num_slots, capacity)
-        self.prior = self.added = denoiser.prior.contiguous()
+        head, prior = denoiser.head.to(denoiser.dtype), denoiser.prior
+        if is_padded and self.slots.is_fast:  # odd widths are slow to multiply
+            more = -len(prior) % VOCABULARY_STEP
+            head = F.pad(head, (0, 0, 0, more)) if more else head
+            prior = F.pad(prior, (0, more), value=-torch.inf)
+        self.prior = self.added = prior.contiguous()
         """What a draw adds to the network's logits."""
-        self.head = denoiser.head.to(denoiser.dtype).T
+        self.head = head.T
         whole = {"device": self.device, "dtype": torch.int64}
         self.seeds = torch.zeros(num_slots, **whole)
         self.done = torch.zeros(num_slots, **whole)
@@ -197,9 +207,10 @@ class SlidingLane(TokenLane):
     def __init__(
         self, denoiser: BlockDenoiser, *, width: float, num_slots: int, capacity: int
     ) -> None:
-        super().__init__(denoiser, num_slots=num_slots, capacity=capacity)
         levels = steady_levels(width)
         self.W = len(levels)
+        sizes = {"num_slots": num_slots, "capacity": capacity}
+        super().__init__(denoiser, **sizes, is_padded=self.W == 1)  # wider ones keep their evidence
         self.rows, self.blank = Rows.window(self.W, self.device), denoiser.blank()
         # What stays open goes on to these levels: noise by one gain, the token by another.
         self.after = levels[1:].float().to(self.device)

@@ -23,8 +23,8 @@ MANY = 1000
 """Programs from which on a GPU is full of them."""
 WARPS = 16
 """For a program that has a whole row of logits to itself."""
-BITS = 30
-"""Probabilities are at most 1, so their bits are below 2**30 as whole numbers."""
+WIDE = 8192
+"""Logits that such a program has at hand at once."""
 
 
 @triton.jit
@@ -202,7 +202,8 @@ def nucleus_of(logits, prior, V, heat, never, top_p, TILE: tl.constexpr):
     for first in range(0, V, TILE):
         shares += tl.exp(share_of(logits, prior, first, V, heat, never, TILE) - peak)
     total = tl.sum(shares)
-    # The most bits from which on there is at least p: three cuts a pass, a quarter is left.
+    # Probabilities are at most 1: their bits are below 2**30. Sought are the most bits from which
+    # on there is at least p: three cuts a pass, a quarter is left.
     low, size = 0, 1 << 30
     if top_p < 1:
         probs = tl.exp(share_of(logits, prior, 0, V, heat, never, TILE) - peak) / total
@@ -270,6 +271,99 @@ def draw_kernel(
         sums = before + tl.cumsum(tl.where(inside, tl.exp(values - crown), 0.0))
         chosen += tl.sum(((sums <= target) & (at < V)).to(tl.int32))
         before = tl.max(sums, 0)
+    # Rounding may carry the target to the very end of the sum, where no token is.
+    chosen = tl.where((top_p <= 0) | (chosen >= V), best, chosen)
+    tl.store(out + row, chosen.to(tl.int64))
+
+
+@triton.jit
+def mass_from(shares, low, V, TILE: tl.constexpr):
+    """Return the sum of a row's shares whose bits are `low` or more."""
+    sums = tl.zeros((TILE,), tl.float32)
+    for first in range(0, V, TILE):
+        at = first + tl.arange(0, TILE)
+        share = tl.load(shares + at, mask=at < V, other=0.0)
+        sums += tl.where(share.to(tl.int32, bitcast=True) >= low, share, 0.0)
+    return tl.sum(sums)
+
+
+@triton.jit
+def draw_wide_kernel(
+    logits, prior, suppressed, heats, top_ps, seeds, steps, streams, shares, few, out, V, W,
+    TILE: tl.constexpr, FEW: tl.constexpr,
+):  # fmt: skip
+    """Do what `draw_kernel` does for a wide vocabulary without evidence.
+
+    What is looked at again and again is written down once: exp(logits - peak), and of those the few
+    among which the nucleus ends.
+    """
+    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, TILE)
+    text = row // W
+    logits, shares, few = logits + row * V, shares + row * V, few + row * FEW
+    heat, top_p, never = tl.load(heats + text), tl.load(top_ps + text), tl.load(suppressed + text)
+    tops = tl.full((TILE,), -float("inf"), tl.float32)
+    for first in range(0, V, TILE):
+        tops = tl.maximum(tops, share_of(logits, prior, first, V, heat, never, TILE))
+    peak = tl.max(tops, 0)
+    sums, bests = tl.zeros((TILE,), tl.float32), tl.full((TILE,), 1 << 30, tl.int32)
+    for first in range(0, V, TILE):
+        values = share_of(logits, prior, first, V, heat, never, TILE)
+        share, at = tl.exp(values - peak), first + column
+        tl.store(shares + at, share, mask=at < V)
+        sums += share
+        bests = tl.minimum(bests, tl.where(values == peak, at, 1 << 30))
+    mass, best = tl.sum(sums), tl.min(bests, 0)
+    tl.debug_barrier()
+    low, size = 0, 1 << 30
+    if (top_p < 1) & (top_p > 0):
+        wanted = top_p * mass
+        for _ in range(4):  # as in `nucleus_of`
+            size = size // 4
+            one = two = three = tl.zeros((TILE,), tl.float32)
+            for first in range(0, V, TILE):
+                at = first + column
+                share = tl.load(shares + at, mask=at < V, other=0.0)
+                bits = share.to(tl.int32, bitcast=True)
+                one += tl.where(bits >= low + size, share, 0.0)
+                two += tl.where(bits >= low + 2 * size, share, 0.0)
+                three += tl.where(bits >= low + 3 * size, share, 0.0)
+            jumps = (tl.sum(one) >= wanted).to(tl.int32) + (tl.sum(two) >= wanted).to(tl.int32)
+            low += size * (jumps + (tl.sum(three) >= wanted).to(tl.int32))
+        above, count = mass_from(shares, low + size, V, TILE), 0
+        for first in range(0, V, TILE):
+            at = first + column
+            share = tl.load(shares + at, mask=at < V, other=0.0)
+            bits = share.to(tl.int32, bitcast=True)
+            is_open = (bits >= low) & (bits < low + size) & (at < V)
+            place = count + tl.cumsum(is_open.to(tl.int32)) - 1
+            tl.store(few + place, share, mask=is_open & (place < FEW))
+            count += tl.sum(is_open.to(tl.int32))
+        tl.debug_barrier()
+        at = tl.arange(0, FEW)
+        share = tl.load(few + at, mask=at < count, other=0.0)
+        bits = share.to(tl.int32, bitcast=True)
+        while size > 1:
+            size = size // 2
+            if count <= FEW:
+                found = above + tl.sum(tl.where(bits >= low + size, share, 0.0))
+            else:
+                found = mass_from(shares, low + size, V, TILE)
+            low += size * (found >= wanted).to(tl.int32)
+        mass = mass_from(shares, low, V, TILE)
+    same = tl.zeros((1,), tl.int32)
+    position, step = same + (row % W).to(tl.int32), same + tl.load(steps + text).to(tl.int32)
+    stream = same + tl.load(streams + text).to(tl.int32)
+    word, _, _, _ = tl.philox(tl.load(seeds + text), same, position, step, stream)
+    target = tl.sum(unit(word)) * mass
+    before, chosen = 0.0, V
+    for first in range(0, V, TILE):
+        at = first + column
+        share = tl.load(shares + at, mask=at < V, other=0.0)
+        share = tl.where(share.to(tl.int32, bitcast=True) >= low, share, 0.0)
+        here = tl.sum(share)
+        if (chosen == V) & (before + here > target):
+            chosen = first + tl.sum((before + tl.cumsum(share) <= target).to(tl.int32))
+        before += here
     # Rounding may carry the target to the very end of the sum, where no token is.
     chosen = tl.where((top_p <= 0) | (chosen >= V), best, chosen)
     tl.store(out + row, chosen.to(tl.int64))
@@ -487,12 +581,31 @@ def draw(
 ) -> Tensor:  # fmt: skip
     """Draw tokens (N, W) from logits (N, W, V) without the prior; settings are one per text."""
     N, W, V = logits.shape
+    if evidence is None and V > WIDE:
+        settings = suppressed, heats, top_ps, seeds, steps, streams
+        return draw_wide(logits, prior, *settings, tile=WIDE, few=WIDE // 4)
     out = torch.empty(N, W, device=logits.device, dtype=torch.int64)
-    tile = min(triton.next_power_of_2(V), 8192)
+    tile = min(triton.next_power_of_2(V), WIDE)
     other = logits if evidence is None else evidence
     launch(
         draw_kernel, (N * W,), logits, prior, other, suppressed, heats, top_ps, seeds, steps,
         streams, out, V, W, HAS_EVIDENCE=evidence is not None, TILE=tile, num_warps=WARPS,
+    )  # fmt: skip
+    return out
+
+
+def draw_wide(
+    logits: Tensor, prior: Tensor, suppressed: Tensor, heats: Tensor, top_ps: Tensor,
+    seeds: Tensor, steps: Tensor, streams: Tensor, *, tile: int, few: int,
+) -> Tensor:  # fmt: skip
+    """Do what `draw` does without evidence, by notes of so many numbers at a time."""
+    N, W, V = logits.shape
+    out = torch.empty(N, W, device=logits.device, dtype=torch.int64)
+    shares = torch.empty(N * W, V, device=logits.device)
+    short = torch.empty(N * W, few, device=logits.device)
+    launch(
+        draw_wide_kernel, (N * W,), logits, prior, suppressed, heats, top_ps, seeds, steps, streams,
+        shares, short, out, V, W, TILE=tile, FEW=few, num_warps=WARPS,
     )  # fmt: skip
     return out
 
@@ -504,7 +617,7 @@ def draw_perturbed(
     """Choose tokens (N, R) by logits (N, R, V) and the noise of places (N, R) in each text."""
     N, R, V = logits.shape
     out = torch.empty(N, R, device=logits.device, dtype=torch.int64)
-    tile = min(triton.next_power_of_2(V), 8192)
+    tile = min(triton.next_power_of_2(V), WIDE)
     settings = suppressed, heats, top_ps, seeds, places
     launch(
         perturbed_kernel, (N * R,), logits, prior, *settings, stream, out, V, R,
