@@ -319,7 +319,8 @@ def draw_wide_kernel(
         wanted = top_p * mass
         for _ in range(4):  # as in `nucleus_of`
             size = size // 4
-            one = two = three = tl.zeros((TILE,), tl.float32)
+            above = tl.zeros((TILE,), tl.float32)
+            one, two, three = above, above, above
             for first in range(0, V, TILE):
                 at = first + column
                 share = tl.load(shares + at, mask=at < V, other=0.0)
@@ -329,7 +330,7 @@ def draw_wide_kernel(
                 three += tl.where(bits >= low + 3 * size, share, 0.0)
             jumps = (tl.sum(one) >= wanted).to(tl.int32) + (tl.sum(two) >= wanted).to(tl.int32)
             low += size * (jumps + (tl.sum(three) >= wanted).to(tl.int32))
-        above, count = mass_from(shares, low + size, V, TILE), 0
+        higher, count = mass_from(shares, low + size, V, TILE), 0
         for first in range(0, V, TILE):
             at = first + column
             share = tl.load(shares + at, mask=at < V, other=0.0)
@@ -345,7 +346,7 @@ def draw_wide_kernel(
         while size > 1:
             size = size // 2
             if count <= FEW:
-                found = above + tl.sum(tl.where(bits >= low + size, share, 0.0))
+                found = higher + tl.sum(tl.where(bits >= low + size, share, 0.0))
             else:
                 found = mass_from(shares, low + size, V, TILE)
             low += size * (found >= wanted).to(tl.int32)
