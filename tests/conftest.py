@@ -26,8 +26,8 @@ if find_spec("jaxtyping") and find_spec("beartype"):
 
     if find_spec("triton"):
         # Triton reads the source, which the hook changes.
-        import_module("ssdlm.denoiser.kernels.normals")
-        import_module("ssdlm.denoiser.kernels.rows")
+        for name in ("normals", "rows", "products", "draws", "trees", "encoder"):
+            import_module(f"ssdlm.denoiser.kernels.{name}")
     install_import_hook("ssdlm", "beartype.beartype")
 
 

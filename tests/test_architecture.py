@@ -37,10 +37,12 @@ ALGORITHM = {"diffusion", "denoiser", "guidance.gradient", "constraints"}
 ALGORITHM_MAY_IMPORT = {"torch", "numpy", *sys.stdlib_module_names}
 FOREIGN = {
     "denoiser.encoder": {"transformers"},
+    "denoiser.kernels.draws": {"triton"},
     "denoiser.kernels.encoder": {"triton"},
     "denoiser.kernels.normals": {"triton"},
     "denoiser.kernels.products": {"triton"},
     "denoiser.kernels.rows": {"triton"},
+    "denoiser.kernels.trees": {"triton"},
 }
 """What some modules of the algorithm may import besides."""
 ALLOWED = {"serve": {"fastapi"}}

@@ -6,27 +6,19 @@ are only padding are not looked at. The plain reference is `EncoderDenoiser.forw
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from ssdlm.denoiser.encoder import HEADS, EncoderDenoiser, before_decoder
+from ssdlm.denoiser.kernels import encoder_kernels
 from ssdlm.denoiser.kernels.padding import pad_table
 from ssdlm.diffusion.noise import has_triton
 from ssdlm.shapes import Tensor
 
 WIDTH_STEP = 64
 """V-wide tables are padded to a multiple of this: odd widths are slow to multiply."""
-
-
-@cache
-def encoder_kernels() -> Any:
-    """Return the kernels of an encoder; they need Triton, so they are imported where it is."""
-    from ssdlm.denoiser.kernels import encoder
-
-    return encoder
 
 
 class PaddedEncoder:

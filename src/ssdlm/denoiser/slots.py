@@ -10,33 +10,17 @@ shape is fixed and nothing is looked at on the way, so that a GPU can repeat a p
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from ssdlm.denoiser.attention import attend, rotate, rotation
+from ssdlm.denoiser.kernels import product_kernels, row_kernels
 from ssdlm.denoiser.layer import Layer, norm, update
 from ssdlm.denoiser.network import BlockNetwork
 from ssdlm.diffusion.noise import has_triton
 from ssdlm.shapes import Tensor
-
-
-@cache
-def row_kernels() -> Any:
-    """Return the kernels for rows; they need Triton, so they are imported where there is a GPU."""
-    from ssdlm.denoiser.kernels import rows
-
-    return rows
-
-
-@cache
-def product_kernels() -> Any:
-    """Return the kernels for products of few rows."""
-    from ssdlm.denoiser.kernels import products
-
-    return products
 
 
 def normed_product(x: Tensor, weight: Tensor, *, is_squared: bool = False) -> Tensor:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from ssdlm.denoiser.encoder import EncoderDenoiser
-from ssdlm.denoiser.padded import PaddedEncoder, encoder_kernels
-from ssdlm.denoiser.slots import row_kernels
+from ssdlm.denoiser.kernels import draw_kernels, encoder_kernels
+from ssdlm.denoiser.padded import PaddedEncoder
 from ssdlm.diffusion.grid import Grid
 from ssdlm.diffusion.noise import NORMAL, NUM_STREAMS, UNIFORM, RowNoise
 from ssdlm.diffusion.projection import sampling, suppress
@@ -150,7 +150,7 @@ class BlockLane(Lane):
         if self.returns_logits:  # a block ends as the likeliest tokens
             top_ps = torch.where(at == self.T - 1, 0.0, top_ps)
         settings = self.never, self.heats, top_ps, self.seeds, at + 1, stream + UNIFORM
-        tokens = row_kernels().draw(logits, self.nothing, None, *settings)
+        tokens = draw_kernels().draw(logits, self.nothing, None, *settings)
         self.tokens.copy_(torch.where(self.active.bool().unsqueeze(1), tokens, self.tokens))
         self.passes.add_(self.active)
 

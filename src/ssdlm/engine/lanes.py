@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 
 from ssdlm.denoiser.block import BlockDenoiser
-from ssdlm.denoiser.slots import Behind, Rows, Slots, row_kernels
+from ssdlm.denoiser.kernels import draw_kernels
+from ssdlm.denoiser.slots import Behind, Rows, Slots
 from ssdlm.diffusion import schedule
 from ssdlm.diffusion.autoregressive import Choice
 from ssdlm.diffusion.grid import Sliding
@@ -252,7 +253,7 @@ class SlidingLane(TokenLane):
         if self.slots.is_fast:
             settings = self.never, self.heats, self.top_ps, self.seeds, self.done + 1
             evidence = self.ell if self.W > 1 else None
-            return row_kernels().draw(logits, self.added, evidence, *settings, self.uniform)
+            return draw_kernels().draw(logits, self.added, evidence, *settings, self.uniform)
         return torch.cat([self.plain_draw(logits, row) for row in range(self.num_slots)])
 
     def plain_draw(self, logits: Tensor, row: int) -> Tensor:
@@ -272,7 +273,7 @@ class SlidingLane(TokenLane):
         new = torch.empty_like(self.ell[:, 1:])
         if self.slots.is_fast:
             gains = self.gain_z, self.gain_w
-            row_kernels().new_evidence_(new, kept, *gains, self.seeds, self.done + 1, NORMAL)
+            draw_kernels().new_evidence_(new, kept, *gains, self.seeds, self.done + 1, NORMAL)
         else:
             for row in range(self.num_slots):
                 noise, step = RowNoise(self.seeds[row : row + 1]), int(self.done[row]) + 1
@@ -295,7 +296,7 @@ class ChainLane(TokenLane):
         logits = self.slots.run(self.denoiser.embed(self.last), behind) @ self.head
         if self.slots.is_fast:
             settings = self.never, self.heats, self.top_ps, self.seeds, self.done
-            self.write(row_kernels().draw_perturbed(logits, self.prior, *settings, GUMBEL))
+            self.write(draw_kernels().draw_perturbed(logits, self.prior, *settings, GUMBEL))
             return
         self.write(torch.cat([self.plain_draw(logits, row) for row in range(self.num_slots)]))
 

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 
 from ssdlm.denoiser.block import BlockDenoiser
-from ssdlm.denoiser.slots import Behind, Rows, row_kernels
+from ssdlm.denoiser.kernels import draw_kernels, tree_kernels
+from ssdlm.denoiser.slots import Behind, Rows
 from ssdlm.denoiser.tree import tree_rows
 from ssdlm.diffusion.noise import GUMBEL, RowNoise
 from ssdlm.diffusion.speculative import Tree, tree_of
@@ -120,8 +121,10 @@ class SpeculativeLane(TokenLane):
         settings = self.never, self.heats, self.top_ps, self.seeds, self.done
         for depth, level in enumerate(self.levels, 1):
             if self.slots.is_fast:
-                known = row_kernels().below(self.guesses, level.above, self.alone, drafts[:, depth])
-                row_kernels().put_children_(
+                known = tree_kernels().below(
+                    self.guesses, level.above, self.alone, drafts[:, depth]
+                )
+                tree_kernels().put_children_(
                     self.guesses, level.nodes, known @ self.head, self.prior, *settings,
                     depth, GUMBEL, UNLIKELY,
                 )  # fmt: skip
@@ -145,7 +148,7 @@ class SpeculativeLane(TokenLane):
         """Return the token after each node (N, R), were its word certain."""
         settings = self.never, self.heats, self.top_ps, self.seeds, places.contiguous()
         if self.slots.is_fast:
-            return row_kernels().draw_perturbed(logits, self.prior, *settings, GUMBEL)
+            return draw_kernels().draw_perturbed(logits, self.prior, *settings, GUMBEL)
         return torch.cat([self.plain_choose(logits, places, row) for row in range(self.num_slots)])
 
     def plain_choose(self, logits: Tensor, places: Tensor, row: int) -> Tensor:
@@ -160,7 +163,7 @@ class SpeculativeLane(TokenLane):
     def walk(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """Return the path (N, m) of nodes that are certain in each text, and its length (N,)."""
         if self.slots.is_fast:
-            return row_kernels().walk(chosen, self.guesses, self.parents, self.m)
+            return tree_kernels().walk(chosen, self.guesses, self.parents, self.m)
         paths = []
         for row in range(self.num_slots):
             path, node = [0], 0
@@ -178,7 +181,7 @@ class SpeculativeLane(TokenLane):
         """Move the keys and values of each path together, behind what its slot holds."""
         table, lengths = self.slots.keys_values, self.slots.lengths
         if self.slots.is_fast:
-            row_kernels().keep_(table, lengths, path, count)
+            tree_kernels().keep_(table, lengths, path, count)
             return
         for row, length in enumerate(lengths.tolist()):
             num = int(count[row])
