@@ -284,8 +284,9 @@ def quote(value: Any) -> str:
 
 
 def shorten(text: str) -> str:
-    """Return at most 200 characters of a text."""
-    return text if len(text) <= 200 else f"{text[:197]}..."
+    """Return at most 200 characters of a text, in one line."""
+    text = text if len(text) <= 200 else f"{text[:197]}..."
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def show(value: Any) -> str:

@@ -159,6 +159,13 @@ def test_a_full_disk_at_the_very_end_is_an_error(store, tmp_path, monkeypatch):
         train(configure("tiny", SETTINGS), data=[store], out=tmp_path / "run")
 
 
+def test_a_link_that_is_there_already_leaves_no_other_behind(tmp_path):
+    (tmp_path / "a").write_text("a")
+    for _ in range(2):
+        checkpoint_folders.link(tmp_path / "a", tmp_path / "b")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
 def test_only_the_newest_checkpoints_are_kept(whole):
     assert list(checkpoint_folders.list_steps(whole)) == [12, 8]
 

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ssdlm.values import shorten
+
 MOST = 1_000_000
 """Parts of a job."""
 
@@ -31,7 +33,7 @@ class Shard:
         number, count = map(int, found.groups()) if found else (0, 0)
         if not (number < count <= MOST):
             raise ValueError(
-                f"shard={text} is not a part; use i/n, i from 0 to n - 1: 0/3, 1/3 and 2/3"
+                f"shard={shorten(text)} is not a part; use i/n, i from 0 to n - 1: 0/3, 1/3 and 2/3"
             )
         return cls(number, count)
 

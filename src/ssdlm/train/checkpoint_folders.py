@@ -118,3 +118,5 @@ def link(source: Path, target: Path) -> None:
     except OSError:
         shutil.copyfile(source, temporary)
     os.replace(temporary, target)
+    # Where both were links to one file already, the move has done nothing.
+    temporary.unlink(missing_ok=True)

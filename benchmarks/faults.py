@@ -1,0 +1,282 @@
+"""What a failing disk leaves behind.  python benchmarks/faults.py [--seconds 900] [--every 1]
+
+Fails every n-th write, fsync, rename, mmap and read of a command's files in turn, through prepare,
+train, generate --input, evaluate, convert, train-guide and merge at tiny size. After each fault the
+command must have ended in one line and status 2, or have come through; every file under its final
+name must be whole; and the same command, started again, must end as one that nothing disturbed.
+
+The faults come from a library (faults.c), compiled with `cc` and loaded before all others, so that
+writes of C and Rust fail too, except those of C's buffered streams. One process imports everything
+and is forked for each fault. Linux only. Prints a table and, as its last line, JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+KINDS = {"write": 1, "fsync": 2, "rename": 3, "mmap": 4, "read": 5}
+CODES = {"write": errno.ENOSPC, "mmap": errno.ENOMEM}
+"""With what a call fails, where it is not EIO."""
+LIBRARY = "SSDLM_FAULTS"
+"""Names the compiled library in the environment of the process that has it."""
+TEXT = "the river had been quiet for years and nobody knew why it rose that night"
+Snapshot = dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, with words in which @ is the folder that it works in."""
+
+    name: str
+    words: str
+    output: str
+    """What it writes: a file or a folder, in that folder."""
+    varies: tuple[str, ...] = ()
+    """Files of the output that differ from run to run: they hold times."""
+
+
+COMMANDS = (
+    Command("prepare", "prepare @/a.txt --tokenizer @/model --out @/out", "out"),
+    Command(
+        "train",
+        "train --recipe tiny --data @/store --out @/out D=16 num_layers=1 steps=4 save_every=2 "
+        "save_seconds=0 keep=1 validate_sequences=0 device=cpu",
+        "out",
+        ("log.jsonl", "state.json", "manifest.json"),
+    ),
+    Command(
+        "generate",
+        "generate --input @/p.jsonl --output @/out.jsonl --model @/model --device cpu",
+        "out.jsonl",
+    ),
+    Command("evaluate", "evaluate @/texts.jsonl --metrics dist --out @/out", "out"),
+    Command("convert", "convert @/model @/out --quantise int8", "out"),
+    Command(
+        "train-guide",
+        "train-guide @/labels.jsonl --tokenizer @/model --out @/out D=32 epochs=1",
+        "out",
+        ("report.json",),
+    ),
+    Command("merge", "merge @/part-1 @/part-0 --output @/out", "out"),
+)
+
+
+@dataclass
+class Result:
+    """What was tried of one command and one kind of call."""
+
+    command: str
+    kind: str
+    calls: int = 0
+    tried: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+def make_inputs(folder: Path) -> None:
+    """Write what the commands read: texts, a model, a store, parts, prompts, labels."""
+    import torch
+
+    from ssdlm import SSDLM, DecodeConfig, cli
+    from ssdlm.bench.sizes import random_weights
+    from ssdlm.config import BlockConfig
+    from ssdlm.tokenizer import nested
+
+    tokenizer = nested("builtin:mini", 300)
+    sizes = BlockConfig(V=tokenizer.V, D=16, num_layers=1, num_heads=2, B=4)
+    network = random_weights(sizes, torch.device("cpu"), torch.float32)
+    model = SSDLM(network, tokenizer, DecodeConfig(length=3, B=(3,), T=2))
+    model.save_pretrained(folder / "model")
+    words = TEXT.split()
+    lines = [" ".join(words[i % 7 :] + words[: i % 5]) for i in range(12)]
+    (folder / "a.txt").write_text("\n\n".join(lines))
+    write = [("p.jsonl", [{"prompt": line[:9]} for line in lines[:5]])]
+    write += [("texts.jsonl", [{"prompt": f"{i}", "text": line} for i, line in enumerate(lines)])]
+    labels = [{"text": f"{line} {i}", "label": "ab"[i % 2]} for i, line in enumerate(lines * 9)]
+    for name, rows in [*write, ("labels.jsonl", labels)]:
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    prepare = ["prepare", str(folder / "a.txt"), "--tokenizer", str(folder / "model"), "--out"]
+    cli.main([*prepare, str(folder / "store")])
+    for number in range(2):
+        cli.main([*prepare, str(folder / f"part-{number}"), "--shard", f"{number}/2"])
+
+
+def run(words: Sequence[str], kind: str = "", number: int = -1, root: str = "") -> tuple[int, str]:
+    """Run a command in a forked process, a call failing where asked; return status and stderr."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(receive)
+        code = 99
+        try:
+            os.dup2(send, 2)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            if kind:
+                shim().fault_arm(KINDS[kind], number, CODES.get(kind, errno.EIO), root.encode())
+            from ssdlm import cli
+
+            code = cli.main(words)
+            if number == 0:
+                os.write(2, f"calls {shim().fault_calls()}\n".encode())
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    os.close(send)
+    with os.fdopen(receive, "rb") as said:
+        text = said.read().decode(errors="replace")
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text
+
+
+def shim() -> Any:
+    """Return the library of failing calls, which is loaded already."""
+    return ctypes.CDLL(os.environ[LIBRARY])
+
+
+def snapshot(path: Path, varies: Sequence[str]) -> Snapshot:
+    """Return every file of an output by its name, those that vary as nothing."""
+    files = [path] if path.is_file() else sorted(path.rglob("*")) if path.is_dir() else []
+    return {
+        str(file.relative_to(path.parent)): b"" if file.name in varies else file.read_bytes()
+        for file in files
+        if file.is_file()
+    }
+
+
+def differences(found: Snapshot, expected: Snapshot) -> list[str]:
+    """Return the files that differ, are missing or should not be there."""
+    return sorted(name for name in found.keys() | expected if found.get(name) != expected.get(name))
+
+
+def broken(path: Path, known: Snapshot) -> list[str]:
+    """Return what is wrong with files under their final names: none may be cut or half written."""
+    from safetensors import safe_open
+
+    wrong = []
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path] if path.is_file() else []:
+        name = str(file.relative_to(path.parent))
+        hidden = any(part.startswith(".") for part in Path(name).parts)
+        is_final = file.is_file() and name in known and not hidden
+        try:
+            if is_final and file.suffix == ".json":
+                json.loads(file.read_bytes())
+            elif is_final and file.suffix == ".safetensors":
+                with safe_open(file, "pt") as tensors:
+                    [tensors.get_tensor(key) for key in tensors.keys()]  # noqa: SIM118
+            elif is_final and file.name != "log.jsonl" and file.read_bytes() != known[name]:
+                wrong.append(f"{name} is not what it should be")
+        except Exception as error:  # whatever a half file makes its reader say
+            wrong.append(f"{name} is not whole: {type(error).__name__}")
+    return wrong
+
+
+def try_command(
+    command: Command, inputs: Path, folder: Path, every: int, has_time: Callable[[], bool]
+) -> list[Result]:
+    """Fail each call of each kind in turn; return what was tried, and what went wrong."""
+
+    def fresh(name: str) -> tuple[Path, list[str]]:
+        work = folder / name
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.copytree(inputs, work)
+        return work, command.words.replace("@", str(work)).split()
+
+    work, words = fresh("work")
+    code, said = run(words)
+    assert code == 0, said
+    expected = snapshot(work / command.output, command.varies)
+    results = []
+    for kind in KINDS:
+        work, words = fresh("work")
+        _, said = run(words, kind, 0, str(work))
+        result = Result(command.name, kind, int(said.rpartition("calls ")[2]))
+        results.append(result)
+        for number in range(1, result.calls + 1, every):
+            if not has_time():
+                break
+            work, words = fresh("work")
+            where = f"{command.name}: {kind} {number}"
+            code, said = run(words, kind, number, str(work))
+            errors = [line for line in said.splitlines() if line.startswith("error: ")]
+            if code not in (0, 2) or (code == 2 and len(errors) != 1) or "Traceback" in said:
+                result.wrong.append(f"{where}: status {code}, {said[-300:]!r}")
+            result.wrong += [f"{where}: {one}" for one in broken(work / command.output, expected)]
+            code, said = run(words)
+            if code != 0:
+                result.wrong.append(f"{where}: started again, status {code}, {said[-300:]!r}")
+            elif differs := differences(snapshot(work / command.output, command.varies), expected):
+                result.wrong.append(f"{where}: started again, it ends otherwise: {differs}")
+            result.tried += 1
+    return results
+
+
+def compile_shim(folder: Path) -> Path:
+    """Return the compiled library."""
+    library = folder / "faults.so"
+    compiler = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(HERE / "faults.c"), "-ldl"]
+    subprocess.run(compiler, check=True)
+    return library
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=900.0, help="in all")
+    parser.add_argument("--every", type=int, default=1, help="try one call in so many")
+    parser.add_argument("--commands", default=",".join(one.name for one in COMMANDS))
+    args = parser.parse_args()
+    if LIBRARY not in os.environ:
+        with tempfile.TemporaryDirectory() as folder:
+            library = str(compile_shim(Path(folder)))
+            one_thread = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+            environment = os.environ | one_thread | {LIBRARY: library, "LD_PRELOAD": library}
+            done = subprocess.run([sys.executable, *sys.argv], env=environment)
+        sys.exit(done.returncode)
+    import accelerate  # noqa: F401
+    import transformers  # noqa: F401
+
+    import ssdlm.evaluate.run
+    import ssdlm.guidance.training
+    import ssdlm.train  # noqa: F401
+
+    began, results = time.monotonic(), []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        (folder / "inputs").mkdir()
+        make_inputs(folder / "inputs")
+        for command in COMMANDS:
+            if command.name in args.commands.split(","):
+                results += try_command(
+                    command,
+                    folder / "inputs",
+                    folder,
+                    args.every,
+                    lambda: time.monotonic() - began < args.seconds,
+                )
+                for row in results[-len(KINDS) :]:
+                    line = f"{row.command:12}{row.kind:8}{row.tried:>5} of {row.calls} calls"
+                    print(f"{line}{len(row.wrong):>5} wrong", flush=True)
+                    print(*row.wrong, sep="\n", end="\n" * bool(row.wrong), flush=True)
+    print(json.dumps({"results": [vars(row) for row in results]}))
+    sys.exit(any(row.wrong for row in results))
+
+
+if __name__ == "__main__":
+    main()
