@@ -36,6 +36,7 @@ HEAVY = {"transformers", "accelerate", "datasets", "rich", "mauve", "fastapi"}
 ALGORITHM = {"diffusion", "denoiser", "guidance.gradient", "constraints"}
 ALGORITHM_MAY_IMPORT = {"torch", "numpy", *sys.stdlib_module_names}
 FOREIGN = {
+    "constraints.grammars.machine": {"interegular"},
     "denoiser.encoder": {"transformers"},
     "denoiser.kernels.draws": {"triton"},
     "denoiser.kernels.encoder": {"triton"},

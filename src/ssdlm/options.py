@@ -20,8 +20,10 @@ from ssdlm.values import (
     LENGTHS,
     LEVELS,
     OBJECT,
+    PATTERN,
     PINS,
     REAL,
+    SCHEMA,
     SWITCH,
     TEXT,
     WEIGHTS,
@@ -207,6 +209,14 @@ class GenerateOptions:
     end_at_sentence: bool = per_prompt(
         False, SWITCH, CONSTRAINTS, "cut the text at its last end of a sentence; there will be "
         "one")
+    regex: str | None = per_prompt(
+        None, PATTERN, CONSTRAINTS, "a regular expression that the whole text matches; length is "
+        "then the most tokens it may have",
+        metavar="PATTERN")
+    json_schema: str | None = per_prompt(
+        None, SCHEMA, CONSTRAINTS, "the file of a JSON schema that the text follows; length is "
+        "then the most tokens it may have",
+        metavar="FILE")
 
     batch_size: int = option(
         32, WHOLE, OUTPUT, "texts at a time on a GPU; on a CPU they go one by one",
@@ -241,11 +251,29 @@ class GenerateOptions:
                 "returns=w_0 does not go with projection=mean, which decides no tokens; use "
                 "returns=logits, and to demand or forbid words nucleus=logits and temperature=1"
             )
+        self.check_grammar()
         if getattr(self.streamer, "skip_prompt", False):
             raise ValueError(
                 "streamer has skip_prompt=True and would drop the first tokens: it gets no prompt "
                 "here; use skip_prompt=False"
             )
+
+    def check_grammar(self) -> None:
+        """Raise on options that do not go with a text that matches as a whole."""
+        if self.regex is not None and self.json_schema is not None:
+            raise ValueError("regex and json_schema are two grammars for one text; give one")
+        for name in ("stop", "end_at_sentence"):
+            if self.has_grammar and getattr(self, name):
+                grammar = "regex" if self.regex is not None else "json_schema"
+                raise ValueError(
+                    f"{name} would cut a text that matches {grammar} as a whole; leave out one of "
+                    "them"
+                )
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether a grammar says where the text may end."""
+        return self.regex is not None or self.json_schema is not None
 
     def blocks(self) -> list[int]:
         """Return the lengths of the blocks that add up to `length`."""

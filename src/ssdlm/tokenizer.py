@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, SupportsInt
+from typing import Any, Literal, SupportsInt
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
@@ -106,6 +106,17 @@ class Tokenizer:
                 if match := re.fullmatch("<0x([0-9A-F]{2})>", string):
                     spellings[i] = bytes.fromhex(match[1])
         return spellings
+
+    @property
+    def joining(self) -> Literal["always", "after a text", "never"]:
+        """Whether the text of some tokens is what each of them adds, one after another."""
+        decoder = json.loads(self.to_json())["decoder"] or {"type": "none"}
+        kinds = {one["type"] for one in decoder.get("decoders", [decoder])}
+        if kinds <= {"ByteLevel", "Fuse"}:
+            return "always"
+        # The others of these drop a space, but only where a text begins.
+        is_late = kinds <= {"ByteLevel", "Fuse", "Replace", "ByteFallback", "Metaspace", "Strip"}
+        return "after a text" if is_late else "never"
 
     def special_ids(self) -> list[int]:
         """Return the ids of the special tokens, ascending."""

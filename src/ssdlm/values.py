@@ -6,8 +6,10 @@ does not fit is refused with its name, the value and the remedy.  [values] -> op
 
 from __future__ import annotations
 
+import json
 import math
 import operator
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -68,6 +70,21 @@ def check_text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
     return str(value)
+
+
+def check_text_or_none(value: Any) -> str | None:
+    """Return a string, the empty one too, or None where nothing was given."""
+    return None if value is None else check_text(value)
+
+
+def check_schema(value: Any) -> str | None:
+    """Return a JSON object as its text, or the name of a file as it is."""
+    if isinstance(value, Mapping):
+        return json.dumps(dict(value))
+    text = check_text_or_none(os.fspath(value) if isinstance(value, os.PathLike) else value)
+    if text is not None and not text.strip():
+        raise ValueError
+    return text
 
 
 def check_words(value: Any) -> tuple[str, ...]:
@@ -162,6 +179,13 @@ WHOLE = Kind("a whole number", check_whole, "int", {"type": "integer"}, int)
 REAL = Kind("a number", check_real, "float", {"type": "number"}, float)
 SWITCH = Kind("true or false", check_switch, "bool", {"type": "boolean"})
 TEXT = Kind("a text", check_text, "str", {"type": "string"})
+PATTERN = Kind("a text", check_text_or_none, "str", {"type": "string"})
+SCHEMA = Kind(
+    "a JSON schema: a dictionary, or the name of a file with one",
+    check_schema,
+    "Mapping[str, Any] | str | os.PathLike[str]",
+    {"anyOf": [{"type": "object"}, STRING]},
+)
 WORDS = Kind(
     "a word or a list of words",
     check_words,

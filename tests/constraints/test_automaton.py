@@ -6,7 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from ssdlm.constraints.automaton import Matcher, build_automaton, sentences_of
+from ssdlm.constraints.automaton import Matcher, build_automaton
+from ssdlm.constraints.sentences import sentences_of
 
 BYTES = [bytes([code]) for code in range(256)]
 PIECES = ["a", "b", "A", "B", " ", ".", "'", "\u00e9", "\u00c9", "_", "1", "-"]

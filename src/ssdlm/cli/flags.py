@@ -64,7 +64,7 @@ def flag_of(name: str) -> str:
 def shown_default(name: str, is_stored: bool) -> str:
     """Return the default in brackets; none where options are stored, since others are kept."""
     default = default_of(name)
-    if is_stored or default in ((), "") or isinstance(default, bool):
+    if is_stored or default in ((), "", None) or isinstance(default, bool):
         return "" if is_stored or default is not True else " (default on)"
     return f" (default {show(default)})"
 

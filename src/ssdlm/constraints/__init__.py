@@ -1,5 +1,5 @@
-"""A denoiser that obeys: words that must or must not appear, fixed tokens, whole sentences.
+"""A denoiser that obeys: words that must or must not appear, fixed tokens, sentences, grammars.
 
-words (from strings to tokens) -> placement (where they stand), automaton (what may follow)
--> constrained (a denoiser around a denoiser)
+words (from strings to tokens) -> placement (where they stand), automaton and grammars (what may
+follow) -> constrained, grammatical (a denoiser around a denoiser)
 """

@@ -10,12 +10,14 @@ that an `Automaton` reads a whole token by one look into a table.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+
+from ssdlm.constraints.sentences import NO_END, Sentences, sentences_of
 
 WORD_BYTES = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz")
 """What continues a forbidden word. No byte of another alphabet does: better a match too many."""
@@ -23,10 +25,6 @@ LAST_CASED = 0x1E944
 """No character beyond this one has another case."""
 DEAD = 0
 """The state of a text that breaks a rule, or of one that can no longer end well."""
-SENTENCE_END = re.compile(r"[.!?]['\")\]\u2019\u201d]*(\s*)\Z")
-CLOSERS = re.compile(r"['\")\]\u2019\u201d]*")
-NO_END, PENDING_END, SEEN_END = 0, 1, 2
-"""Whether a sentence has ended: a full stop ends one if a space or the end of the text follows."""
 
 PartialMatch = tuple[int, int, bytes]
 """A forbidden word under way: the number of its pattern, the index in that pattern after the
@@ -138,42 +136,43 @@ def new_matches(matcher: Matcher, is_inside: bool) -> PartialMatches:
     )
 
 
+@runtime_checkable
+class Table(Protocol):
+    """The state after each state and token, read like an array (S, V)."""
+
+    def __getitem__(self, place: Any) -> Any: ...
+
+    def leading(self, state: int, safe: np.ndarray) -> np.ndarray:
+        """Return the tokens (V,) that lead from a state into `safe` (S,)."""
+        ...
+
+    def states_into(self, safe: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+        """Return the states (S,) from which a token among those allowed (V,) leads into `safe`."""
+        ...
+
+
 @dataclass(frozen=True)
-class Sentences:
-    """What each token does to the sentence it is in; all are (V,)."""
+class DenseTable:
+    """A table with an entry for each state and token."""
 
-    ending: np.ndarray
-    """NO_END, PENDING_END if a space has yet to follow, SEEN_END if the token contains it."""
-    begins_with_space: np.ndarray
-    only_closes: np.ndarray
-    """It contains nothing but closing quotes and brackets."""
+    array: np.ndarray
 
-    def transitions(self) -> np.ndarray:
-        """Return (3, V): NO_END, PENDING_END or SEEN_END after a token, given which it was."""
-        kept = [np.where(self.only_closes, before, NO_END) for before in (NO_END, PENDING_END)]
-        from_none, from_pending = (np.where(self.ending > 0, self.ending, old) for old in kept)
-        from_pending = np.where(self.begins_with_space, SEEN_END, from_pending)
-        return np.stack([from_none, from_pending, np.full_like(from_none, SEEN_END)])
+    def __getitem__(self, place: Any) -> Any:
+        return self.array[place]
 
-    def cut(self, tokens: Sequence[int]) -> int:
-        """Return how many tokens there are up to the last end of a sentence, 0 without one."""
-        end = pending = 0
-        for count, token in enumerate(tokens, start=1):
-            if pending and self.begins_with_space[token]:
-                end, pending = pending, 0
-            if self.ending[token] == SEEN_END:
-                end = count
-            is_pending = self.ending[token] > 0 or (pending and self.only_closes[token])
-            pending = count if is_pending else 0
-        return pending or end
+    def leading(self, state: int, safe: np.ndarray) -> np.ndarray:
+        return safe[self.array[state]]
+
+    def states_into(self, safe: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+        columns = allowed.nonzero()[0]
+        return np.array([safe[row[columns]].any() for row in self.array])
 
 
 @dataclass(frozen=True)
 class Automaton:
     """A machine that reads tokens; its states tell what may follow."""
 
-    next_state: np.ndarray
-    """The state after each state and token (S, V)."""
+    next_state: Table
     accepts: np.ndarray
     """The states in which a text may end (S,)."""
     without_sentence_end: np.ndarray
@@ -203,10 +202,20 @@ class Automaton:
             if token is not None:
                 before = safe[self.next_state[:, token]]
             else:
-                columns = self.allowed_tokens(needs_boundary, is_early).nonzero()[0]
-                before = np.array([safe[row[columns]].any() for row in self.next_state])
+                allowed = self.allowed_tokens(needs_boundary, is_early)
+                before = self.next_state.states_into(safe, allowed)
             self.cache[key] = before[self.without_sentence_end] if is_early else before
         return self.cache[key]
+
+    def shortest(self) -> int | None:
+        """Return the least number of tokens in a text, None if there is no text at all."""
+        safe, count = self.accepts, 0
+        while not safe[self.start]:
+            wider = safe | self.states_before(safe, None, False, False)
+            if (wider == safe).all():
+                return None
+            safe, count = wider, count + 1
+        return count
 
 
 def build_automaton(
@@ -237,16 +246,20 @@ def build_automaton(
         next_state = np.vstack([next_state, np.full_like(next_state[:1], over)])
         accepts = np.append(accepts, True)
         without_sentence_end = np.append(without_sentence_end, over)
-    is_boundary = np.array([bool(s) and s[0] < 0x80 and s[0] not in WORD_BYTES for s in spellings])
     return Automaton(
-        next_state,
+        DenseTable(next_state),
         accepts,
         without_sentence_end,
-        is_boundary,
+        boundaries(spellings),
         end_of_text,
         start=3 if is_sentence else 1,
         sentences=sentences,
     )
+
+
+def boundaries(spellings: Sequence[bytes]) -> np.ndarray:
+    """Return which tokens (V,) surely continue no word."""
+    return np.array([bool(s) and s[0] < 0x80 and s[0] not in WORD_BYTES for s in spellings])
 
 
 def read_tokens(table: np.ndarray, spellings: Sequence[bytes]) -> np.ndarray:
@@ -260,18 +273,6 @@ def read_tokens(table: np.ndarray, spellings: Sequence[bytes]) -> np.ndarray:
         longer = (lengths > column).nonzero()[0]
         after[:, longer] = table[after[:, longer], letters[longer, column]]
     return after
-
-
-def sentences_of(spellings: Sequence[bytes]) -> Sentences:
-    """Return what each token does to a sentence, from its spelling."""
-    texts = [spelling.decode(errors="replace") for spelling in spellings]
-    found = [SENTENCE_END.search(text) for text in texts]
-    ending = [NO_END if match is None else SEEN_END if match[1] else PENDING_END for match in found]
-    begins_with_space = [text[:1].isspace() for text in texts]
-    only_closes = [CLOSERS.fullmatch(text) is not None for text in texts]
-    return Sentences(
-        np.array(ending, dtype=np.int32), np.array(begins_with_space), np.array(only_closes)
-    )
 
 
 def is_word_char(char: str) -> bool:

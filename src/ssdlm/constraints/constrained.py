@@ -104,21 +104,50 @@ class constrained(DenoiserWrapper):
         B = w_t.shape[1]
         levels = progress.reshape(*progress.shape, *[1] * (2 - progress.dim())).expand(len(w_t), B)
         may_move = not cache.is_read or bool((levels > SETTLED).all())
-        if not cache.is_read:
-            # Only now is it known how many tokens of the context have room beside the block.
-            cache.inner = remember(self.denoiser, cache.inner, cache.context, B=B)
-            cache.is_read = True
+        self.read_context(cache, B)
         pins = pinned_tokens(cache, B, with_words=not may_move).to(w_t.device)
         logits = self.denoise_with_pins(cache, w_t, progress, levels, pins)
         if may_move:
             for row, placements in enumerate(cache.history):
                 moved = move_words(placements[-1], logits[row], cache.states[row], cache.written)
                 placements += [moved] if moved is not placements[-1] else []
+        return self.hold(cache, logits, w_t, levels, has_own_levels=progress.dim() == 2)
+
+    def read_context(self, cache: ConstrainedCache, B: int) -> None:
+        """Let the denoiser read the context: only now is it known what has room beside a block."""
+        if not cache.is_read:
+            cache.inner = remember(self.denoiser, cache.inner, cache.context, B=B)
+            cache.is_read = True
+
+    def hold(
+        self,
+        cache: ConstrainedCache,
+        logits: Simplex,
+        w_t: Simplex,
+        levels: Levels,
+        *,
+        has_own_levels: bool,
+    ) -> Simplex:
+        """Return a call's logits with -inf for illegal tokens."""
         decided = torch.full(levels.shape, FREE, device=w_t.device)
         if bool((levels == 0).any()):
             decided = w_t.argmax(-1).masked_fill(levels > 0, FREE)
-        self.prediction = Prediction(cache, logits, decided.tolist())
-        return self.prediction.mask_illegal(pinned_tokens(cache, B).to(w_t.device))
+        # With a level for each position, one that is noise alone is not being decided yet.
+        is_drawn = levels < 1 if has_own_levels else torch.ones_like(levels, dtype=torch.bool)
+        self.prediction = self.predict(cache, logits, decided.tolist(), is_drawn.tolist())
+        pins = pinned_tokens(cache, w_t.shape[1]).to(w_t.device)
+        return self.prediction.mask_illegal(pins)
+
+    def predict(
+        self,
+        cache: ConstrainedCache,
+        logits: Simplex,
+        decided: list[list[int]],
+        is_drawn: list[list[bool]],
+    ) -> Prediction:
+        """Return the logits of a call with what they are held to."""
+        del is_drawn
+        return Prediction(cache, logits, decided)
 
     def denoise_with_pins(
         self, cache: ConstrainedCache, w_t: Simplex, progress: Tensor, levels: Levels, pins: Block

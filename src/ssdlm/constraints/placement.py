@@ -71,7 +71,7 @@ class Placement:
         automaton, is_early = self.constraint.automaton, position <= self.last
         state = automaton.without_sentence_end[state] if is_early else state
         allowed = automaton.allowed_tokens(self.slots[position] == BOUNDARY, is_early)
-        return allowed & self.safe[position + 1][automaton.next_state[state]]
+        return allowed & automaton.next_state.leading(state, self.safe[position + 1])
 
     def is_legal(self, state: int, position: int, token: int) -> bool:
         """Tell whether a token may stand at a position: its slot allows it, and so does the rest.

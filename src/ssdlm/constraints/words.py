@@ -11,15 +11,19 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from ssdlm.constraints.automaton import (
-    SENTENCE_END,
     Automaton,
     Matcher,
     PartialMatches,
     build_automaton,
     is_word_char,
 )
+from ssdlm.constraints.grammars.grammar import Grammar
+from ssdlm.constraints.grammars.utf8 import ByteMachine
 from ssdlm.constraints.placement import Placement, RequiredWord, TokenConstraint, find_placement
+from ssdlm.constraints.sentences import SENTENCE_END
+from ssdlm.storage.arrays import NO_CACHE, ArrayCache
 from ssdlm.tokenizer import HALF, Tokenizer, is_utf8
+from ssdlm.values import quote
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,16 @@ class TextConstraint:
     """What stands at a position, counted in tokens."""
     end_at_sentence: bool = False
     """Whether it is cut at the last end of a sentence; there will be one."""
+    regex: str | None = None
+    """What it matches as a whole."""
+    json_schema: str | None = None
+    """The text of a JSON schema that it follows."""
+
+    @property
+    def grammar(self) -> Grammar | None:
+        """What the whole text has to match, if anything."""
+        is_given = self.regex is not None or self.json_schema is not None
+        return Grammar(self.regex, self.json_schema) if is_given else None
 
     def __post_init__(self) -> None:
         if any(HALF in word for word in self.must_not):
@@ -51,13 +65,21 @@ class ConstraintCompiler:
     """Turns constraints on text into placements, for one tokenizer and length of text."""
 
     def __init__(
-        self, tokenizer: Tokenizer, *, V: int, max_len: int | None, length: int, stop_at_end: bool
+        self,
+        tokenizer: Tokenizer,
+        *,
+        V: int,
+        max_len: int | None,
+        length: int,
+        stop_at_end: bool,
+        cache: ArrayCache = NO_CACHE,
     ) -> None:
         self.tokenizer = tokenizer
         self.V, self.max_len, self.length = V, max_len, length
         self.end_of_text = tokenizer.end_of_text if stop_at_end else None
         # Most prompts of a call share their automaton, and it is the slow part.
-        self.automata: dict[tuple[tuple[str, ...], bool, PartialMatches], Automaton] = {}
+        self.automata: dict[tuple[Grammar | bool, tuple[str, ...], PartialMatches], Automaton] = {}
+        self.cache = cache
 
     @cached_property
     def spellings(self) -> list[bytes]:
@@ -80,6 +102,17 @@ class ConstraintCompiler:
         automaton = self.automaton(constraint, context)
         placement = find_placement(TokenConstraint(automaton, total, pins, words))
         if placement is None:
+            shortest = automaton.shortest()
+            if constraint.grammar and shortest is None:
+                raise ValueError(
+                    f"{constraint.grammar} matches no text that this tokenizer can write, or none "
+                    "without must_not; change it"
+                )
+            if constraint.grammar and shortest > total:
+                raise ValueError(
+                    f"{constraint.grammar} takes at least {shortest} tokens, and there is room for "
+                    f"{total}; raise length"
+                )
             raise ValueError(
                 f"no text of {total} tokens has {describe(constraint)}; drop or change one"
             )
@@ -109,8 +142,14 @@ class ConstraintCompiler:
         prompt = b"".join(self.spellings[token] for token in context) if words else b""
         # A suffix has been seen to end a sentence, and stays whole.
         is_sentence = constraint.end_at_sentence and not constraint.suffix
-        key = words, is_sentence, Matcher(words).after_prompt(prompt)
-        if key not in self.automata:
+        matcher = Matcher(words)
+        key = constraint.grammar or is_sentence, words, matcher.after_prompt(prompt)
+        if key not in self.automata and constraint.grammar:
+            also = ByteMachine(*matcher.byte_table(matcher.after_prompt(prompt)))
+            self.automata[key] = constraint.grammar.compile(
+                self.tokenizer, self.spellings, self.cache, also if words else None
+            )
+        elif key not in self.automata:
             self.automata[key] = build_automaton(
                 words,
                 self.spellings,
@@ -165,4 +204,5 @@ def describe(constraint: TextConstraint) -> str:
         "must_not": list(constraint.must_not),
         "pin": dict(constraint.pin),
     }
-    return " and ".join(f"{name}={value!r}" for name, value in options.items() if value)
+    given = {n: value for n, value in options.items() if value not in ([], {}, "", False, None)}
+    return " and ".join(f"{name}={quote(value)}" for name, value in given.items())

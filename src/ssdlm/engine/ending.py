@@ -12,9 +12,14 @@ from ssdlm.tokenizer import HALF, Tokenizer
 
 def unwritten(options: GenerateOptions, tokenizer: Tokenizer | None) -> tuple[int, ...]:
     """Return the tokens that a text may not have: its end, where it is to be as long as asked."""
-    if tokenizer is None or options.stop_at_end or not options.never_end:
+    if tokenizer is None or stops_at_end(options) or not options.never_end:
         return ()
     return (tokenizer.end_of_text,)
+
+
+def stops_at_end(options: GenerateOptions) -> bool:
+    """Tell whether a text is over at its end-of-text token; with a grammar it always is."""
+    return options.stop_at_end or options.has_grammar
 
 
 class Ended(NamedTuple):
@@ -37,7 +42,7 @@ def end(tokenizer: Tokenizer | None, request: Request, tokens: list[int]) -> End
     """Return a text, whole or so far, cut where its request says."""
     options = request.options
     is_over = len(tokens) == sum(request.blocks())
-    if options.stop_at_end and tokenizer and tokenizer.end_of_text in tokens:
+    if stops_at_end(options) and tokenizer and tokenizer.end_of_text in tokens:
         tokens, is_over = tokens[: tokens.index(tokenizer.end_of_text)], True
     text = text_of(tokenizer, tokens, request.context)
     found = [text.find(string) for string in options.stop if string in text]

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ssdlm.constraints.constrained import constrained
+from ssdlm.constraints.grammatical import grammatical
 from ssdlm.constraints.words import ConstraintCompiler, TextConstraint
 from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion.grid import Sliding
@@ -26,15 +27,17 @@ from ssdlm.engine.controls import Controls
 from ssdlm.engine.drafts import DraftEncoder, Feed, Watcher
 from ssdlm.engine.ending import end, text_of, unwritten
 from ssdlm.engine.fleet import Fleet
+from ssdlm.engine.grammars import check_joins, schema_text
 from ssdlm.engine.requests import Draft, Generation, Request, Requests, token_ids
 from ssdlm.engine.schedule import Batch, Job, Schedule, Worker
 from ssdlm.engine.strategy import strategy_of
 from ssdlm.options import GenerateOptions
+from ssdlm.storage.arrays import user_cache
 from ssdlm.tokenizer import Tokenizer, is_utf8
 from ssdlm.values import quote
 
 Prompt = str | Sequence[int]
-CONSTRAINTS = ("must", "must_not", "suffix", "pin", "end_at_sentence")
+CONSTRAINTS = ("must", "must_not", "suffix", "pin", "end_at_sentence", "regex", "json_schema")
 MOST_WAITING = 4096
 """Requests that are looked at together for those that may share a pass; more wait unseen."""
 
@@ -122,11 +125,18 @@ class Engine:
         `compilers` keep the automata that several requests need.
         """
         options = request.options
-        asked = {name: getattr(options, name) for name in CONSTRAINTS if getattr(options, name)}
+        given = {name: getattr(options, name) for name in CONSTRAINTS}
+        asked = {n: value for n, value in given.items() if value not in ((), "", False, None)}
+        if options.regex is not None:
+            asked["regex"] = options.regex  # the empty one too
         if not asked:
             return request
         if self.tokenizer is None:
             raise ValueError(f"{', '.join(asked)}: words need a tokenizer, and this model has none")
+        if options.has_grammar:
+            check_joins(self.tokenizer, request, next(reversed(asked)))
+        if options.json_schema is not None:
+            asked["json_schema"] = schema_text(options.json_schema)
         if (
             options.mode == "diffusion"
             and options.returns == "logits"
@@ -145,6 +155,7 @@ class Engine:
                 max_len=self.denoiser.max_len,
                 length=options.length,
                 stop_at_end=options.stop_at_end,
+                cache=user_cache("grammars"),
             )
         placement = compilers[key].compile(TextConstraint(**asked), request.context)
         return replace(request, placement=placement)
@@ -273,9 +284,13 @@ class Engine:
         never = unwritten(options, self.tokenizer)
         strategy = replace(strategy_of(options, self.denoiser), suppress=never)
         if placements := [one.placement for one in batch if one.placement is not None]:
-            denoiser = constrained(denoiser, placements, strategy.suppress)
+            is_drawn = options.returns == "w_0"
+            if options.has_grammar:
+                denoiser = grammatical(denoiser, placements, ends_as_drawn=is_drawn)
+            else:
+                denoiser = constrained(denoiser, placements, strategy.suppress)
             strategy = replace(strategy, suppress=())  # else a legal token could be lost to one
-            if options.returns == "w_0":
+            if is_drawn or options.has_grammar:
                 strategy = replace(strategy, project=denoiser.legal_projection(strategy.project))
         context, blocks = context.reshape(len(batch), -1), batch[0].blocks()
         noise = RowNoise(seeds)

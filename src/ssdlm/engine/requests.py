@@ -19,6 +19,7 @@ from ssdlm.values import check_sequence, check_whole, quote
 
 ROW_OPTIONS = {"seed": 0, "must": (), "must_not": (), "suffix": "", "pin": ()}
 ROW_OPTIONS |= {"end_at_sentence": False, "stop": (), "num_samples": 1, "best_of": 1}
+ROW_OPTIONS |= {"regex": None, "json_schema": None}
 """Options in which requests of one batch may differ, with the defaults."""
 
 
@@ -65,8 +66,8 @@ class Request:
         options = replace(self.options, **ROW_OPTIONS, control=(), streamer=None)
         # Guides need not be hashable, so they are told apart by identity.
         controls = tuple(one if isinstance(one, str) else id(one) for one in self.options.control)
-        is_constrained = self.placement is not None
-        return len(self.context), tuple(self.blocks()), options, controls, is_constrained
+        held = self.placement is not None, self.options.has_grammar
+        return len(self.context), tuple(self.blocks()), options, controls, held
 
 
 class Requests(Sequence[Request]):

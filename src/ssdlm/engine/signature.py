@@ -79,6 +79,12 @@ class Signature:
         suffix: str | Sequence[str] | None = None,
         pin: Mapping[int, str] | Sequence[Mapping[int, str]] | None = None,
         end_at_sentence: bool | Sequence[bool] | None = None,
+        regex: str | Sequence[str] | None = None,
+        json_schema: Mapping[str, Any]
+        | str
+        | os.PathLike[str]
+        | Sequence[Mapping[str, Any] | str | os.PathLike[str]]
+        | None = None,
         batch_size: int | None = None,
         streamer: Any = None,
         options: GenerateOptions | None = None,
@@ -126,6 +132,12 @@ class Signature:
         suffix: str | Sequence[str] | None = None,
         pin: Mapping[int, str] | Sequence[Mapping[int, str]] | None = None,
         end_at_sentence: bool | Sequence[bool] | None = None,
+        regex: str | Sequence[str] | None = None,
+        json_schema: Mapping[str, Any]
+        | str
+        | os.PathLike[str]
+        | Sequence[Mapping[str, Any] | str | os.PathLike[str]]
+        | None = None,
         batch_size: int | None = None,
         streamer: Any = None,
         options: GenerateOptions | None = None,
@@ -173,6 +185,12 @@ class Signature:
         suffix: str | Sequence[str] | None = None,
         pin: Mapping[int, str] | Sequence[Mapping[int, str]] | None = None,
         end_at_sentence: bool | Sequence[bool] | None = None,
+        regex: str | Sequence[str] | None = None,
+        json_schema: Mapping[str, Any]
+        | str
+        | os.PathLike[str]
+        | Sequence[Mapping[str, Any] | str | os.PathLike[str]]
+        | None = None,
         batch_size: int | None = None,
         streamer: Any = None,
         options: GenerateOptions | None = None,
@@ -253,6 +271,10 @@ class Signature:
             suffix: infilling: what follows a gap of `length` tokens
             pin: a text at a position, counted in tokens from 0
             end_at_sentence: cut the text at its last end of a sentence; there will be one [False]
+            regex: a regular expression that the whole text matches; length is then the most tokens
+                it may have [None]
+            json_schema: the file of a JSON schema that the text follows; length is then the most
+                tokens it may have [None]
 
         Output:
             batch_size: texts at a time on a GPU; on a CPU they go one by one [32]
@@ -305,6 +327,12 @@ class Signature:
         suffix: str | Sequence[str] | None = None,
         pin: Mapping[int, str] | Sequence[Mapping[int, str]] | None = None,
         end_at_sentence: bool | Sequence[bool] | None = None,
+        regex: str | Sequence[str] | None = None,
+        json_schema: Mapping[str, Any]
+        | str
+        | os.PathLike[str]
+        | Sequence[Mapping[str, Any] | str | os.PathLike[str]]
+        | None = None,
         batch_size: int | None = None,
         streamer: Any = None,
         candidates: int = 0,
@@ -386,6 +414,10 @@ class Signature:
             suffix: infilling: what follows a gap of `length` tokens
             pin: a text at a position, counted in tokens from 0
             end_at_sentence: cut the text at its last end of a sentence; there will be one [False]
+            regex: a regular expression that the whole text matches; length is then the most tokens
+                it may have [None]
+            json_schema: the file of a JSON schema that the text follows; length is then the most
+                tokens it may have [None]
 
         Output:
             batch_size: texts at a time on a GPU; on a CPU they go one by one [32]

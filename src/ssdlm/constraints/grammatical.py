@@ -1,0 +1,238 @@
+"""A denoiser whose texts match a grammar as a whole.
+
+    denoiser -> guidance -> [grammatical] -> projection
+
+The support is exact: a text never leaves the states of the automaton from which it can be finished
+in the room there is. Where it could end, end-of-text may follow, and after that anything.
+
+The law depends on what is decided together. Tokens drawn in one pass are independent, given what
+the network says. Of such tokens the law given that they match is known, by messages from the end of
+the block to its start: m_i(s) = sum over x of p_i(x) m_i+1(s'), with s' the state after x, is the
+chance of a match from state s on. From left to right, x is drawn in proportion to p_i(x) m_i+1(s').
+A position that is noise alone while others are not is not being decided, and all that is asked of
+it is that there is a way to the end: m is 1 or 0. So with one position at a time illegal tokens are
+left out, and the rest stay in proportion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+import torch
+
+from ssdlm.constraints.constrained import ConstrainedCache, Prediction, constrained
+from ssdlm.constraints.grammars.kinds import KindTable
+from ssdlm.constraints.placement import BOUNDARY, FREE
+from ssdlm.diffusion.projection import Projection
+from ssdlm.diffusion.simplex import to_logits
+from ssdlm.shapes import Block, Levels, Simplex, Tensor
+
+LEAST = 1e-290
+"""What a message is at least where there is a way to the end, so that it has a logarithm."""
+
+
+@dataclass
+class grammatical(constrained):
+    """A denoiser held to one grammar per row."""
+
+    ends_as_drawn: bool = False
+    """Whether a text ends as it is drawn (w_0), and not as the argmax of logits."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # A token that stands behind the window would have to be seen.
+        is_free = all(set(placement.slots) == {FREE} for placement in self.placements)
+        self.has_windows = self.denoiser.has_windows and is_free
+
+    def denoise_window(
+        self, cache: ConstrainedCache, w_t: Simplex, progress: Tensor, tokens: Block, window: slice
+    ) -> Tensor:
+        self.read_context(cache, w_t.shape[1])
+        logits = self.denoiser.denoise_window(cache.inner, w_t, progress, tokens, window)
+        before = tokens[:, : window.start].tolist()
+        states = [
+            placement.read(state, cache.written, row)
+            for placement, state, row in zip(cache.placements, cache.states, before, strict=True)
+        ]
+        here = replace(cache, states=states, written=cache.written + window.start)
+        return self.hold(here, logits, w_t[:, window], progress[:, window], has_own_levels=True)
+
+    def predict(
+        self,
+        cache: ConstrainedCache,
+        logits: Simplex,
+        decided: list[list[int]],
+        is_drawn: list[list[bool]],
+    ) -> Prediction:
+        return GrammarPrediction(cache, logits, decided, is_drawn, self.ends_as_drawn)
+
+    def legal_projection(self, project: Projection) -> Projection:
+        """Return the projection with the tokens of a row drawn one after another, so they match."""
+
+        def project_legally(logits: Simplex, u: Levels) -> Simplex:
+            prediction = cast(GrammarPrediction, self.prediction)  # a projection follows a call
+            if not self.ends_as_drawn:
+                logits = prediction.logits  # what the call returned is about its argmax alone
+            w_hat = torch.empty_like(logits)
+
+            def put(row: int, index: int, token: int) -> None:
+                tokens = torch.tensor([[token]], device=logits.device)
+                w_hat[row, index] = to_logits(tokens, V=self.V, K=self.K)[0, 0]
+
+            for row in range(len(logits)):
+
+                def draw(index: int, one: Tensor, row: int = row) -> int:
+                    place = slice(row, row + 1), slice(index, index + 1)
+                    w_hat[place] = project(one.reshape(1, 1, -1), u[place])
+                    token = int(w_hat[row, index].argmax())
+                    if one[token] > -torch.inf:
+                        return token
+                    put(row, index, int(one.argmax()))  # a nucleus of all was rounded to more
+                    return int(one.argmax())
+
+                for index, token in prediction.walk(row, logits[row], draw).items():
+                    put(row, index, token)
+            return w_hat
+
+        return project_legally
+
+
+@dataclass(frozen=True)
+class GrammarPrediction(Prediction):
+    """The logits of one call, with the grammars to which they are held."""
+
+    is_drawn: list[list[bool]]
+    """Which positions are being decided: what the network says of them counts for those before."""
+    ends_as_drawn: bool
+
+    def table(self, row: int) -> KindTable:
+        """Return the table of a row's automaton."""
+        return cast(KindTable, self.cache.placements[row].constraint.automaton.next_state)
+
+    def fixed(self, row: int, index: int) -> int:
+        """Return the token that a position has already, or less than 0."""
+        slot = self.cache.placements[row].slots[self.cache.written + index]
+        return max(self.decided[row][index], slot)
+
+    def mask_illegal(self, pins: Block) -> Simplex:
+        """Return the logits, -inf beside pinned tokens and where a token fits into no text.
+
+        Where the text is the argmax, they are those along the best text, read from the left.
+        """
+        is_pinned = pins >= 0
+        logits = self.logits.masked_fill(is_pinned.unsqueeze(-1), -torch.inf)
+        rows, indices = is_pinned.nonzero(as_tuple=True)
+        logits[rows, indices, pins[rows, indices]] = 0.0
+        for row in range(len(logits)):
+            if self.ends_as_drawn:
+                self.mask_impossible(row, logits[row])
+                continue
+
+            def take_best(index: int, one: Tensor, row: int = row) -> int:
+                logits[row, index] = one
+                return int(one.argmax())
+
+            self.walk(row, self.logits[row], take_best)
+        return logits
+
+    def mask_impossible(self, row: int, logits: Tensor) -> None:
+        """Set the logits (B, V) to -inf of tokens that no text has there, whatever is before."""
+        placement, table = self.cache.placements[row], self.table(row)
+        kind_of = torch.from_numpy(table.kind_of).to(logits.device)
+        states = np.arange(table.num_states) == self.cache.states[row]
+        for index in range(len(logits)):
+            position = self.cache.written + index
+            fixed = self.fixed(row, index)
+            if fixed >= 0:
+                after = np.zeros_like(states)
+                after[[table[int(state), fixed] for state in states.nonzero()[0]]] = True
+                states = after & placement.safe[position + 1]
+                continue
+            kinds, states = table.spread(states, placement.safe[position + 1])
+            possible = torch.from_numpy(kinds).to(logits.device)[kind_of]
+            # Finite, lest the best legal token be as impossible as the rest.
+            logits[index] = logits[index].clamp(min=torch.finfo(logits.dtype).min)
+            logits[index].masked_fill_(~possible, -torch.inf)
+
+    def walk(
+        self, row: int, logits: Tensor, choose: Callable[[int, Tensor], int]
+    ) -> dict[int, int]:
+        """Choose a row's tokens from left to right; return those that were fixed, by index.
+
+        `choose` gets an index and the logits there (V,), given all tokens before, and returns the
+        token.
+        """
+        placement, state = self.cache.placements[row], self.cache.states[row]
+        table, messages = self.table(row), self.messages(row, logits)
+        kind_of = torch.from_numpy(table.kind_of).to(logits.device)
+        fixed: dict[int, int] = {}
+        for index in range(len(logits)):
+            position = self.cache.written + index
+            token = self.fixed(row, index)
+            if token >= 0:
+                fixed[index] = token
+            else:
+                after = table.after_kinds(state)
+                weights = np.where(
+                    placement.safe[position + 1][after], messages[index + 1][after], 0
+                )
+                with np.errstate(divide="ignore"):
+                    bias = torch.from_numpy(np.log(weights)).to(logits)[kind_of]
+                if (allowed := self.allowed(row, index)) is not None:
+                    bias = bias.masked_fill(~allowed, -torch.inf)
+                held = logits[index] + bias
+                if not bool(held.max() > -torch.inf):  # none of the legal ones was left by a cut
+                    held = self.logits[row, index].clamp(min=torch.finfo(held.dtype).min) + bias
+                token = choose(index, held)
+            state = placement.step(state, position, token)
+        return fixed
+
+    def allowed(self, row: int, index: int) -> Tensor | None:
+        """Return the tokens (V,) that what is required allows at a position; None for all."""
+        placement, position = self.cache.placements[row], self.cache.written + index
+        needs_boundary, is_early = placement.slots[position] == BOUNDARY, position <= placement.last
+        if not (needs_boundary or is_early):
+            return None
+        allowed = placement.constraint.automaton.allowed_tokens(needs_boundary, is_early)
+        return torch.from_numpy(allowed).to(self.logits.device)
+
+    def messages(self, row: int, logits: Tensor) -> list[np.ndarray]:
+        """Return the message (S,) before each position of the block, and at its end.
+
+        Each is up to a factor, which no choice depends on.
+        """
+        placement, table = self.cache.placements[row], self.table(row)
+        end = self.cache.written + len(logits)
+        messages = [placement.safe[end].astype(float)]
+        kind_of = torch.from_numpy(table.kind_of).to(logits.device).long()
+        for index in range(len(logits) - 1, -1, -1):
+            safe, after = placement.safe[self.cache.written + index], messages[-1]
+            fixed = self.fixed(row, index)
+            if fixed >= 0:
+                before = after[table[:, fixed]]
+            elif self.is_drawn[row][index]:
+                probs = logits[index].double().softmax(-1)
+                if (allowed := self.allowed(row, index)) is not None:
+                    probs = probs * allowed
+                weights = torch.zeros(table.num_kinds, dtype=probs.dtype, device=probs.device)
+                weights.index_add_(0, kind_of, probs)
+                before = table.message(weights.cpu().numpy(), after)
+            else:
+                before = safe.astype(float)
+            peak = float(before.max(where=safe, initial=0.0)) or 1.0
+            messages.append(np.where(safe, np.maximum(before / peak, LEAST), 0.0))
+        return messages[::-1]
+
+
+def log_allowed_mass(logits: Tensor, legal: np.ndarray) -> float:
+    """Return the log of the share that legal tokens (V,) have in a position's probabilities.
+
+    Summed over a text's positions it is the log of the weight that turns masking from left to right
+    into the law given a match.
+    """
+    mask = torch.from_numpy(legal).to(logits.device)
+    legal_sum = logits.masked_fill(~mask, -torch.inf).logsumexp(-1)
+    return float(legal_sum - logits.logsumexp(-1))
