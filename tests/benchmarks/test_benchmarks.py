@@ -15,6 +15,7 @@ from tests.evaluate.tiny_judge import save_judge
 
 from ssdlm import SSDLM, DecodeConfig
 from ssdlm.config import BlockConfig
+from ssdlm.constraints.grammars.pattern import read_pattern
 from ssdlm.denoiser.block import BlockDenoiser
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -30,6 +31,7 @@ def load(monkeypatch):
         "train",
         "memory",
         "ablation",
+        "grammars",
         "guides",
         "levers",
         "quality",
@@ -250,6 +252,7 @@ def test_a_command_is_timed_alone_and_beside_a_busy_core(load, monkeypatch):
     assert seen[:2] == [None, None] and seen[2] == seen[3] == rows[1]["threads"]
 
 
+<<<<<<< HEAD
 def test_a_server_under_load_writes_what_is_written_offline(load, monkeypatch, capsys):
     serve = load("serve")
     found = call(serve.main, monkeypatch, capsys, "load", "--tiny", "--count", "13")
@@ -276,3 +279,25 @@ def test_hostile_requests_are_of_all_kinds(load):
     kinds = {hostile.hostile(seed)[0] for seed in range(1500)}
     assert kinds == {kind.__name__ for kind in (*hostile.KINDS, hostile.broken_off)}
     assert hostile.hostile(7) == hostile.hostile(7)
+=======
+def test_the_benchmark_of_grammars_has_patterns_of_many_kinds_that_compile(load):
+    grammars = load("grammars")
+    found = grammars.patterns()
+    assert len({pattern for _, pattern in found}) == len(found) >= 200
+    assert len({kind for kind, _ in found[:11]}) == len(grammars.KINDS) == 11
+    for _, pattern in found:
+        read_pattern(pattern)
+
+
+def test_the_benchmark_of_grammars_holds_texts_against_their_patterns(
+    load, monkeypatch, capsys, tmp_path
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    grammars = load("grammars")
+    monkeypatch.setattr(grammars, "patterns", lambda: [("a", "[ab]{2,4}"), ("b", ""), ("a", "c")])
+    SSDLM(tiny.block(), tiny.tokenizer(), DecodeConfig()).save_pretrained(tmp_path / "model")
+    words = [str(tmp_path / "model"), "--samples", "2", "--count", "2", "--length", "5"]
+    found = call(grammars.main, monkeypatch, capsys, *words)
+    assert found["patterns"] == 2 and found["texts"] == 4 and found["match"] == 1.0
+    assert set(found["cost_ratio"]) == {"left to right", "window"}
+>>>>>>> c7bffd1 (A benchmark of grammars: 200 patterns, each text held against re.fullmatch)

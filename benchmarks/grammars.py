@@ -1,0 +1,248 @@
+"""Whether texts match their grammar, always: some 200 patterns of many kinds, 20 samples each.
+
+Every text is held against `re.fullmatch`; one that does not match ends the run with an error.
+Beside the rate stands what a pass costs with a grammar and without, on one path in one run.
+
+    python benchmarks/grammars.py builtin:mini --samples 20
+    python benchmarks/grammars.py builtin:mini --samples 2 --count 40 --seconds 120
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+from collections.abc import Iterator
+from itertools import islice
+from statistics import median
+
+from ssdlm import SSDLM
+from ssdlm.engine.requests import Generation
+
+PROMPT = "The report says that"
+PATHS = {
+    "left to right": {"grid": "staggered", "width": 1.0, "T": 25},
+    "window": {"grid": "staggered", "width": 4.0, "T": 28},
+    "all at once": {"grid": "uniform", "T": 10},
+    "autoregressive": {"mode": "autoregressive"},
+}
+"""How texts are written; patterns take turns, so that every kind of pattern meets every path."""
+MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
+WORDS = ["river", "house", "night", "garden", "winter", "bridge", "letter", "stone"]
+COLOURS = ["red", "green", "blue", "white", "black", "yellow"]
+
+
+def dates() -> Iterator[str]:
+    yield r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
+    yield rf" ({MONTHS}) [1-9]\d?, (19|20)\d{{2}}"
+    yield r"(0?[1-9]|[12]\d|3[01])/(0?[1-9]|1[0-2])/\d{2}(\d{2})?"
+    yield r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d)?"
+    yield r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(Z|[+-]\d{2}:\d{2})"
+    yield from (rf" (on|by|since) the {n}(st|nd|rd|th) of ({MONTHS})" for n in range(1, 11))
+
+
+def addresses() -> Iterator[str]:
+    yield r"[a-z0-9]+(\.[a-z0-9]+)*@[a-z0-9]+(-[a-z0-9]+)*(\.[a-z]{2,4})+"
+    yield r"https?://(www\.)?[a-z]{3,12}\.(com|org|net)(/[a-z0-9]{1,8}){0,3}/?"
+    yield r"((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
+    yield r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+    yield r"#([0-9A-F]{3}){1,2}"
+    yield r"\d{1,4} [A-Z][a-z]+ (Street|Road|Lane), [A-Z][a-z]+ \d{5}"
+    for name in WORDS:
+        yield rf"{name}[._-]?\d{{0,3}}@({'|'.join(COLOURS)})\.example"
+
+
+def telephones() -> Iterator[str]:
+    yield r"\(\d{3}\) \d{3}-\d{4}"
+    yield r"\+\d{1,3}( \d{2,4}){2,4}"
+    yield r"(\+44|0)7\d{3}[ -]?\d{6}"
+    yield r"\d{3}([.-])?\d{3}\d{4}"
+    for digits in range(4, 20):
+        yield rf"(tel: )?0\d{{{digits}}}"
+
+
+def lists() -> Iterator[str]:
+    yield r"( \w+,){2,4} and \w+\."
+    yield r"(- [a-z ]{3,20}\n){2,4}"
+    yield r"(\d\. [A-Z][a-z ]{2,15}\n){3}"
+    yield r"\[(\d+(, \d+){0,5})?\]"
+    yield r"(\w+;)*\w+"
+    for count in range(1, 12):
+        yield rf" ({'|'.join(WORDS)})(, ({'|'.join(WORDS)})){{{count}}}"
+        yield rf"(({'|'.join(COLOURS)}) ){{{count}}}end"
+
+
+def records() -> Iterator[str]:
+    string, number = r'"[^"\\\x00-\x1f]{0,20}"', r"(0|-?[1-9]\d{0,5})"
+    yield rf'\{{"name": {string}, "age": {number}\}}'
+    yield rf'\{{"a": (true|false|null), "b": \[({number}(, {number}){{0,3}})?\]\}}'
+    yield rf'\[(\{{"id": {number}\}}(, \{{"id": {number}\}}){{0,3}})?\]'
+    yield r"<p>(<b>[a-z ]+</b>|[a-z ]+){1,3}</p>"
+    yield rf"[a-z]+=({number}|[a-z]+)(&[a-z]+=({number}|[a-z]+)){{0,3}}"
+    yield r"(\w+,){3}\w+\n(\d+,){3}\d+"
+    for key in WORDS:
+        yield rf'\{{"{key}": ({string}|{number}|null)\}}'
+        yield rf"{key}: {number}(\.\d{{1,2}})?( (kg|km|s))?"
+
+
+def poems() -> Iterator[str]:
+    for rhyme in ("ight", "ing", "all", "ay", "ove", "own", "ear", "ore"):
+        yield rf"( [a-z]+){{2,5}}{rhyme},\n( [a-z]+){{2,5}}{rhyme}\."
+    for first, second in (("ee", "ound"), ("ain", "ose"), ("ade", "ill"), ("end", "oo")):
+        line = r"[A-Z][a-z]*( [a-z]+){1,4}"
+        yield rf"{line}{first}\n{line}{second}\n{line}{first}\n{line}{second}"
+
+
+def alternatives() -> Iterator[str]:
+    yield "(a|ab)(c|bcd)(d*)"
+    yield "((a|b)(c|d)|(e|f)(g|h))+"
+    yield "(((red|green) (light|dark))|((old|new) (house|(small|large) garden)))!?"
+    yield "(|a|bb|ccc)(|x|yy)"
+    yield r"(yes|no|maybe(, (yes|no))?)\."
+    for one in COLOURS:
+        for other in COLOURS[:4]:
+            yield rf" the ({one}|{other}( and {one})?) ({'|'.join(WORDS[:3])})(s|'s \w+)?"
+
+
+def unicode_classes() -> Iterator[str]:
+    yield "[\u03b1-\u03c9]{3,8}"
+    yield "[\u0430-\u044f]+( [\u0430-\u044f]+)?"
+    yield "[\u4e00-\u9fff]{2,6}"
+    yield "(\u65e5\u672c|\u4e2d\u56fd)\u8a9e?"
+    yield "[\u00e0-\u00ff]{1,5}!"
+    yield "[\U0001f600-\U0001f64f]{1,3}"
+    yield r"[^\W\d_]{2,10}"
+    yield r"\w{3,12}\W\w{3,12}"
+    yield "(?i)stra\u00dfe|caf\u00e9"
+    yield r"[^\x00-\x7f]{1,4}"
+    yield r"\S+\s\S+"
+    yield r"\D{3,9}"
+    yield "na\u00efve( r\u00e9sum\u00e9)*"
+
+
+def anchors() -> Iterator[str]:
+    yield "^ [a-z]+$"
+    yield r"\A\d{3}\Z"
+    yield "(?m)^a$\n^b$"
+    yield "(^ one| two$)"
+    yield "(?s)^.{5,10}$"
+    yield r"(?x) [a-z]+ \  \d+  # a word and a number"
+    yield "(?i)^the [a-z]{3,9}$"
+    yield "(?i:ABC)d(?-i:E)?"
+    yield r"(?P<head>[A-Z]\w*)(?: (?P<tail>\w+))?"
+    yield "a$\n?"
+
+
+def repeats() -> Iterator[str]:
+    for low, high in ((0, 1), (1, 1), (0, 7), (5, 9), (12, 12), (20, 60), (0, 300), (30, 40)):
+        yield rf"a{{{low},{high}}}"
+        yield rf"[a-z ]{{{low},{high}}}"
+        yield rf"(ab?){{{low},{high}}}c"
+    yield "(a?){40}"
+    yield "(x{2}){3,5}"
+    yield ".{0,80}"
+    yield "[^e]{10,60}"
+    yield "(ha){2,10}!*?"
+    yield r"(\w+ ){4,9}\w+\."
+
+
+def near_empty() -> Iterator[str]:
+    yield ""
+    yield "a{0}"
+    yield "()"
+    yield "x"
+    yield "(|)"
+    yield "[z]"
+    yield "a|a|a"
+    yield "\\n"
+    yield "^$"
+    yield " "
+    yield r"\\"
+    yield "(?:)*"
+
+
+KINDS = (dates, addresses, telephones, lists, records, poems, alternatives)
+KINDS += (unicode_classes, anchors, repeats, near_empty)
+
+
+def patterns() -> list[tuple[str, str]]:
+    """Return (kind, pattern) in turns, one of each kind after another, so that any part has all."""
+    left = {kind.__name__: kind() for kind in KINDS}
+    found: list[tuple[str, str]] = []
+    while left:
+        for name, source in list(left.items()):
+            pattern = next(source, None)
+            if pattern is None:
+                del left[name]
+            else:
+                found.append((name, pattern))
+    return found
+
+
+def timed(model: SSDLM, **options: object) -> tuple[list[Generation], float]:
+    """Return texts and the milliseconds per pass of one text."""
+    began = time.perf_counter()
+    texts = model.generate(PROMPT, **options)
+    passes = sum(text.passes_per_token * max(1, len(text.tokens)) for text in texts)
+    return texts, 1000 * (time.perf_counter() - began) / passes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", help="folder, Hub id or builtin:mini")
+    parser.add_argument("--samples", type=int, default=20, help="texts per pattern")
+    parser.add_argument("--count", type=int, help="patterns, all without it")
+    parser.add_argument("--length", type=int, default=75, help="the most tokens in a text")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    args = parser.parse_args()
+    model = SSDLM.from_pretrained(args.model)
+    general = {"length": args.length, "top_p": 0.95, "returns": "w_0"}
+    general |= {"num_samples": args.samples}
+    plain = {}
+    for name, path in PATHS.items():
+        options = general | path | ({} if "mode" not in path else {"returns": None})
+        timed(model, **options | {"num_samples": 1})  # the first of anything takes longer
+        plain[name] = timed(model, **options | {"num_samples": min(2, args.samples)})[1]
+    began, cost = time.perf_counter(), {name: [] for name in PATHS}
+    done: dict[str, list[int]] = {}
+    compiling = []
+    for number, (kind, pattern) in enumerate(islice(patterns(), args.count)):
+        if time.perf_counter() - began > args.seconds:
+            break
+        name = list(PATHS)[(number + number // len(KINDS)) % len(PATHS)]
+        options = general | PATHS[name] | {"regex": pattern, "seed": number}
+        if "mode" in PATHS[name]:
+            options["returns"] = None
+        start = time.perf_counter()
+        model.requests([PROMPT], {k: v for k, v in options.items() if v is not None})
+        compiling.append(time.perf_counter() - start)
+        texts, per_pass = timed(model, **options)
+        cost[name].append(per_pass)
+        for text in texts:
+            assert re.fullmatch(pattern, text.text), f"{pattern!r} is not matched by {text.text!r}"
+        counts = done.setdefault(kind, [0, 0])
+        counts[0] += 1
+        counts[1] += len(texts)
+    print("| patterns | number | texts | match |\n|---|---|---|---|")
+    for kind, (number, texts) in done.items():
+        print(f"| {kind.replace('_', ' ')} | {number} | {texts} | 100 % |")
+    print("\n| path | ms per pass, plain | with a grammar (median) | ratio |\n|---|---|---|---|")
+    ratios = {}
+    for name, found in cost.items():
+        if found:
+            ratios[name] = median(found) / plain[name]
+            print(f"| {name} | {plain[name]:.1f} | {median(found):.1f} | {ratios[name]:.2f} |")
+    figures = {
+        "patterns": sum(number for number, _ in done.values()),
+        "texts": sum(texts for _, texts in done.values()),
+        "match": 1.0,
+        "cost_ratio": ratios,
+        "median_compile_s": median(compiling),
+        "longest_compile_s": max(compiling),
+    }
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
