@@ -252,7 +252,6 @@ def test_a_command_is_timed_alone_and_beside_a_busy_core(load, monkeypatch):
     assert seen[:2] == [None, None] and seen[2] == seen[3] == rows[1]["threads"]
 
 
-<<<<<<< HEAD
 def test_a_server_under_load_writes_what_is_written_offline(load, monkeypatch, capsys):
     serve = load("serve")
     found = call(serve.main, monkeypatch, capsys, "load", "--tiny", "--count", "13")
@@ -279,7 +278,8 @@ def test_hostile_requests_are_of_all_kinds(load):
     kinds = {hostile.hostile(seed)[0] for seed in range(1500)}
     assert kinds == {kind.__name__ for kind in (*hostile.KINDS, hostile.broken_off)}
     assert hostile.hostile(7) == hostile.hostile(7)
-=======
+
+
 def test_the_benchmark_of_grammars_has_patterns_of_many_kinds_that_compile(load):
     grammars = load("grammars")
     found = grammars.patterns()
@@ -300,4 +300,3 @@ def test_the_benchmark_of_grammars_holds_texts_against_their_patterns(
     found = call(grammars.main, monkeypatch, capsys, *words)
     assert found["patterns"] == 2 and found["texts"] == 4 and found["match"] == 1.0
     assert set(found["cost_ratio"]) == {"left to right", "window"}
->>>>>>> c7bffd1 (A benchmark of grammars: 200 patterns, each text held against re.fullmatch)

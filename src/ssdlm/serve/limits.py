@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ssdlm.options import GenerateOptions
+from ssdlm.values import quote
 
 MOST_CHARACTERS = 1000
 """Of all words that a text must or must not contain: a table has a row for each."""
@@ -65,12 +66,18 @@ class Limits:
                 f"server does {most} for a text; use a lower T"
             )
         pins = (text for _, text in options.pin)
-        words = [*options.stop, *options.must, *options.must_not, *pins]
+        grammars = [options.regex or "", options.json_schema or ""]
+        words = [*options.stop, *options.must, *options.must_not, *pins, *grammars]
         size = sum(map(len, words))
         if size > MOST_CHARACTERS:
             raise ValueError(
-                f"stop, must, must_not and pin have {size} characters, and this server takes "
-                f"{MOST_CHARACTERS}; use fewer words"
+                f"stop, must, must_not, pin and grammars have {size} characters, and this server "
+                f"takes {MOST_CHARACTERS}; use fewer words"
+            )
+        if options.json_schema is not None and not options.json_schema.lstrip().startswith("{"):
+            raise ValueError(
+                f"json_schema={quote(options.json_schema)} names a file, and a server opens none; "
+                "send the schema itself"
             )
         if options.reduction != "sum":
             raise ValueError(
