@@ -1,6 +1,6 @@
 """What `ssdlm serve` withstands: many streams at once, thousands of requests, hostile ones.
 
-    python benchmarks/serve.py load [--count 256] [--model M] [--cancel 0.2] [--guides sentiment]
+    python benchmarks/serve.py load [--count 256] [--model M] [--length 24] [--guides sentiment]
     python benchmarks/serve.py soak [--count 10000]
     python benchmarks/serve.py fuzz [--count 5000]
 
@@ -71,18 +71,18 @@ class Started:
         words = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
-    async def ask(self, raw: bytes, seconds: float = 600, leave_after: int | None = None) -> bytes:
+    async def ask(self, raw: bytes, seconds: float = 60, leave_after: int | None = None) -> bytes:
         """Return all that comes after some bytes are sent; leave after so many messages."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24)
         answer = b""
         try:
             writer.write(raw)
             with contextlib.suppress(ConnectionError):
-                async with asyncio.timeout(seconds):
-                    while part := await reader.read(1 << 16):
-                        answer += part
-                        if leave_after is not None and answer.count(b"\n\n") > leave_after:
-                            break
+                end = time.monotonic() + seconds
+                while part := await asyncio.wait_for(reader.read(1 << 16), end - time.monotonic()):
+                    answer += part
+                    if leave_after is not None and answer.count(b"\n\n") > leave_after:
+                        break
         finally:
             writer.close()
             with contextlib.suppress(ConnectionError):
@@ -117,7 +117,7 @@ def started(model: str, *more: str) -> Iterator[Started]:
             process.wait()
 
 
-def plan(count: int, guides: list[str], seed: int = 0) -> list[dict[str, Any]]:
+def plan(count: int, guides: list[str], length: int, seed: int = 0) -> list[dict[str, Any]]:
     """Return requests of mixed lengths, modes, constraints and controls."""
     rng, kinds = random.Random(seed), [{}] * 8
     kinds += [{"mode": "autoregressive"}, {"mode": "speculative"}, {"stop": ["."]}]
@@ -127,7 +127,7 @@ def plan(count: int, guides: list[str], seed: int = 0) -> list[dict[str, Any]]:
         {
             "prompt": f"{rng.choice(PROMPTS)} {rng.choice(PROMPTS).lower()}",
             "seed": number,
-            "max_tokens": rng.choice([4, 8, 16, 24]),
+            "max_tokens": rng.choice([length // 4, length // 2, length]),
             **kinds[number % len(kinds)],
         }
         for number in range(count)
@@ -155,13 +155,15 @@ def streamed(answer: bytes) -> tuple[str, bool]:
     return text, b"data: [DONE]" in answer
 
 
-async def run_load(server: Started, bodies: list[dict[str, Any]], leaving: set[int]) -> dict:
+async def run_load(
+    server: Started, bodies: list[dict[str, Any]], leaving: set[int], limit: float
+) -> dict[str, Any]:
     """Ask for all texts at once; return the seconds it took, and all answers."""
 
     async def ask(number: int) -> bytes:
         body = json.dumps(bodies[number] | {"stream": True}).encode()
         raw = request("POST", "/v1/completions", body)
-        return await server.ask(raw, leave_after=number % 7 if number in leaving else None)
+        return await server.ask(raw, limit, leave_after=number % 5 if number in leaving else None)
 
     start = time.perf_counter()
     answers = await asyncio.gather(*map(ask, range(len(bodies))))
@@ -171,17 +173,19 @@ async def run_load(server: Started, bodies: list[dict[str, Any]], leaving: set[i
 def load(args: argparse.Namespace, model: SSDLM, name: str) -> dict[str, Any]:
     """Write many texts at once, a part of them for clients who leave."""
     guides = [f"{guide}=positive" for guide in args.guides.split(",") if guide]
-    bodies = plan(args.count, guides)
+    bodies = plan(args.count, guides, args.length)
     leaving = set(random.Random(1).sample(range(args.count), int(args.cancel * args.count)))
     choose_threads(model.denoiser, model.options)
-    offline(model, plan(16, guides, seed=5))  # so that everything is loaded
+    offline(model, plan(16, guides, args.length, seed=5))  # so that everything is loaded
     used = time.process_time()
     texts, alone = offline(model, bodies)
     used = time.process_time() - used
     with started(name, "--guides", args.guides, "--max-queue", str(args.count)) as server:
-        asyncio.run(run_load(server, plan(16, guides, seed=5), set()))
+        asyncio.run(run_load(server, plan(16, guides, args.length, seed=5), set(), args.seconds))
         level, busy = server.memory(), server.busy()
-        rounds = [asyncio.run(run_load(server, bodies, leaving)) for _ in range(args.rounds)]
+        rounds = [
+            asyncio.run(run_load(server, bodies, leaving, args.seconds)) for _ in range(args.rounds)
+        ]
         memory, busy = server.memory(), server.busy() - busy
         log = [json.loads(line) for line in server.log.read_text().splitlines() if '"path"' in line]
     wrong, seconds = 0, sum(found["seconds"] for found in rounds)
@@ -301,6 +305,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, help="streams or requests")
     parser.add_argument("--seconds", type=float, default=1200.0, help="end after so long")
     parser.add_argument("--cancel", type=float, default=0.2, help="share of clients who leave")
+    parser.add_argument("--length", type=int, default=24, help="tokens of the longest, of load")
     parser.add_argument("--rounds", type=int, default=1, help="how often load asks for all")
     parser.add_argument("--guides", default="", help="guides that steer some of the texts")
     parser.add_argument("--at-once", type=int, default=32, help="connections of fuzz")
