@@ -48,7 +48,8 @@ def wrong_words(rng: random.Random) -> bytes:
 def wrong_prompt(rng: random.Random) -> bytes:
     """A prompt that is none."""
     value = rng.choice([5, True, [], [[]], {}, [1.5], [-1], [10**9], ["a", 1], [["a"]], [None]])
-    value = [value, value] if rng.random() < 0.2 and value != [] else value
+    if isinstance(value, list) and value and rng.random() < 0.2:
+        value = [value, value]
     return post(rng, json.dumps({"prompt": value, "mode": "autoregressive"}).encode())
 
 

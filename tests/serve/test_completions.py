@@ -131,6 +131,9 @@ def test_no_tokens_but_the_prompts_rated(server):
     first, *others = choice["logprobs"]["token_logprobs"]
     assert first is None and all(value < 0 for value in others)
     assert choice["logprobs"]["top_logprobs"] is None
+    chunks = server.chunks(prompt="abc", max_tokens=0, echo=True)
+    assert joined(chunks) == "abc"
+    assert chunks[-1]["choices"][0]["finish_reason"] == "length"
 
 
 def test_a_stream_adds_up_to_the_text_and_ends_with_its_usage(server):

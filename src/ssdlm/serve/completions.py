@@ -168,7 +168,7 @@ def read_completion(body: Mapping[str, Any], served: Served) -> Completion:
     asked.ticket = Ticket(
         prompts,
         options,
-        close=asked.close,
+        close=None if asked.is_stream else asked.close,
         look=look if asked.is_stream else None,
         finish=asked.rated if asked.is_stream else None,
         is_watched=asked.is_diffusing,

@@ -64,7 +64,7 @@ def read_native(body: Mapping[str, Any], served: Served) -> Native:
     count = sum(one.num_samples * one.best_of for one in options)
     if is_stream and count > 1:
         raise ValueError(f"stream=true shows one text, and {count} are to be written; ask for one")
-    ticket = Ticket(prompts, options, close=chosen)
+    ticket = Ticket(prompts, options, close=None if is_stream else chosen)
     for name in ("candidates", "guides"):
         if body.get(name) and not is_stream:
             raise ValueError(f"{name}={quote(body[name])} is about drafts; set stream to true")

@@ -84,8 +84,8 @@ class Ticket:
     prompts: Sequence[Prompt]
     options: Sequence[GenerateOptions]
     """For each prompt its own."""
-    close: Callable[[Engine, Texts], Any]
-    """Called in the engine's thread when all texts are whole."""
+    close: Callable[[Engine, Texts], Any] | None = None
+    """Called in the engine's thread when all texts are whole, if its client waits for that."""
     look: Callable[[Engine, Request], Look] | None = None
     """Gives what looks at a text as it is written, if anybody wants to see it."""
     finish: Callable[[Engine, Request, Generation], Any] | None = None
@@ -121,11 +121,14 @@ class Ticket:
             request = replace(request, is_watched=self.is_watched)
             look = self.look(engine, request) if self.look is not None else None
             self.rows.append(Row(self, index, request, look))
-            if not self.is_written:
-                own = request.options
-                self.rows[-1].text = Generation(request.prompt, "", [], own.seed, request.sample, 0)
-        self.todo.extend(row for row in self.rows if row.text is None)
         self.mailbox.put(Accepted(requests))
+        if self.is_written:
+            self.todo.extend(self.rows)
+            return
+        for row in self.rows:
+            own = row.request.options
+            nothing = Generation(row.request.prompt, "", [], own.seed, row.request.sample, calls=0)
+            self.hand_in(engine, row, nothing)
 
     def hand_in(self, engine: Engine, row: Row, text: Generation) -> None:
         """Take a text that is whole."""
@@ -141,8 +144,9 @@ class Ticket:
     def hand_out(self, engine: Engine) -> None:
         """Tell the client what its texts came to."""
         texts = [(row.request, row.text) for row in self.rows if row.text is not None]
+        result = self.close(engine, texts) if self.close is not None else None
         self.ended = time.monotonic()
-        self.mailbox.put(Closed(self.close(engine, texts)))
+        self.mailbox.put(Closed(result))
 
     def cancel(self) -> None:
         """Give it up, from whichever thread; its places are free at the next turn."""
