@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.closeness import assert_close
+from tests.closeness import NETWORK, assert_close
 
 from ssdlm.denoiser.kernels import draw_kernels, encoder_kernels, product_kernels
 from ssdlm.denoiser.layer import norm
@@ -23,10 +23,12 @@ def test_products_with_what_stands_around_them(M):
     x, weight, old = normals(M, 96), normals(160, 96, seed=1), normals(M, 160, seed=2)
     plain = F.linear(norm(x), weight)
     kernels = product_kernels()
-    assert_close(kernels.normed_product(x, weight), plain, atol=1e-4)
+    assert_close(kernels.normed_product(x, weight), plain, roundings=NETWORK)
     squares = kernels.normed_product(x, weight, is_squared=True)
-    assert_close(squares, plain.relu().square(), atol=1e-3)
-    assert_close(kernels.add_product_(old.clone(), x, weight), old + x @ weight.T, atol=1e-4)
+    assert_close(squares, plain.relu().square(), roundings=NETWORK)
+    assert_close(
+        kernels.add_product_(old.clone(), x, weight), old + x @ weight.T, roundings=NETWORK
+    )
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 6.0])
@@ -54,5 +56,5 @@ def test_weights_of_noised_tokens_are_the_softmax_of_their_state():
     z = RowNoise(seeds).normal(block=0, step=4, B=3, V=V)
     data = to_logits(tokens, V=V, K=K)
     w_t = gain_z.view(-1, 1, 1) * z + gain_w.view(-1, 1, 1) / (2 * K) * data
-    assert_close((weights / sums)[:, :V], w_t.softmax(-1).flatten(0, 1), atol=1e-5)
+    assert_close((weights / sums)[:, :V], w_t.softmax(-1).flatten(0, 1), roundings=NETWORK)
     assert not weights[:, V:].any()
