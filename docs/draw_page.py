@@ -60,6 +60,7 @@ def main() -> None:
             browser = playwright.chromium.launch(
                 executable_path=shutil.which("chromium"), args=["--no-sandbox"]
             )
+            opened(browser, address, TEXT | {"path": "left", "length": 5}, "light")  # guides load
             page = opened(browser, address, TEXT | WINDOW, "light")
             go_to(page, 36)
             page.locator("#main-text .position").nth(15).hover()
