@@ -169,6 +169,8 @@ class TrainConfig:
     """What is decayed: matrices, or all but names with `bias` or `LayerNorm.weight`."""
     clip: float = ranged(1.0, least=0)
     """Largest gradient norm; 0: no clipping."""
+    spike: float = ranged(0.0, least=0)
+    """Skip steps whose gradient norm is so many times its mean, or not finite; 0: never."""
     ema: float = ranged(0.0, least=0, below=1)
     """Decay of the weights' moving average, which is then what a run exports; 0: none."""
 
@@ -211,6 +213,8 @@ class TrainConfig:
     """Seconds between checkpoints; 0: only by steps."""
     keep: int = ranged(2, least=1)
     """Checkpoints kept."""
+    keep_every: int = ranged(0, least=0)
+    """Also keep checkpoints whose step is a multiple of this; 0: none."""
     tensorboard: bool = True
     """Also write TensorBoard events when tensorboard is installed."""
     tracker: Literal["none", "wandb", "trackio"] = "none"

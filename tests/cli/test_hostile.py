@@ -1,5 +1,7 @@
 """The command line in a hostile world: closed pipes, full disks, empty and endless words."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +55,21 @@ def test_an_interrupt_while_arguments_are_read_is_one_word(capsys, monkeypatch):
     monkeypatch.setattr(cli, "parse", parse)
     assert cli.main(["models"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGTERM, 143, "terminated\n")],
+)
+def test_a_signal_ends_a_command_with_one_word_and_leaves_nothing(tmp_path, number, code, word):
+    os.mkfifo(tmp_path / "part")
+    process = start("merge", str(tmp_path / "part"), "--output", str(tmp_path / "out"))
+    with open(tmp_path / "part", "w"):  # waits until it is read
+        process.send_signal(number)
+        assert process.communicate()[1] == word
+    assert process.returncode == code
+    assert [path.name for path in tmp_path.iterdir()] == ["part"]
 
 
 def test_want_of_memory_is_one_line(capsys, monkeypatch):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
@@ -28,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             arguments = parse(sys.argv[1:] if argv is None else argv)
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), noticing_termination():
                 warnings.showwarning = show_warning
                 arguments.run(arguments)
         finally:
@@ -49,7 +52,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except Terminated:
+        print("terminated", file=sys.stderr)
+        return 128 + 15
     return 0
+
+
+class Terminated(BaseException):
+    """SIGTERM has come, as KeyboardInterrupt says of SIGINT."""
+
+
+@contextmanager
+def noticing_termination() -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does: what is open is closed, what is half is removed."""
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def stop(*_: Any) -> NoReturn:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def flush() -> None:

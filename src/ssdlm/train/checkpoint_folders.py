@@ -25,8 +25,13 @@ PARTIAL = ".partial-"
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
-def write_folder(out: Path, step: int, fill: Callable[[Path], None], *, keep: int) -> Path | None:
-    """Write one checkpoint and remove the oldest; return None, and warn, when the disk is full."""
+def write_folder(
+    out: Path, step: int, fill: Callable[[Path], None], *, keep: int, keep_every: int = 0
+) -> Path | None:
+    """Write one checkpoint and remove old ones; return None, and warn, when the disk is full.
+
+    The newest `keep` stay, and those whose step is a multiple of `keep_every`.
+    """
     folder = out / "checkpoints"
     temporary = folder / f"{PARTIAL}{step}"
     try:
@@ -48,7 +53,8 @@ def write_folder(out: Path, step: int, fill: Callable[[Path], None], *, keep: in
     remove(target)
     os.rename(temporary, target)
     for old in list(list_steps(out))[keep:]:
-        remove(folder / f"step-{old}")
+        if keep_every == 0 or old % keep_every:
+            remove(folder / f"step-{old}")
     return target
 
 

@@ -26,6 +26,7 @@ from ssdlm.train import distributed
 from ssdlm.train.checkpoint_folders import EMA, link, write_folder
 from ssdlm.train.learning_rate import Clock
 from ssdlm.train.run import Run
+from ssdlm.train.spikes import Spikes
 
 SETTINGS, STATE = "train.json", "state.json"
 OPTIMIZER = "optimizer.safetensors"
@@ -44,6 +45,7 @@ class State:
     clock: Clock = field(default_factory=Clock)
     ema_steps: int = ranged(0, least=0)
     scaler: dict[str, Any] = field(default_factory=dict)
+    spikes: Spikes = field(default_factory=Spikes)
 
     def __post_init__(self) -> None:
         require_ranges(self)
@@ -71,7 +73,8 @@ def save(run: Run) -> Path | None:
                 save_tensors(average, folder / EMA)
             write_state(run, folder)
 
-        folder = write_folder(run.out, run.step, fill, keep=run.config.train.keep)
+        train = run.config.train
+        folder = write_folder(run.out, run.step, fill, keep=train.keep, keep_every=train.keep_every)
         if folder is not None:
             export(folder, run.out)
     run.accelerator.wait_for_everyone()
@@ -88,6 +91,7 @@ def write_state(run: Run, folder: Path) -> None:
         "groups": [{"steps": group.get("steps", 0)} for group in run.optimizer.param_groups],
         "ema_steps": run.ema.steps if run.ema is not None else 0,
         "scaler": scaler.state_dict() if scaler is not None else {},
+        "spikes": asdict(run.spikes),
     }
     write_json(folder / STATE, state)
     options = GenerateOptions(B=(config.model.B,), T=config.train.decode_T)
@@ -110,7 +114,7 @@ def export(folder: Path, out: Path) -> None:
 def restore(run: Run, folder: Path) -> None:
     """Take a run to where a checkpoint left it; every process reads the files."""
     state = read_checked(folder / STATE, State)
-    run.step, run.clock = state.step, state.clock
+    run.step, run.clock, run.spikes = state.step, state.clock, state.spikes
     weights, names = load_file(folder / checkpoint.WEIGHTS), unique_tensors(run.denoiser)
     for name, value in names.items():
         distributed.copy_tensor(value, weights[name])

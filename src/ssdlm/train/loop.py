@@ -42,6 +42,7 @@ from ssdlm.train.log import NoLog, Record, RunLog
 from ssdlm.train.recipes import recipe
 from ssdlm.train.resume import alone, start
 from ssdlm.train.run import DROPOUT, EXAMPLES, STEP, Run, is_compiled
+from ssdlm.train.stopping import is_usual, require_finite
 from ssdlm.train.validation import is_validated, validate
 
 __all__ = ["TrainReport", "configure", "train"]
@@ -156,15 +157,19 @@ def train_step(run: Run) -> StepResult:
     if scaler is not None:
         scaler.unscale_(run.optimizer)
     limit = train.clip if train.clip > 0 else math.inf
-    norm = torch.nn.utils.clip_grad_norm_(run.denoiser.parameters(), limit)
-    if scaler is not None:
+    norm = distributed.gather_tensor(
+        torch.nn.utils.clip_grad_norm_(run.denoiser.parameters(), limit)
+    )
+    is_taken = is_usual(run, norm)  # else it is a spike, and skipped
+    if is_taken and scaler is not None:
         scaler.step(run.optimizer)
-        scaler.update()
-    else:
+    elif is_taken:
         run.optimizer.step()
-    if run.ema is not None:
+    if scaler is not None:
+        scaler.update()
+    if is_taken and run.ema is not None:
         run.ema.update(run.denoiser)
-    return StepResult(Losses(*sums), distributed.gather_tensor(norm))
+    return StepResult(Losses(*sums), norm)
 
 
 def read_examples(run: Run, indices: np.ndarray) -> Examples:
@@ -211,6 +216,7 @@ def take_steps(run: Run, log: NoLog) -> Record:
             start, since = time.monotonic(), run.step
         log.show_progress(run.step, run.steps)
         if is_save_due(run, last_save):
+            require_finite(run, float(run.accelerator.reduce(result.losses.total, "mean")))
             run.clock = run.clock.add(run.step - since, time.monotonic() - start)
             folder = save(run)
             # On a full disk the run goes on without a checkpoint, but not without the last one.
@@ -256,8 +262,7 @@ def describe_step(run: Run, result: StepResult) -> Record:
     train = run.config.train
     losses = run.accelerator.reduce(torch.stack(result.losses), "mean")
     total, block, next_token = losses.tolist()
-    if not math.isfinite(total):
-        raise ValueError(f"the loss of step {run.step} is {total}; lower train.lr, or use --fresh")
+    require_finite(run, total)
     record = {
         "step": run.step,
         "loss": total,
@@ -265,6 +270,8 @@ def describe_step(run: Run, result: StepResult) -> Record:
         "tokens": run.step * run.tokens_per_step,
         "grad_norm": float(result.grad_norm),
     }
+    if train.spike > 0:
+        record["skipped"] = run.spikes.skipped
     if train.objective == "all_blocks":
         record |= {"block": block, "next_token": next_token}
     return record

@@ -27,6 +27,7 @@ from ssdlm.train.learning_rate import Clock
 from ssdlm.train.levels import LevelSampler
 from ssdlm.train.objective import AllBlocks, OneBlock
 from ssdlm.train.optimizer import Ema, MuonAdamW, make_optimizer
+from ssdlm.train.spikes import Spikes
 
 WEIGHTS, STEP, DROPOUT, HELD_OUT = range(4)
 """What a run's seed is used for."""
@@ -57,6 +58,7 @@ class Run:
     step: int = 0
     """Optimiser steps done."""
     clock: Clock = field(default_factory=Clock)
+    spikes: Spikes = field(default_factory=Spikes)
 
     @property
     def steps(self) -> int:
