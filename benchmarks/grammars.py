@@ -183,7 +183,7 @@ def patterns() -> list[tuple[str, str]]:
 def timed(model: SSDLM, **options: object) -> tuple[list[Generation], float]:
     """Return texts and the milliseconds per pass of one text."""
     began = time.perf_counter()
-    texts = model.generate(PROMPT, **options)
+    texts = model.generate([PROMPT], **options)
     passes = sum(text.passes_per_token * max(1, len(text.tokens)) for text in texts)
     return texts, 1000 * (time.perf_counter() - began) / passes
 

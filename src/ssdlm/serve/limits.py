@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from ssdlm.options import GenerateOptions
 from ssdlm.values import quote
 
+MOST_OF_A_GRAMMAR = 10_000
+"""Characters of a pattern or a schema."""
 MOST_CHARACTERS = 1000
 """Of all words that a text must or must not contain: a table has a row for each."""
 PASSES_PER_TOKEN = 100
@@ -66,13 +68,18 @@ class Limits:
                 f"server does {most} for a text; use a lower T"
             )
         pins = (text for _, text in options.pin)
-        grammars = [options.regex or "", options.json_schema or ""]
-        words = [*options.stop, *options.must, *options.must_not, *pins, *grammars]
+        words = [*options.stop, *options.must, *options.must_not, *pins]
         size = sum(map(len, words))
         if size > MOST_CHARACTERS:
             raise ValueError(
-                f"stop, must, must_not, pin and grammars have {size} characters, and this server "
-                f"takes {MOST_CHARACTERS}; use fewer words"
+                f"stop, must, must_not and pin have {size} characters, and this server takes "
+                f"{MOST_CHARACTERS}; use fewer words"
+            )
+        size = len(options.regex or options.json_schema or "")
+        if size > MOST_OF_A_GRAMMAR:
+            raise ValueError(
+                f"regex or json_schema has {size} characters, and this server takes "
+                f"{MOST_OF_A_GRAMMAR}; make it shorter"
             )
         if options.json_schema is not None and not options.json_schema.lstrip().startswith("{"):
             raise ValueError(
