@@ -63,6 +63,7 @@ setting.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, overload
 
