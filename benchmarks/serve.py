@@ -180,7 +180,9 @@ def load(args: argparse.Namespace, model: SSDLM, name: str) -> dict[str, Any]:
     used = time.process_time()
     texts, alone = offline(model, bodies)
     used = time.process_time() - used
-    with started(name, "--guides", args.guides, "--max-queue", str(args.count)) as server:
+    more = ["--deterministic"] if args.deterministic else []
+    queue = ("--max-queue", str(args.count))
+    with started(name, "--guides", args.guides, *queue, *more) as server:
         asyncio.run(run_load(server, plan(16, guides, args.length, seed=5), set(), args.seconds))
         level, busy = server.memory(), server.busy()
         rounds = [
@@ -203,6 +205,7 @@ def load(args: argparse.Namespace, model: SSDLM, name: str) -> dict[str, Any]:
         "rounds": args.rounds,
         "left": len(leaving),
         "wrong": wrong,
+        "tokens_per_second": sum(line["tokens"] for line in own) / seconds,
         "passes_per_second": passes / seconds,
         "offline_passes_per_second": expected / alone,
         "ratio": passes / seconds * alone / expected,
@@ -212,7 +215,9 @@ def load(args: argparse.Namespace, model: SSDLM, name: str) -> dict[str, Any]:
         "megabytes_before": level,
         "megabytes_after": memory,
     }
-    assert wrong == 0, report
+    # On a GPU roundings depend on who goes along, unless they are told not to.
+    is_exact = model.device.type == "cpu" or args.deterministic
+    assert wrong == 0 or not is_exact, report
     return report
 
 
@@ -308,6 +313,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=24, help="tokens of the longest, of load")
     parser.add_argument("--rounds", type=int, default=1, help="how often load asks for all")
     parser.add_argument("--guides", default="", help="guides that steer some of the texts")
+    parser.add_argument("--deterministic", action="store_true", help="on a GPU, of load")
     parser.add_argument("--at-once", type=int, default=32, help="connections of fuzz")
     parser.add_argument("--most-growth", type=float, default=8.0, help="megabytes, of soak")
     args = parser.parse_args()
@@ -317,7 +323,7 @@ def main() -> None:
         if args.model is None and (args.tiny or args.what != "load"):
             name = str(Path(folder) / "tiny")
             tiny_model().save_pretrained(name)
-        model = SSDLM.from_pretrained(name)
+        model = SSDLM.from_pretrained(name, deterministic=args.deterministic)
         report = {"load": load, "soak": soak, "fuzz": fuzz}[args.what](args, model, name)
     for key, value in report.items():
         print(f"{key:28}{value:.3f}" if isinstance(value, float) else f"{key:28}{value}")

@@ -1,5 +1,6 @@
 """The engine's thread: who waits, who leaves, what breaks, and texts that depend on none of it."""
 
+import asyncio
 import json
 import random
 import re
@@ -10,6 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests import tiny
 from tests.serve.running import serving, tiny_model, wait_for
+
+from ssdlm.serve.completions import read_completion
+from ssdlm.serve.delivery import EventStream
 
 
 class Held:
@@ -171,6 +175,41 @@ def test_a_client_that_does_not_read_is_given_up():
             engine.step()
             assert len(ticket.mailbox.letters) < 8
         assert "does not read" in client.read()
+
+
+def test_a_client_that_takes_nothing_is_given_up():
+    async def stall(message):
+        if message["type"] == "http.response.body":
+            await asyncio.sleep(100)
+
+    async def stay():
+        await asyncio.sleep(100)
+
+    async def ask(server):
+        asked = read_completion({"prompt": "ab", "stream": True}, server.served)
+        server.worker.submit(asked.ticket)
+        await asked.ticket.mailbox.get()
+        stream = EventStream(server.worker, asked)
+        await asyncio.wait_for(stream({"type": "http"}, stay, stall), 30)
+        return asked.ticket
+
+    with serving(limits={"send_seconds": 0.2}) as server:
+        ticket = asyncio.run(ask(server.server))
+        assert ticket.is_over and ticket not in server.server.worker.open
+        server.complete(prompt="ab")
+
+
+def test_texts_that_are_whole_leave_room_in_the_queue():
+    with serving(limits={"max_queue": 0}) as server:
+        worker = server.server.worker
+        with Held(server) as engine:
+            (client,) = arrive(server, 1, prompt="ab", n=worker.at_once, max_tokens=6)
+            assert server.post("/v1/completions", {"prompt": "ab"}).status_code == 429
+            (ticket,) = worker.open
+            while ticket.num_whole == 0:
+                engine.step()
+        assert ticket.num_left < worker.at_once
+        assert "[DONE]" in client.read()
 
 
 def test_what_breaks_in_the_engine_breaks_no_other_request(server, caplog):

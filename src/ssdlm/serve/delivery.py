@@ -87,6 +87,8 @@ class EventStream(Response):
             start = {"type": "http.response.start", "status": self.status_code}
             await send(start | {"headers": self.raw_headers})
             await unless_gone(request, self.pour(send))
+        except asyncio.TimeoutError:  # it is there, but takes nothing; the connection is closed
+            pass
         except ApiError as error:
             if error.status != GONE:
                 raise
@@ -95,11 +97,16 @@ class EventStream(Response):
 
     async def pour(self, send: Any) -> None:
         """Send what there is to tell, as it comes."""
+
+        async def tell(said: bytes, *, is_last: bool = False) -> None:
+            message = {"type": "http.response.body", "body": said, "more_body": not is_last}
+            await asyncio.wait_for(send(message), self.worker.limits.send_seconds)
+
         try:
             async for event in self.asked.ticket.mailbox:
                 if said := b"".join(self.asked.chunks(event)):
-                    await send({"type": "http.response.body", "body": said, "more_body": True})
+                    await tell(said)
             said = self.asked.ending()
         except ApiError as error:
             said = self.asked.failure(error)
-        await send({"type": "http.response.body", "body": said})
+        await tell(said, is_last=True)

@@ -41,14 +41,15 @@ class Served:
     def options(self, prompts: list[Prompt], changes: Mapping[str, Any]) -> list[GenerateOptions]:
         """Return the options for each prompt: the model's own, some of them changed."""
         # How many go together is the server's; it changes no text.
-        changes = dict(changes) | {"batch_size": texts_at_once(self.model.device.type)}
+        at_once = texts_at_once(self.model.device.type)
+        changes = dict(changes) | {"batch_size": at_once}
         if changes.get("streamer") is not None:
             raise ValueError("streamer is an object of Python; leave it out")
         found = self.model.options.per_prompt(len(prompts), **changes)
         for one in {id(one): one for one in found}.values():
             self.limits.check_options(one)
             self.guides.check(one.control)
-        self.limits.check_rows(sum(one.num_samples * one.best_of for one in found))
+        self.limits.check_rows(sum(one.num_samples * one.best_of for one in found), at_once)
         for prompt, one in zip(prompts, found, strict=True):
             for name, text in (("prompt", prompt), ("suffix", one.suffix)):
                 self.limits.check_tokens(name, self.num_tokens(text))

@@ -41,12 +41,14 @@ class Limits:
     """For all headers of a request, and for a connection without any."""
     body_seconds: float = 30.0
     """For the whole body of a request."""
+    send_seconds: float = 60.0
+    """For a client of a stream to take what it is sent."""
     grace: float = 30.0
     """Seconds that running requests have after SIGTERM."""
 
-    def check_rows(self, num_rows: int) -> None:
-        """Raise on a request for too many texts."""
-        most = min(self.max_rows, self.max_queue)
+    def check_rows(self, num_rows: int, at_once: int) -> None:
+        """Raise on a request for more texts than one may have, or than could ever wait."""
+        most = min(self.max_rows, self.max_queue + at_once)
         if num_rows > most:
             raise ValueError(
                 f"{num_rows} texts are more than the {most} that a request may have; ask for fewer "

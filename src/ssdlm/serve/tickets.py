@@ -107,11 +107,18 @@ class Ticket:
     """When the first pass for it was done."""
     ended: float | None = None
     num_tokens: int = 0
+    num_whole: int = 0
+    """Texts that are written."""
 
     @property
     def num_rows(self) -> int:
         """How many texts are to be written."""
         return sum(one.num_samples * one.best_of for one in self.options)
+
+    @property
+    def num_left(self) -> int:
+        """How many of them are not whole."""
+        return 0 if self.is_over else self.num_rows - self.num_whole
 
     def open(self, engine: Engine, guides: Guides) -> None:
         """Let the engine check what is asked for; a ValueError says what is wrong with it."""
@@ -133,13 +140,14 @@ class Ticket:
     def hand_in(self, engine: Engine, row: Row, text: Generation) -> None:
         """Take a text that is whole."""
         row.text = text
+        self.num_whole += 1
         self.num_tokens += len(text.tokens)
         extra = self.finish(engine, row.request, text) if self.finish is not None else None
         self.mailbox.put(Written(row.index, text, extra))
 
     def is_whole(self) -> bool:
         """Tell whether all texts are there."""
-        return all(row.text is not None for row in self.rows)
+        return self.num_whole == len(self.rows)
 
     def hand_out(self, engine: Engine) -> None:
         """Tell the client what its texts came to."""

@@ -68,7 +68,7 @@ class Worker:
         with self.lock:
             if self.is_closing:
                 raise ApiError(503, "the server is shutting down; ask another one")
-            num_open = sum(other.num_rows for other in self.open)
+            num_open = sum(other.num_left for other in self.open)
             if num_open + ticket.num_rows > self.limits.max_queue + self.at_once:
                 seconds = min(60, max(1, math.ceil(self.pace * num_open)))
                 raise ApiError(
