@@ -8,7 +8,7 @@ import runpy
 import shlex
 import subprocess
 import sys
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 import pytest
@@ -289,6 +289,17 @@ WRITTEN = [page for page in PAGES if "reference" not in page.parts]
 def test_prose_says_per_token_and_human_text(page):
     text = re.sub(r"\s+", " ", prose(page.read_text()))
     assert re.findall(BANNED, text) == []
+
+
+def test_measured_figures_have_their_path_and_passes():
+    tables = {"README.md": "| what | ours |", "docs/results.md": "| experiment | ours |"}
+    for page, first in tables.items():
+        lines = (ROOT / page).read_text().partition(first)[2].splitlines()
+        rows = [line.split("|")[1:-1] for line in takewhile(lambda line: "|" in line, lines[2:])]
+        assert len(rows) > 3
+        for what, _, *beside in rows:
+            assert re.search(r"[a-z]", beside[0]) or "training" in what, f"{page}: {what}"
+            assert re.search(r"\d", "".join(beside[:2])) or "training" in what, f"{page}: {what}"
 
 
 def test_readme_fits_on_three_screens():
