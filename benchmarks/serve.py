@@ -184,11 +184,11 @@ def load(args: argparse.Namespace, model: SSDLM, name: str) -> dict[str, Any]:
     queue = ("--max-queue", str(args.count))
     with started(name, "--guides", args.guides, *queue, *more) as server:
         asyncio.run(run_load(server, plan(16, guides, args.length, seed=5), set(), args.seconds))
-        level, busy = server.memory(), server.busy()
-        rounds = [
-            asyncio.run(run_load(server, bodies, leaving, args.seconds)) for _ in range(args.rounds)
-        ]
-        memory, busy = server.memory(), server.busy() - busy
+        levels, busy, rounds = [server.memory()], server.busy(), []
+        for _ in range(args.rounds):
+            rounds.append(asyncio.run(run_load(server, bodies, leaving, args.seconds)))
+            levels.append(server.memory())
+        busy = server.busy() - busy
         log = [json.loads(line) for line in server.log.read_text().splitlines() if '"path"' in line]
     wrong, seconds = 0, sum(found["seconds"] for found in rounds)
     for found in rounds:
@@ -212,8 +212,7 @@ def load(args: argparse.Namespace, model: SSDLM, name: str) -> dict[str, Any]:
         "ratio_by_processor_time": passes / busy * used / expected,
         "first_draft_p50": firsts[len(firsts) // 2],
         "first_draft_p95": firsts[int(0.95 * len(firsts))],
-        "megabytes_before": level,
-        "megabytes_after": memory,
+        "megabytes": levels,
     }
     # On a GPU roundings depend on who goes along, unless they are told not to.
     is_exact = model.device.type == "cpu" or args.deterministic
