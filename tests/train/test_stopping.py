@@ -68,9 +68,7 @@ def test_a_spike_is_skipped_counted_and_remembered(store, tmp_path, poison):
 
 def test_spikes_without_end_end_the_run(store, tmp_path, poison):
     poison({step: math.inf for step in range(6, 99)})
-    with pytest.raises(
-        ValueError, match=r"20 steps in a row is a spike .* at step 25; the last go"
-    ):
+    with pytest.raises(ValueError, match=r"20 steps in a row is a spike .* at step 25"):
         run(store, tmp_path / "run", "steps=40", "spike=5")
 
 
