@@ -110,8 +110,9 @@ class Tokenizer:
     @property
     def joining(self) -> Literal["always", "after a text", "never"]:
         """Whether the text of some tokens is what each of them adds, one after another."""
-        decoder = json.loads(self.to_json())["decoder"] or {"type": "none"}
-        kinds = {one["type"] for one in decoder.get("decoders", [decoder])}
+        decoder: dict[str, Any] = json.loads(self.to_json())["decoder"] or {"type": "none"}
+        decoders: list[dict[str, Any]] = decoder.get("decoders", [decoder])
+        kinds = {one["type"] for one in decoders}
         if kinds <= {"ByteLevel", "Fuse"}:
             return "always"
         # The others of these drop a space, but only where a text begins.
@@ -239,9 +240,10 @@ def expansion(rules: Any) -> float:
     pattern, content = rules.get("pattern"), rules.get("content", rules.get("prepend"))
     if isinstance(content, str):
         literal = pattern.get("String") if isinstance(pattern, dict) else None
-        # An expression may match nothing at all, between any two characters.
-        is_literal = isinstance(literal, str) and literal
-        factor *= max(1.0, len(content) / len(literal)) if is_literal else len(content) + 1.0
+        if isinstance(literal, str) and literal:
+            factor *= max(1.0, len(content) / len(literal))
+        else:  # an expression may match nothing at all, between any two characters
+            factor *= len(content) + 1.0
     return factor
 
 

@@ -148,7 +148,8 @@ class GrammarPrediction(Prediction):
             fixed = self.fixed(row, index)
             if fixed >= 0:
                 after = np.zeros_like(states)
-                after[[table[int(state), fixed] for state in states.nonzero()[0]]] = True
+                for state in states.nonzero()[0].tolist():
+                    after[int(table[state, fixed])] = True
                 states = after & placement.safe[position + 1]
                 continue
             kinds, states = table.spread(states, placement.safe[position + 1])

@@ -108,7 +108,7 @@ class ConstraintCompiler:
                     f"{constraint.grammar} matches no text that this tokenizer can write, or none "
                     "without must_not; change it"
                 )
-            if constraint.grammar and shortest > total:
+            if constraint.grammar and shortest is not None and shortest > total:
                 raise ValueError(
                     f"{constraint.grammar} takes at least {shortest} tokens, and there is room for "
                     f"{total}; raise length"

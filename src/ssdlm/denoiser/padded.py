@@ -39,7 +39,9 @@ class PaddedEncoder:
         # RoBERTa's positions start after the padding index.
         start = 0 if places.padding_idx is None else places.padding_idx + 1
         self.places = places.weight[start:] + embeddings.token_type_embeddings.weight[0]
-        self.layers = [(layer, *stacked(layer)) for layer in denoiser.transformer_layers()]
+        self.layers: list[tuple[Any, Tensor, Tensor]] = [
+            (layer, *stacked(layer)) for layer in denoiser.transformer_layers()
+        ]
 
     @staticmethod
     def takes(denoiser: Any) -> bool:

@@ -174,8 +174,13 @@ class Fleet:
         sizes = {"num_slots": num_slots, "capacity": kind.capacity}
         if kind.mode == "block":
             grid, returns = strategy_of(options, self.denoiser).grid(options.B[0]), options.returns
-            sizes |= {"B": options.B[0], "returns_logits": returns == "logits"}
-            return BlockLane(cast(EncoderDenoiser, self.denoiser), grid, **sizes)
+            return BlockLane(
+                cast(EncoderDenoiser, self.denoiser),
+                grid,
+                B=options.B[0],
+                returns_logits=returns == "logits",
+                **sizes,
+            )
         denoiser = cast(BlockDenoiser, self.denoiser)
         if kind.control:
             steering, room = (

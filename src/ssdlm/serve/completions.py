@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ssdlm.engine.plain import Engine
+from ssdlm.engine.plain import Engine, Prompt
 from ssdlm.engine.requests import Generation, Request
 from ssdlm.serve.errors import ApiError
 from ssdlm.serve.fields import Served, flag, prompts_in, whole
@@ -161,7 +161,7 @@ def read_completion(body: Mapping[str, Any], served: Served) -> Completion:
             f"best_of={asked.best_of} is less than n={asked.n}; use at least {asked.n}"
         )
     check_together(body, asked, served)
-    prompts = [""] if body.get("prompt") is None else prompts_in(body["prompt"])
+    prompts: list[Prompt] = [""] if body.get("prompt") is None else prompts_in(body["prompt"])
     length = whole(body, "max_tokens", 0, served.limits.max_length)
     options = served.options(prompts, changes_in(body, asked, length))
     look = WholeDraft if asked.is_diffusing else DecidedText

@@ -8,12 +8,15 @@ import ipaddress
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ssdlm.serve.errors import ApiError
 from ssdlm.serve.log import RequestLog
 from ssdlm.serve.metrics import Metrics
 from ssdlm.values import quote
+
+if TYPE_CHECKING:
+    from starlette.types import Message
 
 OPEN_PATHS = ("/", "/health", "/favicon.ico")
 """What needs no key: whether the server is well, and the page, which asks for it."""
@@ -77,7 +80,7 @@ class Gate:
         start, status = time.monotonic(), 500
         scope.setdefault("state", {})
 
-        async def send_counted(message: dict[str, Any]) -> None:
+        async def send_counted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]

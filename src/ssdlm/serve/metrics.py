@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -14,7 +16,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        own = {"registry": self.registry}
+        own: dict[str, Any] = {"registry": self.registry}
         labels = ("method", "path", "status")
         self.all_requests = Counter("ssdlm_requests", "requests answered", labels, **own)
         self.all_tokens = Counter("ssdlm_tokens", "tokens of whole texts", **own)

@@ -73,7 +73,8 @@ class Grammar:
             size, known = len(spellings), unicodedata.unidata_version
             key = [FORMAT, known, self.regex, self.json_schema, tokenizer.digest, size]
             arrays = cache.get("grammar", json.dumps(key), compute)
-        table = KindTable(**{n: array for n, array in arrays.items() if n != "accepts"})
+        kind_of, first = arrays["kind_of"], arrays["first"]
+        table = KindTable(kind_of, first, arrays["kinds"], arrays["targets"])
         return Automaton(
             table,
             arrays["accepts"],

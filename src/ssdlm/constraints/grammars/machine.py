@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -92,8 +93,7 @@ class Parts:
         inner = repeat.part
         if isinstance(inner, Repeat) and inner.low == 0 and repeat.high != 0:
             # (x?){9} is x{0,9}: one way to read a text instead of many.
-            is_bounded = inner.high is not None and repeat.high is not None
-            high = inner.high * repeat.high if is_bounded else None
+            high = None if inner.high is None or repeat.high is None else inner.high * repeat.high
             repeat = Repeat(inner.part, 0, 0 if inner.high == 0 else high)
         for _ in range(repeat.low):
             start = self.add(repeat.part, start)
@@ -256,7 +256,8 @@ def determinise(expression: Expression) -> tuple[np.ndarray, np.ndarray, np.ndar
         return after
 
     used = frozenset().union(*atoms_of)
-    alphabet = Alphabet({atom: atom for atom in sorted(used)})
+    symbols: dict[Any, Any] = {atom: atom for atom in sorted(used)}  # it takes more than letters
+    alphabet = Alphabet(symbols)
     found = crawl(alphabet, 0, lambda state: walk.may_end(places[state]), follow)
     table = np.zeros((len(found.states) + 1, num_atoms), dtype=np.int32)
     for state, row in found.map.items():

@@ -68,7 +68,9 @@ def same_length(low: str, high: str) -> list[Expression]:
     if low[0] == high[0]:
         return [Chain((text(low[0]), one)) for one in same_length(low[1:], high[1:])]
     rest = len(low) - 1
-    found = [Chain((text(low[0]), one)) for one in same_length(low[1:], "9" * rest)]
+    found: list[Expression] = [
+        Chain((text(low[0]), one)) for one in same_length(low[1:], "9" * rest)
+    ]
     if int(high[0]) - int(low[0]) > 1:
         middle = Chars(((ord(low[0]) + 1, ord(high[0]) - 1),))
         found.append(Chain((middle, Repeat(DIGIT, rest, rest))))

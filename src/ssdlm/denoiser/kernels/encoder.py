@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from ssdlm.denoiser.kernels.normals import box_muller
-from ssdlm.denoiser.kernels.rows import look
+from ssdlm.denoiser.kernels.rows import launch, look
 from ssdlm.shapes import Tensor
 
 COUNTERS = 256
@@ -105,7 +105,7 @@ def noised_weights(
     out = torch.empty(N * B, width, device=tokens.device, dtype=dtype)
     sums = torch.empty(N * B, num_tiles, device=tokens.device)
     settings = tokens, gain_z, gain_w, seeds, steps, streams, out, sums, V, width, B, num_tiles
-    weights_kernel[(N * B, num_tiles)](*settings, COUNTERS=COUNTERS)
+    launch(weights_kernel, (N * B, num_tiles), *settings, COUNTERS=COUNTERS)
     return out, sums.sum(1, keepdim=True)
 
 
@@ -115,19 +115,21 @@ def attend_all(qkv: Tensor, lengths: Tensor, sizes: Tensor, B: int) -> Tensor:
     out = torch.empty(N, R, H, D, device=qkv.device, dtype=qkv.dtype)
     rows = 64 if N * H > 132 else 32  # many programs had better be larger
     grid = (N * H, triton.cdiv(R, rows))
-    attend_all_kernel[grid](qkv, out, lengths, sizes, R, B, H=H, D=D, ROWS=rows, TILE=64)
+    tables = qkv, out, lengths, sizes
+    launch(attend_all_kernel, grid, *tables, R, B, H=H, D=D, ROWS=rows, TILE=64)
     return out
 
 
 def add_norm_(x: Tensor, y: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
     """Return the layer norm of x + y, in x's own place."""
     D = x.shape[-1]
-    width = triton.next_power_of_2(D)
-    add_norm_kernel[(x.numel() // D,)](x, y, norm.weight, norm.bias, norm.eps, D=D, WIDTH=width)
+    settings, width = (norm.weight, norm.bias, norm.eps), triton.next_power_of_2(D)
+    launch(add_norm_kernel, (x.numel() // D,), x, y, *settings, D=D, WIDTH=width)
     return x
 
 
 def gelu_(x: Tensor) -> Tensor:
     """Return GELU of x, in its own place."""
-    gelu_kernel[(triton.cdiv(x.numel(), 2048),)](x, x.numel(), TILE=2048, num_warps=8)
+    grid = (triton.cdiv(x.numel(), 2048),)
+    launch(gelu_kernel, grid, x, x.numel(), TILE=2048, num_warps=8)
     return x

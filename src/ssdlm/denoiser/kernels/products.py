@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ssdlm.denoiser.kernels.rows import launch
 from ssdlm.shapes import Tensor
 
 FEW, SOME = 32, 256
@@ -87,8 +88,8 @@ def multiply(
     plan = plan or plan_for(M)
     rows = max(16, min(64, triton.next_power_of_2(M)))
     grid = (triton.cdiv(N, plan.columns), triton.cdiv(M, rows))
-    product_kernel[grid](
-        x, weight, out, M, N, K, is_normed, is_squared, is_added,
+    launch(
+        product_kernel, grid, x, weight, out, M, N, K, is_normed, is_squared, is_added,
         ROWS=rows, COLUMNS=plan.columns, TILE=plan.tile,
         num_warps=plan.warps, num_stages=plan.stages,
     )  # fmt: skip
