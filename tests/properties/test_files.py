@@ -65,7 +65,7 @@ def test_lines_that_are_cut_into_parts_come_back(rows, count, has_time, tmp_path
         append_jsonl(whole, rows)
     for number in range(count):
         shard = Shard(number, count)
-        own = shard.range(len(rows), "rows")
+        own = shard.share(len(rows), "rows")
         parts.insert(0, tmp_path / str(number))
         with parts[0].open("w") as file:
             append_part(file, rows[own.start : own.stop], shard, 0, len(own))

@@ -141,6 +141,6 @@ def test_any_words_are_a_part_or_refused(text, has_time):
 @given(total=st.integers(1, 500), count=st.integers(1, 60))
 def test_parts_are_everything_once_and_in_order(total, count, has_time):
     if has_time() and count <= total:
-        ranges = [Shard(number, count).range(total, "things") for number in range(count)]
+        ranges = [Shard(number, count).share(total, "things") for number in range(count)]
         assert [i for one in ranges for i in one] == list(range(total))
         assert max(map(len, ranges)) - min(map(len, ranges)) <= 1

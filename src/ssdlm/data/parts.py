@@ -167,7 +167,7 @@ def prepare_part(
             write_part(job, shard, journal, out_dir)
         (out_dir / SURVEY).unlink(missing_ok=True)
     index = read_part(out_dir)
-    documents = shard.range(index.num_documents, "documents")
+    documents = shard.share(index.num_documents, "documents")
     num_tokens = sum(entry.tokens for entry in index.shards)
     return PartReport(out_dir, shard, documents, num_tokens, was_finished)
 
@@ -194,7 +194,7 @@ def survey(job: Job, shard: Shard, journal: Journal, out_dir: Path) -> None:
     counts = [tally.documents for tally in tallies]
     if sum(counts) == 0:
         raise ValueError(why_no_document(job.names, tallies))
-    own = shard.range(sum(counts), "documents")
+    own = shard.share(sum(counts), "documents")
     with (out_dir / SIZES).open("wb") as file:
         np.memmap(temporary, SIZE, "r")[own.start : own.stop].tofile(file)
         file.flush()
@@ -213,7 +213,7 @@ def write_part(job: Job, shard: Shard, journal: Journal, out_dir: Path) -> None:
     """Tokenise the part's documents, all of them as if for training, and describe them."""
     tallies = read_json(out_dir / SURVEY)["files"]
     num_documents = sum(tally["documents"] for tally in tallies)
-    own = shard.range(num_documents, "documents")
+    own = shard.share(num_documents, "documents")
     write_parts(job, journal, out_dir, np.broadcast_to(np.uint8(0), num_documents), end=own.stop)
     splits = out_dir / repeats.FILE
     write_json(
@@ -324,15 +324,12 @@ class MergedPart:
         store = self.open()
         store.verify()
         shard = Shard.parse(self.index.shard)
-        expected = len(shard.range(self.index.num_documents, "documents"))
+        expected = len(shard.share(self.index.num_documents, "documents"))
         files = {SIZES: self.index.sizes_sha256, repeats.FILE: self.index.splits_sha256}
-        for name, digest in files.items():
-            if digest and (self.folder / name).is_file() and sha256(self.folder / name) == digest:
-                continue
-            if digest:
+        for path, digest in ((self.folder / name, digest) for name, digest in files.items()):
+            if digest and not (path.is_file() and sha256(path) == digest):
                 raise ValueError(
-                    f"{self.folder / name} is missing or damaged; delete {self.folder} and "
-                    "prepare the part again"
+                    f"{path} is missing or damaged; delete {self.folder} and prepare the part again"
                 )
         if not store.num_documents == len(self.sizes()) == expected:
             raise ValueError(

@@ -205,7 +205,7 @@ def generate_file(
     refuse_bad(writer, lines)
     run = digest(lines, with_guides(identity, writer.guides(lines)))
     if shard is not None:
-        own = shard.range(len(lines), "prompts")
+        own = shard.share(len(lines), "prompts")
         lines, counts = lines[own.start : own.stop], counts[own.start : own.stop]
     job = Job(writer, lines, counts, run, shard)
     if target == STANDARD:

@@ -40,7 +40,7 @@ class Shard:
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
 
-    def range(self, total: int, what: str) -> range:
+    def share(self, total: int, what: str) -> range:
         """Return the part's share of `total` things in a row; each part must get one."""
         if total < self.count:
             raise ValueError(
