@@ -70,7 +70,6 @@ Texts = list[tuple[Request, Generation]]
 class Row:
     """One text of a request."""
 
-    ticket: Ticket
     index: int
     request: Request
     look: Look | None
@@ -127,7 +126,7 @@ class Ticket:
         for index, request in enumerate(requests):
             request = replace(request, is_watched=self.is_watched)
             look = self.look(engine, request) if self.look is not None else None
-            self.rows.append(Row(self, index, request, look))
+            self.rows.append(Row(index, request, look))
         self.mailbox.put(Accepted(requests))
         if self.is_written:
             self.todo.extend(self.rows)
@@ -142,7 +141,8 @@ class Ticket:
         row.text = text
         self.num_whole += 1
         self.num_tokens += len(text.tokens)
-        extra = self.finish(engine, row.request, text) if self.finish is not None else None
+        finish = self.finish  # another thread may give the ticket up
+        extra = finish(engine, row.request, text) if finish is not None else None
         self.mailbox.put(Written(row.index, text, extra))
 
     def is_whole(self) -> bool:
@@ -152,13 +152,16 @@ class Ticket:
     def hand_out(self, engine: Engine) -> None:
         """Tell the client what its texts came to."""
         texts = [(row.request, row.text) for row in self.rows if row.text is not None]
-        result = self.close(engine, texts) if self.close is not None else None
+        close = self.close
+        result = close(engine, texts) if close is not None else None
         self.ended = time.monotonic()
         self.mailbox.put(Closed(result))
 
     def cancel(self) -> None:
         """Give it up, from whichever thread; its places are free at the next turn."""
         self.is_over = True
+        # These know their ticket: in a circle, tensors would wait for the garbage collector.
+        self.close = self.finish = self.look = None
         for job in list(self.jobs):
             job.cancel()
 

@@ -43,8 +43,8 @@ class Worker:
         """What has come; None ends the thread."""
         self.waiting: deque[Ticket] = deque()
         """Tickets with texts that nobody has begun."""
-        self.rows: dict[Job, Row] = {}
-        """The texts that are being written."""
+        self.rows: dict[Job, tuple[Ticket, Row]] = {}
+        """The texts that are being written, and whose they are."""
         self.open: set[Ticket] = set()
         """All tickets that are not answered; both threads use it, under the lock."""
         self.lock = threading.Lock()
@@ -172,7 +172,7 @@ class Worker:
                 continue
             row = ticket.todo.popleft()
             job = self.schedule.submit(row.request, look_every=LOOK_EVERY)
-            self.rows[job] = row
+            self.rows[job] = ticket, row
             ticket.jobs.append(job)
             if ticket.is_over:  # it was given up while this was done
                 job.cancel()
@@ -183,10 +183,9 @@ class Worker:
 
     def look(self, job: Job) -> None:
         """Tell what is new about a text, and hand it out when it is whole."""
-        row = self.rows.get(job)
-        if row is None or job.is_over:
+        if job not in self.rows or job.is_over:
             return
-        ticket = row.ticket
+        ticket, row = self.rows[job]
         if ticket.began is None:
             ticket.began = time.monotonic()
             self.metrics.first_draft(ticket.began - ticket.came)
@@ -212,6 +211,7 @@ class Worker:
         """Drop the texts that are whole or given up."""
         for job in [job for job in self.rows if job.is_over]:
             del self.rows[job]
+            job.step = None  # which has tensors
             self.metrics.passes(sum(job.passes))
         self.metrics.running(len(self.rows), self.at_once)
 
@@ -219,7 +219,7 @@ class Worker:
         """Give up what was being written when something broke, and begin anew with the rest."""
         self.num_faults += 1
         error = ApiError(500, "the text could not be written; see the server's log")
-        for ticket in {row.ticket for row in self.rows.values()}:
+        for ticket in {ticket for ticket, _ in self.rows.values()}:
             ticket.fail(error)
         self.rows = {}
         self.schedule = self.engine.schedule(most_jobs=self.at_once, grows=True)
