@@ -14,6 +14,7 @@ from ssdlm.config import BlockConfig, Config, EncoderConfig
 from ssdlm.data.shards import TokenStore
 from ssdlm.denoiser import DenoiserModule
 from ssdlm.denoiser.encoder import EncoderDenoiser
+from ssdlm.guidance.classifiers import without_bars
 from ssdlm.shapes import Tensor
 from ssdlm.storage import checkpoint
 from ssdlm.storage.builtin import is_builtin
@@ -72,7 +73,8 @@ def wrap_masked_lm(init: str, model: EncoderConfig) -> EncoderDenoiser:
     from transformers import AutoModelForMaskedLM
 
     try:
-        backbone = AutoModelForMaskedLM.from_pretrained(init, dtype=torch.float32)
+        with without_bars():  # a sentence encoder has no head, and gets a random one
+            backbone = AutoModelForMaskedLM.from_pretrained(init, dtype=torch.float32)
     except OSError as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
