@@ -69,7 +69,7 @@ class Placement:
     def legal_tokens(self, state: int, position: int) -> np.ndarray:
         """Return the tokens (V,) after which the text can still be finished."""
         automaton, is_early = self.constraint.automaton, position <= self.last
-        state = automaton.without_sentence_end[state] if is_early else state
+        state = int(automaton.without_sentence_end[state]) if is_early else state
         allowed = automaton.allowed_tokens(self.slots[position] == BOUNDARY, is_early)
         return allowed & automaton.next_state.leading(state, self.safe[position + 1])
 
