@@ -1,11 +1,13 @@
 """The engine's thread: who waits, who leaves, what breaks, and texts that depend on none of it."""
 
 import asyncio
+import gc
 import json
 import random
 import re
 import socket
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -210,6 +212,28 @@ def test_texts_that_are_whole_leave_room_in_the_queue():
                 engine.step()
         assert ticket.num_left < worker.at_once
         assert "[DONE]" in client.read()
+
+
+def test_nothing_of_a_request_waits_for_the_garbage_collector(server, monkeypatch):
+    worker, kept = server.server.worker, []
+    submit = worker.submit
+
+    def remember(ticket):
+        kept.append(weakref.ref(ticket))
+        submit(ticket)
+
+    monkeypatch.setattr(worker, "submit", remember)
+    gc.disable()
+    try:
+        server.complete(prompt="ab", n=2, best_of=3, logprobs=1, must=["ab"])
+        server.chunks(prompt="ab", logprobs=1)
+        server.events(prompt="ab", candidates=1)
+        server.refusal(prompt=[1, 99])
+        (client,) = arrive(server, 1, prompt="ab", max_tokens=400)
+        client.leave()
+        wait_for(lambda: len(kept) == 5 and not any(ticket() for ticket in kept))
+    finally:
+        gc.enable()
 
 
 def test_what_breaks_in_the_engine_breaks_no_other_request(server, caplog):
