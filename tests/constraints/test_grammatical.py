@@ -420,7 +420,7 @@ def test_without_the_library_one_line_says_what_to_install(block, monkeypatch):
 def test_a_tokenizer_that_rewrites_its_text_is_refused():
     backend = hub.Tokenizer(hub.models.WordPiece({"a": 0, "[SEP]": 1, "[UNK]": 2}))
     backend.decoder = hub.decoders.WordPiece()
-    model = SSDLM(Babbler(3), Tokenizer(backend), DecodeConfig(length=4))
+    model = SSDLM(Babbler(3), Tokenizer(backend), DecodeConfig(length=4, T=2))
     with pytest.raises(ValueError, match="this one's decoder rewrites it"):
         model.generate("a", regex="a+")
 
@@ -429,7 +429,7 @@ def test_a_tokenizer_that_drops_the_first_space_needs_a_prompt():
     backend = hub.Tokenizer(hub.models.BPE({"\u2581": 0, "a": 1}, []))
     backend.add_special_tokens(["</s>"])
     backend.decoder = hub.decoders.Metaspace()
-    model = SSDLM(Babbler(3), Tokenizer(backend), DecodeConfig(length=4))
+    model = SSDLM(Babbler(3), Tokenizer(backend), DecodeConfig(length=4, T=2))
     assert model.generate([[1]], regex=" a")[0].text == " a"
     with pytest.raises(ValueError, match="regex needs a prompt"):
         model.generate([[]], regex=" a")
@@ -439,7 +439,7 @@ def test_a_prompt_that_ends_inside_a_character_changes_nothing(tokenizers):
     tokenizer = tokenizers[1]
     spellings = tokenizer.token_bytes()
     half = spellings.index("\u65e5".encode()[:1])
-    model = SSDLM(Babbler(tokenizer.V), tokenizer, DecodeConfig(length=9))
+    model = SSDLM(Babbler(tokenizer.V), tokenizer, DecodeConfig(length=9, T=2))
     for pattern in ("\u65e5+", "[^a]*", "a"):
         for made in model.generate([[half], [half, half]], regex=pattern):
             assert re.fullmatch(pattern, made.text), made.text

@@ -77,27 +77,52 @@ class grammatical(constrained):
             if not self.ends_as_drawn:
                 logits = prediction.logits  # what the call returned is about its argmax alone
             w_hat = torch.empty_like(logits)
-
-            def put(row: int, index: int, token: int) -> None:
-                tokens = torch.tensor([[token]], device=logits.device)
-                w_hat[row, index] = to_logits(tokens, V=self.V, K=self.K)[0, 0]
-
             for row in range(len(logits)):
-
-                def draw(index: int, one: Tensor, row: int = row) -> int:
-                    place = slice(row, row + 1), slice(index, index + 1)
-                    w_hat[place] = project(one.reshape(1, 1, -1), u[place])
-                    token = int(w_hat[row, index].argmax())
-                    if one[token] > -torch.inf:
-                        return token
-                    put(row, index, int(one.argmax()))  # a nucleus of all was rounded to more
-                    return int(one.argmax())
-
-                for index, token in prediction.walk(row, logits[row], draw).items():
-                    put(row, index, token)
+                drawing = Drawing(project, u[row : row + 1], w_hat[row], self.K)
+                for index, token in prediction.walk(row, logits[row], drawing).items():
+                    drawing.put(index, token)
             return w_hat
 
         return project_legally
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Chooses a row's tokens by a projection."""
+
+    project: Projection
+    u: Levels
+    """The row's uniforms (1, B)."""
+    w_hat: Tensor
+    """What is projected (B, V), filled in position by position."""
+    K: float
+
+    def __call__(self, index: int, logits: Tensor) -> int:
+        """Return the token at a position."""
+        self.w_hat[index] = self.project(logits[None, None], self.u[:, index : index + 1])[0, 0]
+        token = int(self.w_hat[index].argmax())
+        if logits[token] == -torch.inf:  # a nucleus of all was rounded to more
+            token = int(logits.argmax())
+            self.put(index, token)
+        return token
+
+    def put(self, index: int, token: int) -> None:
+        """Set the token at a position."""
+        tokens = torch.tensor([[token]], device=self.w_hat.device)
+        self.w_hat[index] = to_logits(tokens, V=self.w_hat.shape[-1], K=self.K)[0, 0]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Chooses a row's likeliest tokens, and keeps the logits that it saw."""
+
+    logits: Tensor
+    """Those of the row (B, V), filled in position by position."""
+
+    def __call__(self, index: int, logits: Tensor) -> int:
+        """Return the token at a position."""
+        self.logits[index] = logits
+        return int(logits.argmax())
 
 
 @dataclass(frozen=True)
@@ -130,12 +155,7 @@ class GrammarPrediction(Prediction):
             if self.ends_as_drawn:
                 self.mask_impossible(row, logits[row])
                 continue
-
-            def take_best(index: int, one: Tensor, row: int = row) -> int:
-                logits[row, index] = one
-                return int(one.argmax())
-
-            self.walk(row, self.logits[row], take_best)
+            self.walk(row, self.logits[row], Reading(logits[row]))
         return logits
 
     def mask_impossible(self, row: int, logits: Tensor) -> None:
