@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from tests import tiny
 from tests.closeness import NETWORK, assert_close
 
@@ -255,6 +256,17 @@ def test_rows_that_would_be_misread_are_refused(data, tmp_path, name, content, w
     with pytest.raises(ValueError, match=words):
         train(data, tmp_path / "g", test=tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_full_disk_is_an_error_of_the_system_and_leaves_nothing(data, tmp_path, monkeypatch):
+    def save(model, folder):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("transformers.PreTrainedModel.save_pretrained", save)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        train(data, tmp_path / "g", config=replace(QUICK, epochs=1))
+    assert caught.value.errno == 28
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_quoted_comma_and_an_integer_are_fine(tmp_path):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -82,8 +83,15 @@ def require_numbers(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     """Write a safetensors file; the library's errors become those of the operating system."""
-    try:
+    with as_os_errors(path):
         save_file(tensors, path, {"format": "pt"})
+
+
+@contextmanager
+def as_os_errors(path: Path) -> Iterator[None]:
+    """Raise what the library says of a file that cannot be written as the operating system does."""
+    try:
+        yield
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))
         code = int(number[1]) if number else errno.EIO

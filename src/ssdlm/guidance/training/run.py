@@ -26,6 +26,7 @@ from ssdlm.guidance.training.model import build_classifier, factor_embeddings
 from ssdlm.guidance.training.settings import GuideConfig, check_config
 from ssdlm.storage.checkpoint import WEIGHTS
 from ssdlm.storage.files import new_folder, read_json, write_json
+from ssdlm.storage.tensors import as_os_errors
 
 TOKENIZER = "tokenizer_config.json"
 ROLES = {
@@ -141,7 +142,7 @@ def check_labels(labels: list[str], *parts: Sequence[Labelled]) -> None:
 
 def save(classifier: TextClassifier, folder: Path, text: str) -> None:
     """Write the classifier, its tokenizer and its card as transformers and the Hub have them."""
-    with without_bars():
+    with without_bars(), as_os_errors(folder / WEIGHTS):
         classifier.model.half().save_pretrained(folder)
     (folder / WEIGHTS).chmod(0o644)  # safetensors writes for the owner alone
     classifier.tokenizer.save(folder)
