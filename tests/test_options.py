@@ -35,7 +35,9 @@ def test_the_signature_has_every_option_and_no_star_arguments(method):
     kinds = {parameter.kind for parameter in parameters.values()}
     assert inspect.Parameter.VAR_KEYWORD not in kinds
     assert set(all_names()) <= set(parameters)
-    assert set(parameters) - set(all_names()) <= {"self", "prompts", "prompt", "options"}
+    about_drafts = {"candidates", "guides"} if method is SSDLM.stream else set()
+    own = {"self", "prompts", "prompt", "options"} | about_drafts
+    assert set(parameters) - set(all_names()) <= own
     for name, option in known_options().items():
         line = next(line for line in method.__doc__.splitlines() if f" {name}: " in line)
         assert option.help.split()[0] in line
@@ -60,7 +62,8 @@ def test_every_keyword_has_a_flag_and_every_flag_a_keyword():
     python_only = {name for name, option in known_options().items() if option.kind is OBJECT}
     assert set(all_names()) - python_only <= flags
     about_the_command = {"help", "prompts", "input", "output", "model", "device", "dtype"}
-    assert flags - set(all_names()) == about_the_command | {"deterministic", "json", "no_live"}
+    about_the_command |= {"deterministic", "shard", "json", "drafts", "no_live"}
+    assert flags - set(all_names()) == about_the_command | {"candidates", "guides"}
 
 
 def test_flags_give_what_keywords_give():
