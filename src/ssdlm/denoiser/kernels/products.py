@@ -17,7 +17,7 @@ from ssdlm.denoiser.kernels.rows import launch
 from ssdlm.shapes import Tensor
 
 FEW, SOME = 32, 256
-"""Numbers of rows up to which a kernel is quicker than a library's two or three (docs/log.md)."""
+"""Numbers of rows up to which a kernel is quicker than a library's two or three (docs/speed.md)."""
 
 
 class Plan(NamedTuple):
