@@ -14,13 +14,15 @@ from typing import Any, NamedTuple, overload
 from ssdlm.constraints.placement import Placement
 from ssdlm.diffusion.noise import mix
 from ssdlm.diffusion.sampler import Step
-from ssdlm.options import GenerateOptions
+from ssdlm.options import GenerateOptions, known_options
 from ssdlm.values import check_sequence, check_whole, quote
 
-ROW_OPTIONS = {"seed": 0, "must": (), "must_not": (), "suffix": "", "pin": ()}
-ROW_OPTIONS |= {"end_at_sentence": False, "stop": (), "num_samples": 1, "best_of": 1}
-ROW_OPTIONS |= {"regex": None, "json_schema": None}
-"""Options in which requests of one batch may differ, with the defaults."""
+ROW_OPTIONS = {"seed", "must", "must_not", "suffix", "pin", "end_at_sentence", "stop"}
+ROW_OPTIONS |= {"num_samples", "best_of", "regex", "json_schema"}
+"""Options in which requests of one batch may differ."""
+SHARED_OPTIONS = [
+    name for name in known_options() if name not in {*ROW_OPTIONS, "control", "streamer"}
+]
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Request:
 
     def batch_key(self) -> Hashable:
         """Return what requests that go through the network together have in common."""
-        options = replace(self.options, **ROW_OPTIONS, control=(), streamer=None)
+        options = tuple(getattr(self.options, name) for name in SHARED_OPTIONS)
         # Guides need not be hashable, so they are told apart by identity.
         controls = tuple(one if isinstance(one, str) else id(one) for one in self.options.control)
         held = self.placement is not None, self.options.has_grammar
