@@ -36,6 +36,22 @@ def make_store(folder: Path, *, documents: int = 60, turn: int = 0) -> Path:
     return folder
 
 
+def die_at_rename(point: int) -> None:
+    """Let this process be killed before (odd point) or after (even) a file gets its final name."""
+    real, calls = os.replace, 0
+
+    def replace(old: Any, new: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if 2 * calls - 1 == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(old, new)
+        if 2 * calls == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.replace = replace
+
+
 def spawn(overrides: list[str], data: list[Path], out: Path, **options: Any) -> Any:
     """Start `tiny` with overrides in a process of its own."""
     process = server().Process(target=work, args=(overrides, data, out), kwargs=options)

@@ -10,7 +10,8 @@ from tests import bpe
 
 from ssdlm import cli
 from ssdlm.data import parts, writer
-from ssdlm.data.parts import merge_stores, prepare_part
+from ssdlm.data.merging import merge_stores
+from ssdlm.data.parts import prepare_part
 from ssdlm.data.prepare import prepare
 from ssdlm.data.shards import TokenStore
 from ssdlm.storage.parts import Shard
@@ -84,24 +85,17 @@ def test_a_single_held_out_document_is_moved_as_one_process_moves_it(folder, tmp
 
 
 KILLED_AT = """
-import os, signal, sys
+import sys
 from pathlib import Path
 from ssdlm.data import writer
+from tests.processes import die_at_rename
 from tests.data.test_parts import given
-from ssdlm.data.parts import merge_stores, prepare_part
+from ssdlm.data.merging import merge_stores
+from ssdlm.data.parts import prepare_part
 from ssdlm.storage.parts import Shard
 folder, out, point, what = sys.argv[1:]
 writer.SHARD_TOKENS = 200
-real, calls = os.replace, 0
-def replace(old, new):
-    global calls
-    calls += 1
-    if 2 * calls - 1 == int(point):
-        os.kill(os.getpid(), signal.SIGKILL)
-    real(old, new)
-    if 2 * calls == int(point):
-        os.kill(os.getpid(), signal.SIGKILL)
-os.replace = replace
+die_at_rename(int(point))
 if what == "part":
     prepare_part(shard=Shard(1, 3), out=out, **given(Path(folder), "holdout"))
 else:

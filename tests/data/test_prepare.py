@@ -20,21 +20,13 @@ from ssdlm.storage.files import locked
 from ssdlm.tokenizer import load_tokenizer
 
 KILLED_AT = """
-import os, signal, sys
+import sys
 from ssdlm.data import writer
+from tests.processes import die_at_rename
 from ssdlm.data.prepare import prepare
 source, tokenizer, out, shard_tokens, point = sys.argv[1:]
 writer.SHARD_TOKENS = int(shard_tokens)
-real, calls = os.replace, 0
-def replace(old, new):
-    global calls
-    calls += 1
-    if 2 * calls - 1 == int(point):
-        os.kill(os.getpid(), signal.SIGKILL)
-    real(old, new)
-    if 2 * calls == int(point):
-        os.kill(os.getpid(), signal.SIGKILL)
-os.replace = replace
+die_at_rename(int(point))
 prepare([source], tokenizer=tokenizer, out=out, holdout=0.2)
 """
 """Prepare, killed before (odd point) or after (even) a file gets its final name."""

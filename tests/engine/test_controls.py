@@ -69,7 +69,8 @@ def test_what_acts_or_is_switched_off_is_silent(model, classifier):
 
 def test_a_stream_says_it_too(model):
     with pytest.warns(ControlWarning, match="control nothing changed nothing"):
-        list(model.stream(PROMPT, control=nothing))
+        drafts = list(model.stream(PROMPT, control=nothing))
+    assert drafts[-1].text == model.generate(PROMPT).text
 
 
 @pytest.mark.parametrize(

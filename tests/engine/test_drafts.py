@@ -7,7 +7,7 @@ from tests import bpe, tiny
 from tests.closeness import assert_close
 
 from ssdlm import SSDLM, GenerateOptions
-from ssdlm.engine.drafts import DraftEncoder
+from ssdlm.engine.drafts import DraftEncoder, Watcher
 from ssdlm.tokenizer import HALF, Tokenizer
 
 PATHS = {
@@ -161,7 +161,7 @@ def test_a_character_of_several_tokens_stands_at_the_one_that_completes_it(bytew
     tokens = bytewise.tokenizer.encode("né€")
     assert len(tokens) == 6
     [request] = bytewise.requests(["the"], {"length": 6})
-    encoder = DraftEncoder(bytewise.engine.controls, request)
+    encoder = DraftEncoder(Watcher(bytewise.engine.controls, request))
     assert encoder.update(tokens[:5]) == ["n", "", "é", "", HALF]
     assert encoder.update(tokens) == ["n", "", "é", "", "", "€"]
     broken = [*tokens[:4], tokens[0], tokens[5]]

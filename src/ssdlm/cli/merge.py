@@ -24,7 +24,7 @@ def run_merge(arguments: argparse.Namespace) -> None:
 
     parts = [Path(name) for name in arguments.parts]
     if all(path.is_dir() for path in parts):
-        from ssdlm.data.parts import merge_stores
+        from ssdlm.data.merging import merge_stores
 
         print(merge_stores(parts, arguments.output, is_shown=True))
         return

@@ -145,17 +145,10 @@ class DraftEncoder:
     text: a token that completes no character has "", and the next one carries it.
     """
 
-    def __init__(
-        self,
-        controls: Controls,
-        request: Request,
-        *,
-        candidates: int = 0,
-        guides: str | Sequence[str] = (),
-    ) -> None:
-        self.watcher = Watcher(controls, request, candidates=candidates, guides=guides)
-        self.tokenizer, self.request = controls.tokenizer, request
-        self.num_blocks = len(request.blocks())
+    def __init__(self, watcher: Watcher) -> None:
+        self.watcher = watcher
+        self.tokenizer, self.request = watcher.tokenizer, watcher.request
+        self.num_blocks = len(self.request.blocks())
         self.tokens: list[int] = []
         """The text as it was told, with what is open and what is noise."""
         self.ends: list[int] = []

@@ -48,8 +48,8 @@ class Kind(NamedTuple):
     width: float
     """Of the diffusion's window; of a chain's tree, its guesses."""
     capacity: int
-    control: Hashable = ()
-    """What steers them, and how; for whole blocks, their path."""
+    settings: Hashable = ()
+    """What else decides their passes: guides and how they are heard; of whole blocks, the path."""
 
 
 class Fleet:
@@ -166,27 +166,25 @@ class Fleet:
         """Return about what a slot of a lane takes."""
         if kind.mode != "block":
             return Slots.num_bytes(cast(Any, self.denoiser), kind.capacity)
-        (B, *_), V = cast(tuple[int, ...], kind.control), self.denoiser.V
+        (B, *_), V = cast(tuple[int, ...], kind.settings), self.denoiser.V
         return 8 * B * V  # weights of all words, and logits
 
     def build(self, kind: Kind, num_slots: int, options: GenerateOptions) -> Lane:
         """Return a new lane; its passes are recorded when it first runs."""
         sizes = {"num_slots": num_slots, "capacity": kind.capacity}
         if kind.mode == "block":
-            grid, returns = strategy_of(options, self.denoiser).grid(options.B[0]), options.returns
+            (B,) = options.B
             return BlockLane(
                 cast(EncoderDenoiser, self.denoiser),
-                grid,
-                B=options.B[0],
-                returns_logits=returns == "logits",
+                strategy_of(options, self.denoiser).grid(B),
+                B=B,
+                returns_logits=options.returns == "logits",
                 **sizes,
             )
         denoiser = cast(BlockDenoiser, self.denoiser)
-        if kind.control:
-            steering, room = (
-                partial(self.controls.steer_padded, options),
-                self.controls.room(options),
-            )
+        if kind.settings:
+            steering = partial(self.controls.steer_padded, options)
+            room = self.controls.room(options)
             return GuidedLane(denoiser, steering, room=room, width=kind.width, **sizes)
         if kind.mode == "diffusion":
             return SlidingLane(denoiser, width=kind.width, **sizes)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -56,7 +56,8 @@ class Text(NamedTuple):
     """The pass that decided each token, counted from 1."""
 
 
-class Lane:
+@runtime_checkable
+class Lane(Protocol):
     """Slots for texts of one kind: what a schedule knows of them."""
 
     num_slots: int
@@ -65,23 +66,23 @@ class Lane:
 
     def join(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
         """Put texts into free slots."""
-        raise NotImplementedError
+        ...
 
     def leave(self, slots: Sequence[int]) -> None:
         """Free slots; what is in them is written over by whoever joins."""
-        raise NotImplementedError
+        ...
 
     def passes_for(self, num_tokens: int) -> int:
         """Return how many passes may go by before somebody looks, with so many tokens to go."""
-        raise NotImplementedError
+        ...
 
     def run(self, count: int) -> None:
         """Do some passes; no text may have fewer to go."""
-        raise NotImplementedError
+        ...
 
     def read(self) -> list[Text]:
         """Return the texts of all slots so far; a GPU is waited for."""
-        raise NotImplementedError
+        ...
 
 
 class TokenLane(Lane):

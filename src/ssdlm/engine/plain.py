@@ -255,7 +255,8 @@ class Engine:
         self, request: Request, *, candidates: int = 0, guides: str | Sequence[str] = ()
     ) -> Iterator[dict[str, Any]]:
         """Yield the events of one text: what each draft changed, its blocks, and the text."""
-        encoder = DraftEncoder(self.controls, request, candidates=candidates, guides=guides)
+        watcher = Watcher(self.controls, request, candidates=candidates, guides=guides)
+        encoder = DraftEncoder(watcher)
         for job, text in self.follow(request):
             yield from encoder.take(job)
             if text is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ssdlm.engine.drafts import CANDIDATES, DraftEncoder
+from ssdlm.engine.drafts import CANDIDATES, DraftEncoder, Watcher
 from ssdlm.engine.plain import Engine, likeliest
 from ssdlm.engine.requests import Generation, Request
 from ssdlm.options import all_names, json_schema
@@ -84,8 +84,8 @@ def look_of(
     homes = [f"{name}={served.guides.folders[name]}" for name in guides]
 
     def look(engine: Engine, request: Request) -> Look:
-        encoder = DraftEncoder(engine.controls, request, candidates=candidates, guides=homes)
-        return encoder.take
+        watcher = Watcher(engine.controls, request, candidates=candidates, guides=homes)
+        return DraftEncoder(watcher).take
 
     return look
 

@@ -30,6 +30,13 @@ def share_of(logits, prior, first, V, heat, suppressed, TILE: tl.constexpr):
 
 
 @triton.jit
+def num_reached(one, two, three, wanted):
+    """Return how many of three sums, the largest first, are as large as wanted."""
+    reached = (tl.sum(one) >= wanted).to(tl.int32) + (tl.sum(two) >= wanted).to(tl.int32)
+    return reached + (tl.sum(three) >= wanted).to(tl.int32)
+
+
+@triton.jit
 def nucleus_of(logits, prior, V, heat, never, top_p, TILE: tl.constexpr):
     """Return the best token, peak and sum of a softmax, and the least bits within its nucleus."""
     peak, best = -float("inf"), 0
@@ -59,8 +66,7 @@ def nucleus_of(logits, prior, V, heat, never, top_p, TILE: tl.constexpr):
                 one += tl.where(bits >= low + size, probs, 0.0)
                 two += tl.where(bits >= low + 2 * size, probs, 0.0)
                 three += tl.where(bits >= low + 3 * size, probs, 0.0)
-            jumps = (tl.sum(one) >= top_p).to(tl.int32) + (tl.sum(two) >= top_p).to(tl.int32)
-            low += size * (jumps + (tl.sum(three) >= top_p).to(tl.int32))
+            low += size * num_reached(one, two, three, top_p)
     return best, peak, total, low
 
 
@@ -128,19 +134,9 @@ def mass_from(shares, low, V, TILE: tl.constexpr):
 
 
 @triton.jit
-def draw_wide_kernel(
-    logits, prior, suppressed, heats, top_ps, seeds, steps, streams, shares, few, out, V, W,
-    TILE: tl.constexpr, FEW: tl.constexpr,
-):  # fmt: skip
-    """Do what `draw_kernel` does for a wide vocabulary without evidence.
-
-    What is looked at again and again is written down once: exp(logits - peak), and of those the few
-    among which the nucleus ends.
-    """
-    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, TILE)
-    text = row // W
-    logits, shares, few = logits + row * V, shares + row * V, few + row * FEW
-    heat, top_p, never = tl.load(heats + text), tl.load(top_ps + text), tl.load(suppressed + text)
+def note(logits, prior, shares, V, heat, never, TILE: tl.constexpr):
+    """Write exp(logits - peak) of a row down; return the sum of it, and the best token."""
+    column = tl.arange(0, TILE)
     tops = tl.full((TILE,), -float("inf"), tl.float32)
     for first in range(0, V, TILE):
         tops = tl.maximum(tops, share_of(logits, prior, first, V, heat, never, TILE))
@@ -152,59 +148,87 @@ def draw_wide_kernel(
         tl.store(shares + at, share, mask=at < V)
         sums += share
         bests = tl.minimum(bests, tl.where(values == peak, at, 1 << 30))
-    mass, best = tl.sum(sums), tl.min(bests, 0)
     tl.debug_barrier()
-    low, size = 0, 1 << 30
-    if (top_p < 1) & (top_p > 0):
-        wanted = top_p * mass
-        for _ in range(4):  # as in `nucleus_of`
-            size = size // 4
-            above = tl.zeros((TILE,), tl.float32)
-            one, two, three = above, above, above
-            for first in range(0, V, TILE):
-                at = first + column
-                share = tl.load(shares + at, mask=at < V, other=0.0)
-                bits = share.to(tl.int32, bitcast=True)
-                one += tl.where(bits >= low + size, share, 0.0)
-                two += tl.where(bits >= low + 2 * size, share, 0.0)
-                three += tl.where(bits >= low + 3 * size, share, 0.0)
-            jumps = (tl.sum(one) >= wanted).to(tl.int32) + (tl.sum(two) >= wanted).to(tl.int32)
-            low += size * (jumps + (tl.sum(three) >= wanted).to(tl.int32))
-        higher, count = mass_from(shares, low + size, V, TILE), 0
+    return tl.sum(sums), tl.min(bests, 0)
+
+
+@triton.jit
+def least_of(shares, few, wanted, V, TILE: tl.constexpr, FEW: tl.constexpr):
+    """Return the most bits from which on a row's shares sum to what is wanted, as `nucleus_of`.
+
+    After four passes few shares are left among which that is; they are written down once more.
+    """
+    column, low, size = tl.arange(0, TILE), 0, 1 << 30
+    for _ in range(4):
+        size = size // 4
+        above = tl.zeros((TILE,), tl.float32)
+        one, two, three = above, above, above
         for first in range(0, V, TILE):
             at = first + column
             share = tl.load(shares + at, mask=at < V, other=0.0)
             bits = share.to(tl.int32, bitcast=True)
-            is_open = (bits >= low) & (bits < low + size) & (at < V)
-            place = count + tl.cumsum(is_open.to(tl.int32)) - 1
-            tl.store(few + place, share, mask=is_open & (place < FEW))
-            count += tl.sum(is_open.to(tl.int32))
-        tl.debug_barrier()
-        at = tl.arange(0, FEW)
-        share = tl.load(few + at, mask=at < count, other=0.0)
-        bits = share.to(tl.int32, bitcast=True)
-        while size > 1:
-            size = size // 2
-            if count <= FEW:
-                found = higher + tl.sum(tl.where(bits >= low + size, share, 0.0))
-            else:
-                found = mass_from(shares, low + size, V, TILE)
-            low += size * (found >= wanted).to(tl.int32)
-        mass = mass_from(shares, low, V, TILE)
-    same = tl.zeros((1,), tl.int32)
-    position, step = same + (row % W).to(tl.int32), same + tl.load(steps + text).to(tl.int32)
-    stream = same + tl.load(streams + text).to(tl.int32)
-    word, _, _, _ = tl.philox(tl.load(seeds + text), same, position, step, stream)
-    target = tl.sum(unit(word)) * mass
-    before, chosen = 0.0, V
+            one += tl.where(bits >= low + size, share, 0.0)
+            two += tl.where(bits >= low + 2 * size, share, 0.0)
+            three += tl.where(bits >= low + 3 * size, share, 0.0)
+        low += size * num_reached(one, two, three, wanted)
+    higher, count = mass_from(shares, low + size, V, TILE), 0
     for first in range(0, V, TILE):
         at = first + column
+        share = tl.load(shares + at, mask=at < V, other=0.0)
+        bits = share.to(tl.int32, bitcast=True)
+        is_open = (bits >= low) & (bits < low + size) & (at < V)
+        place = count + tl.cumsum(is_open.to(tl.int32)) - 1
+        tl.store(few + place, share, mask=is_open & (place < FEW))
+        count += tl.sum(is_open.to(tl.int32))
+    tl.debug_barrier()
+    at = tl.arange(0, FEW)
+    share = tl.load(few + at, mask=at < count, other=0.0)
+    bits = share.to(tl.int32, bitcast=True)
+    while size > 1:
+        size = size // 2
+        if count <= FEW:
+            found = higher + tl.sum(tl.where(bits >= low + size, share, 0.0))
+        else:
+            found = mass_from(shares, low + size, V, TILE)
+        low += size * (found >= wanted).to(tl.int32)
+    return low
+
+
+@triton.jit
+def token_at(shares, low, target, V, TILE: tl.constexpr):
+    """Return the token at which the shares of `low` bits or more sum to more than the target."""
+    before, chosen = 0.0, V
+    for first in range(0, V, TILE):
+        at = first + tl.arange(0, TILE)
         share = tl.load(shares + at, mask=at < V, other=0.0)
         share = tl.where(share.to(tl.int32, bitcast=True) >= low, share, 0.0)
         here = tl.sum(share)
         if (chosen == V) & (before + here > target):
             chosen = first + tl.sum((before + tl.cumsum(share) <= target).to(tl.int32))
         before += here
+    return chosen
+
+
+@triton.jit
+def draw_wide_kernel(
+    logits, prior, suppressed, heats, top_ps, seeds, steps, streams, shares, few, out, V, W,
+    TILE: tl.constexpr, FEW: tl.constexpr,
+):  # fmt: skip
+    """Do what `draw_kernel` does for a wide vocabulary without evidence, by notes."""
+    row = tl.program_id(0).to(tl.int64)
+    text = row // W
+    logits, shares, few = logits + row * V, shares + row * V, few + row * FEW
+    heat, top_p, never = tl.load(heats + text), tl.load(top_ps + text), tl.load(suppressed + text)
+    mass, best = note(logits, prior, shares, V, heat, never, TILE)
+    low = 0
+    if (top_p < 1) & (top_p > 0):
+        low = least_of(shares, few, top_p * mass, V, TILE, FEW)
+        mass = mass_from(shares, low, V, TILE)
+    same = tl.zeros((1,), tl.int32)
+    position, step = same + (row % W).to(tl.int32), same + tl.load(steps + text).to(tl.int32)
+    stream = same + tl.load(streams + text).to(tl.int32)
+    word, _, _, _ = tl.philox(tl.load(seeds + text), same, position, step, stream)
+    chosen = token_at(shares, low, tl.sum(unit(word)) * mass, V, TILE)
     # Rounding may carry the target to the very end of the sum, where no token is.
     chosen = tl.where((top_p <= 0) | (chosen >= V), best, chosen)
     tl.store(out + row, chosen.to(tl.int64))
