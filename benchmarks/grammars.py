@@ -5,6 +5,8 @@ Beside the rate stands what a pass costs with a grammar and without, on one path
 
     python benchmarks/grammars.py builtin:mini --samples 20
     python benchmarks/grammars.py builtin:mini --samples 2 --count 40 --seconds 120
+    python benchmarks/grammars.py builtin:mini --part 1/8 > 1.log    # and so on; then
+    python benchmarks/grammars.py --merge *.log
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ import argparse
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import islice
+from pathlib import Path
 from statistics import median
 
 from ssdlm import SSDLM
@@ -189,14 +193,58 @@ def timed(model: SSDLM, options: dict[str, object]) -> tuple[list[Generation], f
     return texts, 1000 * (time.perf_counter() - began) / passes
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", help="folder, Hub id or builtin:mini")
-    parser.add_argument("--samples", type=int, default=20, help="texts per pattern")
-    parser.add_argument("--count", type=int, help="patterns, all without it")
-    parser.add_argument("--length", type=int, default=75, help="the most tokens in a text")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
-    args = parser.parse_args()
+@dataclass
+class Found:
+    """What a run, or a part of one, has found."""
+
+    kinds: dict[str, list[int]] = field(default_factory=dict)
+    """For each kind of pattern how many, and how many texts, all of which match."""
+    cost: dict[str, list[list[float]]] = field(default_factory=dict)
+    """For each path pairs of milliseconds per pass: without a grammar, and with one."""
+    compiling: list[float] = field(default_factory=list)
+    """Seconds that each pattern took to compile."""
+
+    def add(self, other: Found) -> None:
+        """Take in what another part has found."""
+        for kind, counts in other.kinds.items():
+            own = self.kinds.get(kind, [0, 0])
+            self.kinds[kind] = [a + b for a, b in zip(own, counts, strict=True)]
+        for path, pairs in other.cost.items():
+            self.cost.setdefault(path, []).extend(pairs)
+        self.compiling += other.compiling
+
+    def report(self) -> None:
+        """Print the tables, and a JSON line with all that a merge needs."""
+        print("| patterns | number | texts | match |\n|---|---|---|---|")
+        for kind, (number, texts) in self.kinds.items():
+            print(f"| {kind.replace('_', ' ')} | {number} | {texts} | 100 % |")
+        print("\n| path | ms per pass, plain | with a grammar | ratio |\n|---|---|---|---|")
+        ratios = {}
+        for path, pairs in self.cost.items():
+            ratios[path] = median(held / plain for plain, held in pairs)
+            plain, held = (median(column) for column in zip(*pairs, strict=True))
+            print(f"| {path} | {plain:.1f} | {held:.1f} | {ratios[path]:.2f} |")
+        figures = {
+            "patterns": sum(number for number, _ in self.kinds.values()),
+            "texts": sum(texts for _, texts in self.kinds.values()),
+            "match": 1.0,
+            "cost_ratio": ratios,
+            "median_compile_s": median(self.compiling),
+            "longest_compile_s": max(self.compiling),
+        }
+        print(json.dumps(figures | {"found": asdict(self)}))
+
+
+def merged(files: Sequence[str]) -> Found:
+    """Return what the parts of a run have found together."""
+    found = Found()
+    for file in files:
+        found.add(Found(**json.loads(Path(file).read_text().splitlines()[-1])["found"]))
+    return found
+
+
+def run(args: argparse.Namespace) -> Found:
+    """Write texts of one pattern after another, and return what was found."""
     model = SSDLM.from_pretrained(args.model)
     paths = {
         name: {"length": args.length, "top_p": 0.95, **path}
@@ -205,46 +253,37 @@ def main() -> None:
     }
     for path in paths.values():
         timed(model, path)  # the first of anything takes longer
-    began = time.perf_counter()
-    cost: dict[str, list[tuple[float, float]]] = {name: [] for name in PATHS}
-    done: dict[str, list[int]] = {}
-    compiling = []
-    for number, (kind, pattern) in enumerate(islice(patterns(), args.count)):
+    began, found = time.perf_counter(), Found()
+    part, num_parts = map(int, args.part.split("/"))
+    mine = islice(enumerate(islice(patterns(), args.count)), part - 1, None, num_parts)
+    for number, (kind, pattern) in mine:
         if time.perf_counter() - began > args.seconds:
             break
         name = list(PATHS)[(number + number // len(KINDS)) % len(PATHS)]
         options = paths[name] | {"regex": pattern, "seed": number}
         start = time.perf_counter()
         model.requests([PROMPT], options)
-        compiling.append(time.perf_counter() - start)
+        compiling = time.perf_counter() - start
         # Side by side, since the machine may have other things to do.
-        plain = timed(model, paths[name] | {"seed": number})[1]
+        plain = timed(model, paths[name] | {"seed": number, "num_samples": args.samples})[1]
         texts, held = timed(model, options | {"num_samples": args.samples})
-        cost[name].append((plain, held))
         for text in texts:
             assert re.fullmatch(pattern, text.text), f"{pattern!r} is not matched by {text.text!r}"
-        counts = done.setdefault(kind, [0, 0])
-        counts[0] += 1
-        counts[1] += len(texts)
-    print("| patterns | number | texts | match |\n|---|---|---|---|")
-    for kind, (number, texts) in done.items():
-        print(f"| {kind.replace('_', ' ')} | {number} | {texts} | 100 % |")
-    print("\n| path | ms per pass, plain | with a grammar | ratio |\n|---|---|---|---|")
-    ratios = {}
-    for name, pairs in cost.items():
-        if pairs:
-            ratios[name] = median(held / plain for plain, held in pairs)
-            plain, held = (median(column) for column in zip(*pairs, strict=True))
-            print(f"| {name} | {plain:.1f} | {held:.1f} | {ratios[name]:.2f} |")
-    figures = {
-        "patterns": sum(number for number, _ in done.values()),
-        "texts": sum(texts for _, texts in done.values()),
-        "match": 1.0,
-        "cost_ratio": ratios,
-        "median_compile_s": median(compiling),
-        "longest_compile_s": max(compiling),
-    }
-    print(json.dumps(figures))
+        found.add(Found({kind: [1, len(texts)]}, {name: [[plain, held]]}, [compiling]))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", nargs="?", help="folder, Hub id or builtin:mini")
+    parser.add_argument("--samples", type=int, default=20, help="texts per pattern")
+    parser.add_argument("--count", type=int, help="patterns, all without it")
+    parser.add_argument("--part", default="1/1", help="every n-th pattern from the i-th: i/n")
+    parser.add_argument("--length", type=int, default=75, help="the most tokens in a text")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    parser.add_argument("--merge", nargs="+", metavar="FILE", help="what the parts printed")
+    args = parser.parse_args()
+    (merged(args.merge) if args.merge else run(args)).report()
 
 
 if __name__ == "__main__":

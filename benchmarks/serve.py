@@ -176,14 +176,15 @@ def load(args: argparse.Namespace, model: SSDLM, name: str) -> dict[str, Any]:
     bodies = plan(args.count, guides, args.length)
     leaving = set(random.Random(1).sample(range(args.count), int(args.cancel * args.count)))
     choose_threads(model.denoiser, model.options)
-    offline(model, plan(16, guides, args.length, seed=5))  # so that everything is loaded
+    first = plan(args.warm, guides, args.length, seed=5)
+    offline(model, first)  # so that everything is loaded
     used = time.process_time()
     texts, alone = offline(model, bodies)
     used = time.process_time() - used
     more = ["--deterministic"] if args.deterministic else []
-    queue = ("--max-queue", str(args.count))
+    queue = ("--max-queue", str(max(args.count, args.warm)))
     with started(name, "--guides", args.guides, *queue, *more) as server:
-        asyncio.run(run_load(server, plan(16, guides, args.length, seed=5), set(), args.seconds))
+        asyncio.run(run_load(server, first, set(), args.seconds))
         levels, busy, rounds = [server.memory()], server.busy(), []
         for _ in range(args.rounds):
             rounds.append(asyncio.run(run_load(server, bodies, leaving, args.seconds)))
@@ -196,7 +197,7 @@ def load(args: argparse.Namespace, model: SSDLM, name: str) -> dict[str, Any]:
             got, is_whole = streamed(answer)
             wrong += not text.text.startswith(got)
             wrong += number not in leaving and (got != text.text or not is_whole)
-    own = [line for line in log if line["path"] == "/v1/completions"][16:]
+    own = [line for line in log if line["path"] == "/v1/completions"][len(first) :]
     passes = sum(line.get("passes", 0) for line in own)
     firsts = sorted(line["first_draft"] for line in own if "first_draft" in line)
     expected = sum(text.passes_per_token * max(1, len(text.tokens)) for text in texts)
@@ -206,6 +207,7 @@ def load(args: argparse.Namespace, model: SSDLM, name: str) -> dict[str, Any]:
         "left": len(leaving),
         "wrong": wrong,
         "tokens_per_second": sum(line["tokens"] for line in own) / seconds,
+        "offline_tokens_per_second": sum(len(text.tokens) for text in texts) / alone,
         "passes_per_second": passes / seconds,
         "offline_passes_per_second": expected / alone,
         "ratio": passes / seconds * alone / expected,
@@ -311,6 +313,7 @@ def main() -> None:
     parser.add_argument("--cancel", type=float, default=0.2, help="share of clients who leave")
     parser.add_argument("--length", type=int, default=24, help="tokens of the longest, of load")
     parser.add_argument("--rounds", type=int, default=1, help="how often load asks for all")
+    parser.add_argument("--warm", type=int, default=16, help="texts before load counts any")
     parser.add_argument("--guides", default="", help="guides that steer some of the texts")
     parser.add_argument("--deterministic", action="store_true", help="on a GPU, of load")
     parser.add_argument("--at-once", type=int, default=32, help="connections of fuzz")
