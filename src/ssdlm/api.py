@@ -194,6 +194,8 @@ class SSDLM(Signature):
             count = getattr(requests[0].options, name)
             if count != 1:
                 raise ValueError(f"{name}={count}: a stream shows one text; use generate")
+        if (count := requests[0].num_candidates) > 1:
+            raise ValueError(f"gap has {count} lengths: a stream shows one text; use generate")
         return self.engine.stream(requests[0], **seen)
 
     def requests(

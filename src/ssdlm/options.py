@@ -17,6 +17,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, get_args
 
 from ssdlm.values import (
     CONTROLS,
+    GAP,
     LENGTHS,
     LEVELS,
     OBJECT,
@@ -30,6 +31,7 @@ from ssdlm.values import (
     WHOLE,
     WORDS,
     About,
+    Gap,
     Kind,
     check,
     plain,
@@ -43,6 +45,8 @@ MOST = 10**6
 MOST_SEED = 2**63 - 1
 MOST_NODES = 256
 """Guesses per pass: those after the first hundred are hardly ever right."""
+MOST_LENGTHS = 64
+"""Lengths that a gap may be tried with: each takes a text of its own."""
 
 ModeName = Literal["diffusion", "autoregressive", "speculative"]
 GridName = Literal["uniform", "warped", "staggered", "sliding"]
@@ -203,6 +207,11 @@ class GenerateOptions:
     suffix: str = per_prompt(
         "", TEXT, CONSTRAINTS, "infilling: what follows a gap of `length` tokens",
         metavar="TEXT")
+    gap: Gap | None = per_prompt(
+        None, GAP, CONSTRAINTS, "with suffix, instead of length: the fewest and the most tokens of "
+        "the gap; each length is tried, and the one whose gap and suffix are likeliest per token "
+        "is kept",
+        low=1, high=MOST, remedy=f"a gap has 1 to {MOST} tokens", metavar="A-B")
     pin: tuple[tuple[int, str], ...] = per_prompt(
         (), PINS, CONSTRAINTS, "a text at a position, counted in tokens from 0",
         metavar="POSITION=TEXT")
@@ -252,6 +261,7 @@ class GenerateOptions:
                 "returns=logits, and to demand or forbid words nucleus=logits and temperature=1"
             )
         self.check_grammar()
+        self.check_gap()
         if getattr(self.streamer, "skip_prompt", False):
             raise ValueError(
                 "streamer has skip_prompt=True and would drop the first tokens: it gets no prompt "
@@ -269,6 +279,34 @@ class GenerateOptions:
                     f"{name} would cut a text that matches {grammar} as a whole; leave out one of "
                     "them"
                 )
+
+    def check_gap(self) -> None:
+        """Let `length` be the longest that a gap may have; raise where it was given besides."""
+        if self.gap is None:
+            return
+        if len(self.gap.lengths()) > MOST_LENGTHS:
+            raise ValueError(
+                f"gap={self.gap} has {len(self.gap.lengths())} lengths to try, and {MOST_LENGTHS} "
+                "are the most; give a narrower one"
+            )
+        if self.length not in (self.gap.longest, GenerateOptions.length):
+            raise ValueError(two_lengths(self.length, self.gap))
+        object.__setattr__(self, "length", self.gap.longest)
+
+    @property
+    def lengths(self) -> range:
+        """The lengths that are tried: those of a gap, or the one of the text."""
+        return self.gap.lengths() if self.gap else range(self.length, self.length + 1)
+
+    @property
+    def num_candidates(self) -> int:
+        """How many texts compete for one that is asked for."""
+        return len(self.lengths) * self.best_of
+
+    @property
+    def num_rows(self) -> int:
+        """How many texts are written for a prompt, those that are not kept included."""
+        return self.num_samples * self.num_candidates
 
     @property
     def has_grammar(self) -> bool:
@@ -292,7 +330,15 @@ class GenerateOptions:
         """Return the options with some replaced, by any of their names; None leaves one alone."""
         chosen = checked(resolve(given))
         refuse_unused(chosen.get("mode", self.mode), chosen)
-        return replace(self, **chosen)
+        if chosen.get("gap") is not None and "length" in chosen:
+            raise ValueError(two_lengths(chosen["length"], chosen["gap"]))
+        return self.replaced(chosen)
+
+    def replaced(self, chosen: Mapping[str, Any]) -> GenerateOptions:
+        """Return the options with some replaced; of `length` and `gap` the new one is meant."""
+        if chosen.get("gap") is not None:
+            return replace(self, **chosen, length=chosen["gap"].longest)
+        return replace(self, **{"gap": None, **chosen} if "length" in chosen else chosen)
 
     def per_prompt(self, count: int, **given: Any) -> list[GenerateOptions]:
         """Return options for each of several prompts; some may be lists with one per prompt."""
@@ -300,11 +346,13 @@ class GenerateOptions:
         for name, value in list(given.items()):
             if known_options()[name].is_per_prompt and not is_one(name, value):
                 lists[name] = one_each(name, given.pop(name), count)
+        if "length" in given and "gap" in lists:
+            raise ValueError(two_lengths(given["length"], show(tuple(lists["gap"]))))
         base = self.change(**given)
         if not lists:
             return [base] * count
         return [
-            replace(base, **{name: values[index] for name, values in lists.items()})
+            base.replaced({name: values[index] for name, values in lists.items()})
             for index in range(count)
         ]
 
@@ -320,11 +368,21 @@ class GenerateOptions:
 
     def to_json(self, *, is_stored: bool = False) -> dict[str, Any]:
         """Return the options as JSON has them; only those that a model keeps, if asked."""
-        return {
+        values = {
             name: option.kind.to_json(getattr(self, name))
             for name, option in known_options().items()
             if option.kind is not OBJECT and (option.is_stored or not is_stored)
         }
+        return values if self.gap is None else values | {"length": None}  # the gap says it
+
+
+INFORMED = ("must", "suffix", "gap", "pin", "end_at_sentence")
+"""Constraints for which a text must be planned ahead, which only the diffusion can do."""
+
+
+def two_lengths(length: Any, gap: Any) -> str:
+    """Return what to say of a length beside a gap."""
+    return f"length={length} and gap={gap} are two ways to say how long a gap is; give one of them"
 
 
 def is_for_diffusion(name: str, value: Any) -> bool:
@@ -334,7 +392,7 @@ def is_for_diffusion(name: str, value: Any) -> bool:
         return value not in ("sampling", "greedy")
     if option.is_stored:  # a model brings its own, so that any value says something
         return option.group in (PATH, CONTROL) or name == "nucleus"
-    is_free = option.group == CONTROL or name in ("must", "suffix", "pin", "end_at_sentence")
+    is_free = option.group == CONTROL or name in INFORMED
     return is_free and value != default
 
 
@@ -489,9 +547,11 @@ def is_one(name: str, value: Any) -> bool:
     try:
         known_options()[name].kind.check(value)
     except (TypeError, ValueError):
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+            return True
         # Pairs of position and text, as a command line gives them, are not a list of dictionaries.
-        is_pairs = name == "pin" and isinstance(value, Sequence) and any(map(is_pair, value))
-        return is_pairs or not isinstance(value, Sequence) or isinstance(value, str | bytes)
+        is_pairs = name == "pin" and any(map(is_pair, value))
+        return is_pairs or (name == "gap" and all(isinstance(item, int) for item in value))
     return True
 
 

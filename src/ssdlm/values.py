@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,34 @@ def check_pins(value: Any) -> tuple[tuple[int, str], ...]:
     return tuple(sorted(pins.items()))
 
 
+class Gap(NamedTuple):
+    """The lengths that a gap may have, in tokens."""
+
+    shortest: int
+    longest: int
+
+    def __str__(self) -> str:
+        return f"{self.shortest}-{self.longest}"
+
+    def lengths(self) -> range:
+        """Return every length from the shortest to the longest."""
+        return range(self.shortest, self.longest + 1)
+
+
+def check_gap(value: Any) -> Gap | None:
+    """Return the lengths of a gap, given as "8-16" or as two numbers, or None without one."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        first, _, last = value.partition("-")
+        shortest, longest = int(first), int(last)
+    else:
+        shortest, longest = map(check_whole, check_sequence(value))
+    if shortest > longest:
+        raise ValueError
+    return Gap(shortest, longest)
+
+
 def check_controls(value: Any) -> tuple[Any, ...]:
     """Return controls, given one or a list: texts, guides or functions."""
     controls = one_or_several(value)
@@ -232,6 +260,18 @@ PINS = Kind(
     is_repeatable=True,
     to_json=lambda pins: {str(place): text for place, text in pins},
 )
+GAP = Kind(
+    "two lengths such as 8-16, the shorter one first",
+    check_gap,
+    "str | Sequence[int]",
+    {
+        "anyOf": [
+            {"type": "string", "pattern": "^[0-9]+-[0-9]+$"},
+            {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2},
+        ]
+    },
+    to_json=lambda gap: None if gap is None else list(gap),
+)
 CONTROLS = Kind(
     "a control such as sentiment=positive, a guide or a function",
     check_controls,
@@ -266,8 +306,8 @@ class About:
     """What stands for a value in the help of a command line."""
 
     def allows(self, value: Any) -> bool:
-        """Tell whether a number is in range; each of several must be."""
-        values = value if isinstance(value, tuple) else (value,)
+        """Tell whether a number is in range; each of several must be, and None always is."""
+        values = value if isinstance(value, tuple) else () if value is None else (value,)
         return all(
             (self.low < item if self.is_open else self.low <= item) and item <= self.high
             for item in values
@@ -315,4 +355,4 @@ def shorten(text: str) -> str:
 
 def show(value: Any) -> str:
     """Return a value as it is written on a command line."""
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return ",".join(map(str, value)) if type(value) is tuple else str(value)

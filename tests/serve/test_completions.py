@@ -98,6 +98,23 @@ def test_a_suffix_is_not_repeated(server):
     assert joined(server.chunks(prompt="ab", max_tokens=6, suffix=" end")) == gap
 
 
+def test_a_gap_of_unknown_length_is_filled_as_the_library_fills_it(server):
+    options = {"suffix": " end", "gap": "3-5"}
+    texts = [
+        text.text.removesuffix(" end")
+        for text in server.model.generate("ab", num_samples=2, **options)
+    ]
+    answer = server.complete(prompt=["ab"], n=2, logprobs=0, **options)
+    assert texts_of(answer) == texts
+    assert [len(one["logprobs"]["tokens"]) for one in answer["choices"]] == list(map(len, texts))
+    sizes = [length + len(" end") for length in (3, 4, 5)]
+    assert answer["usage"] == {
+        "prompt_tokens": 2,
+        "completion_tokens": 2 * sum(sizes),
+        "total_tokens": 2 + 2 * sum(sizes),
+    }
+
+
 def test_best_of_returns_the_likeliest_n_of_all(server):
     texts = server.model.generate("ab", num_samples=5, length=6)
     context = server.model.context("ab")
@@ -222,6 +239,11 @@ def test_no_stream_breaks_a_character(tmp_path):
         ({"max_token": 5}, None, "there is no option 'max_token'"),
         ({"streamer": 1}, None, "object of Python"),
         ({"length": 4, "max_tokens": 4}, None, "two names for one setting"),
+        ({"gap": "3-5", "suffix": "x", "max_tokens": 4}, None, "gap and max_tokens both say"),
+        ({"gap": "3-5", "suffix": "x", "stream": True}, None, "gap does not go with stream"),
+        ({"gap": "3-5"}, None, "is what a suffix follows"),
+        ({"gap": "1-60", "suffix": "x", "n": 2}, None, "120 texts are more than the 64"),
+        ({"gap": "600-601", "suffix": "x"}, None, "length=601 is more than the 512 tokens"),
         ({"user": 5}, "user", "not a text"),
     ],
 )

@@ -35,6 +35,14 @@ def test_an_answer_is_what_generate_returns(server):
     assert answer == {"model": "tiny", "texts": [vars(text) for text in texts]}
 
 
+def test_every_length_of_a_gap_is_tried(server):
+    options = {"gap": [3, 5], "suffix": " end", "num_samples": 2, "best_of": 2}
+    answer = server.post("/v1/generate", {"prompt": "ab"} | options).json()
+    assert answer["texts"] == [vars(text) for text in server.model.generate("ab", **options)]
+    refusal = server.refusal("/v1/generate", prompt="ab", gap="3-5", suffix=" end", stream=True)
+    assert "shows one text, and 3 are to be written" in refusal["message"]
+
+
 def test_the_models_own_settings_may_be_sent_back(server):
     defaults = server.get("/v1/info").json()["defaults"]
     answer = server.post("/v1/generate", {"prompt": "ab"} | defaults).json()

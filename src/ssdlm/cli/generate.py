@@ -122,8 +122,8 @@ def refuse_idle_flags(arguments: argparse.Namespace) -> None:
 
 def print_events(engine: Engine, requests: Requests, arguments: argparse.Namespace) -> None:
     """Print the events of each text, one text after another."""
-    if (best_of := requests[0].options.best_of) > 1:
-        raise ValueError(f"--drafts shows one text at a time; leave out --best-of {best_of}")
+    if requests[0].num_candidates > 1:
+        raise ValueError("--drafts shows each text that is written; leave out --best-of and --gap")
     guides = [name for name in arguments.guides.split(",") if name]
     for request in requests:
         for event in engine.events(request, candidates=arguments.candidates, guides=guides):

@@ -23,6 +23,7 @@ from ssdlm.diffusion.projection import untruncated
 from ssdlm.diffusion.sampler import Step, generate
 from ssdlm.diffusion.sliding import slide
 from ssdlm.engine.chains import Chains, check_context
+from ssdlm.engine.choosing import by_length, kept
 from ssdlm.engine.controls import Controls
 from ssdlm.engine.drafts import DraftEncoder, Feed, Watcher
 from ssdlm.engine.ending import end, text_of, unwritten
@@ -65,7 +66,7 @@ class Engine:
             raise ValueError("there are no prompts; give at least one, which may be empty")
         for one in {id(one): one for one in options}.values():
             self.check(one)
-        firsts: list[Request] = []
+        firsts: list[list[Request]] = []
         compilers: dict[tuple[int, bool], ConstraintCompiler] = {}
         number = 0
         for prompt, own in zip(prompts, options, strict=True):
@@ -74,7 +75,8 @@ class Engine:
             request = Request(shown, context, own)
             if own.mode != "diffusion":
                 check_context(request)
-            firsts.append(replace(self.constrain(request, compilers), number=number))
+            request = replace(request, number=number, num_candidates=own.num_candidates)
+            firsts.append([self.constrain(one, compilers) for one in by_length(request)])
             number += own.num_samples
         requests = Requests(firsts)
         if requests[0].options.streamer is not None and len(requests) > 1:
@@ -87,6 +89,15 @@ class Engine:
             raise ValueError(
                 f"best_of={options.best_of} needs a model with a context stream (a BlockDenoiser), "
                 "which rates the candidates; use best_of=1"
+            )
+        if options.gap and not options.suffix:
+            raise ValueError(
+                f"gap={options.gap} is what a suffix follows; give suffix, or length in its place"
+            )
+        if options.gap and not self.denoiser.has_context_stream:
+            raise ValueError(
+                f"gap={options.gap} needs a model with a context stream (a BlockDenoiser), which "
+                "rates the lengths; use length"
             )
         if options.stop and self.tokenizer is None:
             raise ValueError(
@@ -161,16 +172,9 @@ class Engine:
         return replace(request, placement=placement)
 
     def write(self, requests: Requests) -> Iterator[tuple[int, Generation]]:
-        """Yield (number, text) as texts get done; with best_of, the likeliest of its candidates."""
-        rated: dict[int, list[tuple[float, Generation]]] = {}
-        for request, text in self.candidates(requests):
-            if request.options.best_of == 1:
-                yield request.number, text
-                continue
-            group = rated.setdefault(request.number, [])
-            group.append((self.rate(request, text), text))
-            if len(group) == request.options.best_of:
-                yield request.number, likeliest(rated.pop(request.number))
+        """Yield (number, text) as texts get done; where several compete, the likeliest."""
+        for request, text in kept(self.rate, self.candidates(requests)):
+            yield request.number, text
         self.controls.warn_of_idle()
 
     def rate(self, request: Request, text: Generation) -> float:
@@ -301,16 +305,3 @@ class Engine:
         path = Sliding(options.T, options.width)
         whole = [options.whole_block(number) for number in range(len(blocks))]
         yield from slide(denoiser, context, strategy, path, blocks=blocks, B=whole, noise=noise)
-
-
-def likeliest(group: Sequence[tuple[float, Generation]]) -> Generation:
-    """Return the best of the rated candidates for one text, with what all of them took."""
-    best = min(group, key=lambda pair: pair[0])[1]
-    calls = sum(text.calls + 1 for _, text in group)
-    passes = sum(text.passes_per_token * max(1, len(text.tokens)) + 1 for _, text in group)
-    return replace(
-        best,
-        sample=group[0][1].sample // len(group),
-        calls=calls,
-        passes_per_token=passes / max(1, len(best.tokens)),
-    )

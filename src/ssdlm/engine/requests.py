@@ -18,7 +18,7 @@ from ssdlm.options import GenerateOptions, known_options
 from ssdlm.values import check_sequence, check_whole, quote
 
 ROW_OPTIONS = {"seed", "must", "must_not", "suffix", "pin", "end_at_sentence", "stop"}
-ROW_OPTIONS |= {"num_samples", "best_of", "regex", "json_schema"}
+ROW_OPTIONS |= {"num_samples", "best_of", "regex", "json_schema", "gap"}
 """Options in which requests of one batch may differ."""
 SHARED_OPTIONS = [
     name for name in known_options() if name not in {*ROW_OPTIONS, "control", "streamer"}
@@ -34,9 +34,11 @@ class Request:
     """The prompt's token ids."""
     options: GenerateOptions
     number: int = 0
-    """Which of the texts that were asked for, from 0; with best_of, several compete for one."""
+    """Which of the texts that were asked for, from 0; several may compete for one."""
     sample: int = 0
     """Which of the prompt's samples, from 0; with best_of, which of its candidates."""
+    num_candidates: int = 1
+    """How many texts compete for this one: with best_of, and of each length of a gap."""
     placement: Placement | None = None
     """Where the words stand that the text must contain, if anything was asked of it."""
     is_watched: bool = False
@@ -75,10 +77,10 @@ class Request:
 class Requests(Sequence[Request]):
     """A request for each sample of each prompt, made when it is asked for: there may be many."""
 
-    def __init__(self, firsts: Sequence[Request]) -> None:
+    def __init__(self, firsts: Sequence[Sequence[Request]]) -> None:
         self.firsts = firsts
-        """The first request of each prompt."""
-        counts = [one.options.num_samples * one.options.best_of for one in firsts]
+        """The first request of each prompt, for each length that is tried."""
+        counts = [one[0].options.num_samples * one[0].num_candidates for one in firsts]
         self.ends = list(accumulate(counts))
 
     def __len__(self) -> int:
@@ -94,13 +96,19 @@ class Requests(Sequence[Request]):
             return [self[place] for place in places]
         prompt = bisect_right(self.ends, places)
         start = self.ends[prompt - 1] if prompt else 0
-        return sample_of(self.firsts[prompt], places - start)
+        return candidate_of(self.firsts[prompt], places - start)
 
 
-def sample_of(first: Request, sample: int) -> Request:
-    """Return a later sample of the same prompt; `best_of` candidates compete for one text."""
-    number = first.number + sample // first.options.best_of
-    return replace(first, number=number, sample=sample)
+def candidate_of(firsts: Sequence[Request], place: int) -> Request:
+    """Return one of a prompt's requests: `best_of` of each length, then those of the next text.
+
+    A text of one length is the same whichever others are tried.
+    """
+    best_of = firsts[0].options.best_of
+    text, candidate = divmod(place, len(firsts) * best_of)
+    length, sample = divmod(candidate, best_of)
+    first = firsts[length]
+    return replace(first, number=first.number + text, sample=text * best_of + sample)
 
 
 def in_order(texts: Iterable[tuple[int, Generation]]) -> Iterator[Generation]:
@@ -128,8 +136,8 @@ class Generation:
     sample: int
     """Which of the prompt's samples, from 0."""
     calls: int
-    """Network passes per block, reading its context included; the most of any block. With best_of,
-    those of all candidates and of rating them."""
+    """Network passes per block, reading its context included; the most of any block. With best_of
+    or a gap, those of all candidates and of rating them."""
     passes_per_token: float = 0.0
     """Network passes of the whole text, those that read the prompt included, over its tokens."""
     finish_reason: str = "length"

@@ -78,6 +78,7 @@ class Signature:
         must: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         must_not: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         suffix: str | Sequence[str] | None = None,
+        gap: str | Sequence[int] | Sequence[str | Sequence[int]] | None = None,
         pin: Mapping[int, str] | Sequence[Mapping[int, str]] | None = None,
         end_at_sentence: bool | Sequence[bool] | None = None,
         regex: str | Sequence[str] | None = None,
@@ -131,6 +132,7 @@ class Signature:
         must: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         must_not: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         suffix: str | Sequence[str] | None = None,
+        gap: str | Sequence[int] | Sequence[str | Sequence[int]] | None = None,
         pin: Mapping[int, str] | Sequence[Mapping[int, str]] | None = None,
         end_at_sentence: bool | Sequence[bool] | None = None,
         regex: str | Sequence[str] | None = None,
@@ -184,6 +186,7 @@ class Signature:
         must: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         must_not: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         suffix: str | Sequence[str] | None = None,
+        gap: str | Sequence[int] | Sequence[str | Sequence[int]] | None = None,
         pin: Mapping[int, str] | Sequence[Mapping[int, str]] | None = None,
         end_at_sentence: bool | Sequence[bool] | None = None,
         regex: str | Sequence[str] | None = None,
@@ -270,6 +273,9 @@ class Signature:
             must: a word that the text contains
             must_not: a word that the text does not contain, in any case
             suffix: infilling: what follows a gap of `length` tokens
+            gap: with suffix, instead of length: the fewest and the most tokens of the gap; each
+                length is tried, and the one whose gap and suffix are likeliest per token is kept
+                [None]
             pin: a text at a position, counted in tokens from 0
             end_at_sentence: cut the text at its last end of a sentence; there will be one [False]
             regex: a regular expression that the whole text matches; length is then the most tokens
@@ -326,6 +332,7 @@ class Signature:
         must: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         must_not: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         suffix: str | Sequence[str] | None = None,
+        gap: str | Sequence[int] | Sequence[str | Sequence[int]] | None = None,
         pin: Mapping[int, str] | Sequence[Mapping[int, str]] | None = None,
         end_at_sentence: bool | Sequence[bool] | None = None,
         regex: str | Sequence[str] | None = None,
@@ -413,6 +420,9 @@ class Signature:
             must: a word that the text contains
             must_not: a word that the text does not contain, in any case
             suffix: infilling: what follows a gap of `length` tokens
+            gap: with suffix, instead of length: the fewest and the most tokens of the gap; each
+                length is tried, and the one whose gap and suffix are likeliest per token is kept
+                [None]
             pin: a text at a position, counted in tokens from 0
             end_at_sentence: cut the text at its last end of a sentence; there will be one [False]
             regex: a regular expression that the whole text matches; length is then the most tokens

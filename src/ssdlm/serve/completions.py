@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ssdlm.engine.choosing import kept
 from ssdlm.engine.plain import Engine, Prompt
 from ssdlm.engine.requests import Generation, Request
 from ssdlm.serve.errors import ApiError
@@ -55,6 +56,7 @@ class Completion:
 
     def close(self, engine: Engine, texts: Texts) -> list[dict[str, Any]]:
         """Return the choices: of each prompt the likeliest n, if there are more."""
+        texts = list(kept(engine.rate, texts))
         choices: list[dict[str, Any]] = []
         for start in range(0, len(texts), self.best_of):
             group = texts[start : start + self.best_of]
@@ -89,7 +91,8 @@ class Completion:
 
     def usage(self) -> dict[str, int]:
         """Return how many tokens were read and written, those of candidates included."""
-        read = sum(len(row.request.context) for row in self.ticket.rows[:: self.best_of])
+        contexts = {row.request.number: row.request.context for row in self.ticket.rows}
+        read = sum(len(contexts[number]) for number in range(0, len(contexts), self.best_of))
         written = self.ticket.num_tokens
         counts = {"prompt_tokens": read, "completion_tokens": written}
         return counts | {"total_tokens": read + written}
@@ -164,6 +167,8 @@ def read_completion(body: Mapping[str, Any], served: Served) -> Completion:
     prompts: list[Prompt] = [""] if body.get("prompt") is None else prompts_in(body["prompt"])
     length = whole(body, "max_tokens", 0, served.limits.max_length)
     options = served.options(prompts, changes_in(body, asked, length))
+    if asked.is_stream and any(one.num_candidates > 1 for one in options):
+        raise ValueError("gap does not go with stream; leave one of them out")
     look = WholeDraft if asked.is_diffusing else DecidedText
     asked.ticket = Ticket(
         prompts,
@@ -232,6 +237,8 @@ def changes_in(body: Mapping[str, Any], asked: Completion, length: int | None) -
     given = next((name for name in ("length", "max_new_tokens") if body.get(name)), None)
     if given and length is not None:
         raise ValueError(f"{given} and max_tokens are two names for one setting; give max_tokens")
+    if body.get("gap") is not None and length is not None:
+        raise ValueError("gap and max_tokens both say how long a gap is; give one of them")
     changes["num_samples"] = asked.best_of
     if length is not None:
         changes["length"] = max(1, length)

@@ -49,7 +49,7 @@ class Served:
         for one in {id(one): one for one in found}.values():
             self.limits.check_options(one)
             self.guides.check(one.control)
-        self.limits.check_rows(sum(one.num_samples * one.best_of for one in found), at_once)
+        self.limits.check_rows(sum(one.num_rows for one in found), at_once)
         for prompt, one in zip(prompts, found, strict=True):
             for name, text in (("prompt", prompt), ("suffix", one.suffix)):
                 self.limits.check_tokens(name, self.num_tokens(text))

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ssdlm.engine.choosing import kept
 from ssdlm.engine.drafts import CANDIDATES, DraftEncoder, Watcher
-from ssdlm.engine.plain import Engine, likeliest
+from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Generation, Request
 from ssdlm.options import all_names, json_schema
 from ssdlm.serve.errors import ApiError
@@ -61,7 +62,7 @@ def read_native(body: Mapping[str, Any], served: Served) -> Native:
     changes = {name: value for name, value in body.items() if name not in OWN_FIELDS}
     options = served.options(prompts, changes)
     is_stream = flag(body, "stream")
-    count = sum(one.num_samples * one.best_of for one in options)
+    count = sum(one.num_rows for one in options)
     if is_stream and count > 1:
         raise ValueError(f"stream=true shows one text, and {count} are to be written; ask for one")
     ticket = Ticket(prompts, options, close=None if is_stream else chosen)
@@ -92,11 +93,7 @@ def look_of(
 
 def chosen(engine: Engine, texts: Texts) -> list[Generation]:
     """Return the texts that were asked for; of candidates the likeliest."""
-    rated: dict[int, list[tuple[float, Generation]]] = {}
-    for request, text in texts:
-        rating = engine.rate(request, text) if request.options.best_of > 1 else 0.0
-        rated.setdefault(request.number, []).append((rating, text))
-    return [likeliest(group) if len(group) > 1 else group[0][1] for group in rated.values()]
+    return [text for _, text in kept(engine.rate, texts)]
 
 
 def message(event: Mapping[str, Any]) -> bytes:

@@ -112,7 +112,7 @@ class Ticket:
     @property
     def num_rows(self) -> int:
         """How many texts are to be written."""
-        return sum(one.num_samples * one.best_of for one in self.options)
+        return sum(one.num_rows for one in self.options)
 
     @property
     def num_left(self) -> int:
