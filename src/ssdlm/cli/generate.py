@@ -190,11 +190,10 @@ def run_generate_file(arguments: argparse.Namespace) -> None:
 
 def write_file(arguments: argparse.Namespace, writer: OptionsWriter | SharedWriter) -> None:
     """Let a writer continue a file of prompts into a file of texts, and say so."""
-    from pathlib import Path
-
     from ssdlm.denoiser import DenoiserModule
     from ssdlm.engine.prompt_files import generate_file
     from ssdlm.storage.checkpoint import digests, find
+    from ssdlm.storage.remote import place_of
 
     # Where it runs and how many go together do not change what is written.
     settings = {k: v for k, v in writer.options.to_json().items() if k != "batch_size"}
@@ -204,8 +203,8 @@ def write_file(arguments: argparse.Namespace, writer: OptionsWriter | SharedWrit
     made |= {"dtype": str(next(denoiser.parameters()).dtype)}  # what auto came to
     report = generate_file(
         writer,
-        Path(arguments.input),
-        Path(arguments.output),
+        place_of(arguments.input, "input"),
+        place_of(arguments.output, "output"),
         identity=made | settings,
         shard=arguments.shard,
         is_shown=True,

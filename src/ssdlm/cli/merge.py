@@ -20,9 +20,9 @@ def add_merge(commands: Any) -> None:
 
 def run_merge(arguments: argparse.Namespace) -> None:
     """Put parts together: token stores where they are folders, else files of texts."""
-    from pathlib import Path
+    from ssdlm.storage.remote import place_of
 
-    parts = [Path(name) for name in arguments.parts]
+    parts = [place_of(name, "a part") for name in arguments.parts]
     if all(path.is_dir() for path in parts):
         from ssdlm.data.merging import merge_stores
 
@@ -30,7 +30,7 @@ def run_merge(arguments: argparse.Namespace) -> None:
         return
     from ssdlm.engine.merging import merge_texts
 
-    if merge_texts(parts, Path(arguments.output)):
+    if merge_texts(parts, place_of(arguments.output, "output")):
         print(f"{arguments.output} is already there, as these parts make it")
     elif arguments.output != "-":
         print(f"wrote {arguments.output}: {len(parts)} parts")

@@ -268,7 +268,7 @@ def newlines_first(lines: Iterable[str]) -> Iterator[str]:
 
 def make_seekable(stream: io.BufferedReader) -> Any:
     """Return a table as a file to seek in: a compressed one is unpacked to a temporary file."""
-    if isinstance(stream.raw, io.FileIO):
+    if stream.seekable():
         return stream
     # A table's footer, which is read first, stands at its end.
     file = tempfile.TemporaryFile()  # noqa: SIM115

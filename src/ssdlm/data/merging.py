@@ -25,15 +25,23 @@ from ssdlm.data.prepare import PrepareReport, begin, refuse_other, report, write
 from ssdlm.data.shards import INDEX, FileEntry, SplitEntry, StoreIndex, TokenStore, read_index
 from ssdlm.data.writer import StoreWriter, total
 from ssdlm.progress import bar
-from ssdlm.storage.files import named_path, sha256
+from ssdlm.storage.delivery import fetched
+from ssdlm.storage.files import sha256
 from ssdlm.storage.parts import Claim, Shard, in_order
+from ssdlm.storage.remote import Place, place_of
 from ssdlm.tokenizer import load_tokenizer
 
 
 def merge_stores(
-    folders: Sequence[Path], out: str | os.PathLike[str], *, is_shown: bool = False
+    folders: Sequence[Place], out: str | os.PathLike[str], *, is_shown: bool = False
 ) -> PrepareReport:
     """Write the store that one process would have prepared, or finish one begun there."""
+    with fetched(folders) as here:
+        return merge_folders(here, place_of(out, "out"), is_shown)
+
+
+def merge_folders(folders: Sequence[Path], place: Place, is_shown: bool) -> PrepareReport:
+    """Put parts that are on this machine together."""
     claims = in_order([claim_of(folder, read_part(folder)) for folder in folders])
     parts = [MergedPart(claim.path, read_part(claim.path)) for claim in claims]
     for part in parts:
@@ -41,8 +49,7 @@ def merge_stores(
     first = parts[0]
     settings = {name: value for name, value in first.index.settings.items() if name != "shard"}
     names = [entry.name for entry in first.index.files]
-    out_dir = named_path(out, "out")
-    with writing(out_dir):
+    with writing(place) as out_dir:
         was_finished = (out_dir / INDEX).is_file()
         if was_finished:
             refuse_other(read_index(out_dir).settings, settings, names, out_dir)
@@ -60,7 +67,7 @@ def merge_stores(
                     show(writer.position.documents, "documents")
                 writer.finish()
             write_index(out_dir, journal, tokenizer, names, tallies, splits)
-    return report(out_dir, was_finished)
+        return report(out_dir, place, was_finished)
 
 
 def claim_of(folder: Path, index: PartIndex) -> Claim:

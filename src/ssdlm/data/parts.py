@@ -42,8 +42,9 @@ from ssdlm.data.shards import (
 from ssdlm.data.sources import Source
 from ssdlm.data.writer import Journal, Position
 from ssdlm.progress import bar
-from ssdlm.storage.files import named_path, read_checked, read_json, sha256, write_json
+from ssdlm.storage.files import read_checked, read_json, sha256, write_json
 from ssdlm.storage.parts import Shard
+from ssdlm.storage.remote import Place, place_of
 from ssdlm.tokenizer import Tokenizer
 
 SIZES = "sizes.bin"
@@ -83,7 +84,7 @@ class PartIndex:
 class PartReport:
     """What a part contains."""
 
-    out: Path
+    out: Place
     shard: Shard
     documents: range
     num_tokens: int
@@ -143,8 +144,8 @@ def prepare_part(
     """Tokenise one part of the inputs' documents into a folder, or finish one begun there."""
     job = Job.read(inputs, tokenizer, holdout, deduplicate, workers, show_progress)
     job.settings["shard"] = str(shard)
-    out_dir = named_path(out, "out")
-    with writing(out_dir):
+    place = place_of(out, "out")
+    with writing(place) as out_dir:
         was_finished = (out_dir / PART).is_file()
         if was_finished or (out_dir / INDEX).is_file():
             settings = read_part(out_dir).settings if was_finished else read_index(out_dir).settings
@@ -155,10 +156,10 @@ def prepare_part(
                 survey(job, shard, journal, out_dir)
             write_part(job, shard, journal, out_dir)
         (out_dir / SURVEY).unlink(missing_ok=True)
-    index = read_part(out_dir)
+        index = read_part(out_dir)
     documents = shard.share(index.num_documents, "documents")
     num_tokens = sum(entry.tokens for entry in index.shards)
-    return PartReport(out_dir, shard, documents, num_tokens, was_finished)
+    return PartReport(place, shard, documents, num_tokens, was_finished)
 
 
 def survey(job: Job, shard: Shard, journal: Journal, out_dir: Path) -> None:

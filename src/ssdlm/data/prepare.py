@@ -21,7 +21,7 @@ import numpy as np
 from ssdlm.data import repeats
 from ssdlm.data.encoding import batches, encode, one_thread_each
 from ssdlm.data.formats import Piece, Tally
-from ssdlm.data.shards import FORMAT, INDEX, JOURNAL, SPLITS, read_index, token_dtype
+from ssdlm.data.shards import FORMAT, INDEX, JOURNAL, PART, SPLITS, read_index, token_dtype
 from ssdlm.data.sources import Source, find_sources
 from ssdlm.data.writer import (
     Counts,
@@ -32,7 +32,9 @@ from ssdlm.data.writer import (
     remove_strays,
 )
 from ssdlm.progress import Show, bar
-from ssdlm.storage.files import locked, named_path, write_json
+from ssdlm.storage.delivery import delivered_folder
+from ssdlm.storage.files import locked, write_json
+from ssdlm.storage.remote import Place, place_of
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 from ssdlm.values import choose, quote, require, shorten
 
@@ -47,7 +49,7 @@ WRITTEN += (f"{repeats.FILE}*", "repeats-*", "sizes.bin*", "survey.json")
 class PrepareReport:
     """What a store contains, and what of the input could not be used."""
 
-    out: Path
+    out: Place
     train: Counts
     holdout: Counts
     digest: str
@@ -94,8 +96,8 @@ def prepare(
     `deduplicate` is one of `repeats.RULES`.
     """
     job = Job.read(inputs, tokenizer, holdout, deduplicate, workers, show_progress)
-    out_dir = named_path(out, "out")
-    with writing(out_dir):
+    place = place_of(out, "out")
+    with writing(place) as out_dir:
         was_finished = (out_dir / INDEX).is_file()
         if was_finished:
             refuse_other(read_index(out_dir).settings, job.settings, job.names, out_dir)
@@ -105,7 +107,7 @@ def prepare(
             tallies = write_parts(job, journal, out_dir, splits)
             write_index(out_dir, journal, job.tokenizer, job.names, tallies, splits)
         (out_dir / repeats.FILE).unlink(missing_ok=True)
-    return report(out_dir, was_finished)
+        return report(out_dir, place, was_finished)
 
 
 @dataclass(frozen=True)
@@ -164,12 +166,13 @@ class Job:
 
 
 @contextlib.contextmanager
-def writing(out_dir: Path) -> Iterator[None]:
-    """Make a folder, and keep other processes out of it; at the end nothing is under way in it."""
-    out_dir.mkdir(parents=True, exist_ok=True)
-    with locked(out_dir, f"another `ssdlm prepare` is writing to {out_dir}; wait for it"):
-        yield
-        (out_dir / JOURNAL).unlink(missing_ok=True)
+def writing(place: Place) -> Iterator[Path]:
+    """Give a folder that is kept from other processes; at the end nothing is under way in it."""
+    with delivered_folder(place, ends=(INDEX, PART), mark=JOURNAL, own=WRITTEN) as out_dir:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        with locked(out_dir, f"another `ssdlm prepare` is writing to {place}; wait for it"):
+            yield out_dir
+            (out_dir / JOURNAL).unlink(missing_ok=True)
 
 
 def begin(
@@ -198,15 +201,15 @@ def write_index(
     write_json(out_dir / INDEX, described | {"repeats": left_out})
 
 
-def report(out_dir: Path, was_finished: bool) -> PrepareReport:
-    """Return what the index of a store says."""
+def report(out_dir: Path, place: Place, was_finished: bool) -> PrepareReport:
+    """Return what the index of a store in a folder says, which is for a place."""
     index = read_index(out_dir)
     train, held = (
         Counts(entry.documents, entry.tokens, entry.bytes)
         for entry in (index.splits[split] for split in SPLITS)
     )
     files = [asdict(entry) for entry in index.files]
-    return PrepareReport(out_dir, train, held, index.digest, files, was_finished, index.repeats)
+    return PrepareReport(place, train, held, index.digest, files, was_finished, index.repeats)
 
 
 def plan_splits(job: Job, journal: Journal, out_dir: Path) -> np.ndarray | None:

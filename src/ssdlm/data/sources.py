@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -19,7 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 from ssdlm.data import formats
 from ssdlm.data.compression import ERRORS, SUFFIXES, decompressed, split_suffix
 from ssdlm.data.formats import Piece, Tally
-from ssdlm.storage.files import named_path
+from ssdlm.storage.remote import Place, Remote, first_line, missing, open_place, place_of, size_of
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(:[\w.-]+)?")
 
@@ -49,28 +50,28 @@ class Source(Protocol):
 class FileSource:
     """One file, its kind told by its name."""
 
-    path: Path
+    path: Place
 
     @property
     def name(self) -> str:
         return str(self.path)
 
-    @property
+    @cached_property
     def num_bytes(self) -> int:
-        return self.path.stat().st_size
+        return size_of(self.path)
 
     def identity(self) -> dict[str, Any]:
         """Return the size and a digest of both ends: reading the whole file would be too slow."""
-        with open(self.path, "rb") as file:
+        with open_place(self.path) as file:
             digest = hashlib.sha256(file.read(1 << 16))
             file.seek(max(0, self.num_bytes - (1 << 16)))
             digest.update(file.read())
         return {"bytes": self.num_bytes, "ends_sha256": digest.hexdigest()}
 
     def pieces(self, tally: Tally) -> Iterator[Piece]:
-        kind, compression = split_suffix(self.path)
+        kind, compression = split_suffix(Path(self.path.name))
         try:
-            with open(self.path, "rb") as file:
+            with open_place(self.path) as file:
                 tally.file = file
                 yield from formats.READERS[kind](decompressed(file, compression), tally)
         except ERRORS as error:
@@ -112,7 +113,8 @@ def find_sources(inputs: Iterable[str | os.PathLike[str]]) -> list[Source]:
     for given in inputs:
         for source in expand(os.fspath(given)):
             # A file named twice would put the same document on both sides of the hold-out.
-            key = os.path.realpath(source.name) if isinstance(source, FileSource) else source.name
+            is_here = isinstance(source, FileSource) and isinstance(source.path, Path)
+            key = os.path.realpath(source.name) if is_here else source.name
             found.setdefault(key, source)
     if not found:
         raise ValueError("no input: give files, folders, globs or the name of a data set")
@@ -121,11 +123,12 @@ def find_sources(inputs: Iterable[str | os.PathLike[str]]) -> list[Source]:
 
 def expand(given: str) -> list[Source]:
     """Return the sources that one input names: a folder, a file, a glob or a data set."""
-    path = named_path(given, "an input")
+    path = place_of(given, "an input")
+    if isinstance(path, Remote):
+        return expand_remote(path)
     if path.is_dir():
         # Files of other kinds, a README for instance, are left alone.
-        paths = [path for path in sorted(path.rglob("*")) if path.is_file()]
-        paths = [path for path in paths if split_suffix(path)[0] in formats.READERS]
+        paths = [path for path in sorted(path.rglob("*")) if path.is_file() and is_known(path)]
         if not paths:
             raise ValueError(f"folder {given} has no file that ends in {known_suffixes()}")
         return [file_source(path) for path in paths]
@@ -136,9 +139,28 @@ def expand(given: str) -> list[Source]:
         if not paths:
             raise ValueError(f"no file matches {given}")
         return [file_source(p) for p in paths]
-    if split_suffix(path)[0] in formats.READERS or not HUB_NAME.fullmatch(given):
+    if is_known(path) or not HUB_NAME.fullmatch(given):
         raise ValueError(f"{given} does not exist")
     return [find_on_hub(given)]
+
+
+def expand_remote(remote: Remote) -> list[Source]:
+    """Return the sources that a name elsewhere means: a folder, a file or a glob."""
+    if remote.is_dir():
+        found = [file for file in remote.below() if is_known(file)]
+        if not found:
+            raise ValueError(f"folder {remote} has no file that ends in {known_suffixes()}")
+    elif remote.exists():
+        found = [remote]
+    elif glob.has_magic(remote.url):
+        found = remote.matches()
+        if not found:
+            raise ValueError(f"no file matches {remote}")
+    else:
+        raise missing(remote)
+    for file in found:
+        refuse_unknown(file)
+    return [FileSource(file) for file in found]
 
 
 def expand_glob(pattern: str) -> list[str]:
@@ -174,11 +196,21 @@ def file_source(path: Path) -> FileSource:
     """Return a file as a source, or raise an error if it cannot be read or is of another kind."""
     if not path.is_file():
         raise ValueError(f"{path} is not a file")
-    if split_suffix(path)[0] not in formats.READERS:
-        raise ValueError(f"{path} is of no known kind; use {known_suffixes()}")
+    refuse_unknown(path)
     if not os.access(path, os.R_OK):
         raise ValueError(f"cannot read {path}: permission denied")
     return FileSource(path)
+
+
+def is_known(path: Place) -> bool:
+    """Tell whether a file's name says that it can be read."""
+    return split_suffix(Path(path.name))[0] in formats.READERS
+
+
+def refuse_unknown(path: Place) -> None:
+    """Raise on a file of another kind than can be read."""
+    if not is_known(path):
+        raise ValueError(f"{path} is of no known kind; use {known_suffixes()}")
 
 
 def known_suffixes() -> str:
@@ -205,9 +237,3 @@ def find_on_hub(name: str) -> HubSource:
             f"{first_line(error)}"
         ) from error
     return HubSource(name, info.sha or "main")
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from ssdlm.storage.delivery import delivered_file, fetched
 from ssdlm.storage.files import STANDARD, write_file
 from ssdlm.storage.parts import Claim, Shard, in_order
+from ssdlm.storage.remote import Place
 
 MARK = re.compile(
     rb', "shard": \["([0-9a-f]{12})", (\d{1,7}), (\d{1,7}), (\d{1,15}), (\d{1,15})\]\}\n\Z'
@@ -58,11 +60,17 @@ def mark_of(line: bytes) -> Mark | None:
     return Mark(found[1].decode(), Shard(number, count), place, total, found.start())
 
 
-def merge_texts(paths: Sequence[Path], target: Path) -> bool:
+def merge_texts(paths: Sequence[Place], target: Place) -> bool:
     """Write the file that one process would have written; tell whether it was there before.
 
     `-` is standard output.
     """
+    with fetched(paths) as here, delivered_file(target) as near:
+        return merge_files(here, near)
+
+
+def merge_files(paths: Sequence[Path], target: Path) -> bool:
+    """Put parts that are on this machine together; tell whether the file was there before."""
     claims = in_order([read_claim(path) for path in paths])
     lines = (line for claim in claims for line in texts_of(claim))
     if target == STANDARD:

@@ -24,9 +24,11 @@ from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Generation, Requests, in_order
 from ssdlm.options import GenerateOptions, all_names
 from ssdlm.progress import Show, bar, ignore
+from ssdlm.storage.delivery import delivered_file
 from ssdlm.storage.files import STANDARD, JsonError, parse_object, read_whole
 from ssdlm.storage.jsonl import append_jsonl, parse_jsonl
 from ssdlm.storage.parts import Shard
+from ssdlm.storage.remote import Place, Remote
 
 PROMPTS_AT_A_TIME = {"cpu": 4}
 """How many prompts are written between two saves; elsewhere more go together."""
@@ -186,8 +188,8 @@ class KeywordWriter:
 
 def generate_file(
     writer: Writer,
-    source: Path,
-    target: Path,
+    source: Place,
+    target: Place,
     *,
     identity: Mapping[str, Any],
     shard: Shard | None = None,
@@ -208,29 +210,8 @@ def generate_file(
         own = shard.share(len(lines), "prompts")
         lines, counts = lines[own.start : own.stop], counts[own.start : own.stop]
     job = Job(writer, lines, counts, run, shard)
-    if target == STANDARD:
-        write_lines(job, sys.stdout, observe=observe)
-        return FileReport(sum(counts), was_streamed=True)
-    if is_stream(target):
-        with target.open("w", encoding="utf-8") as file:
-            write_lines(job, file, observe=observe)
-        return FileReport(sum(counts), was_streamed=True)
-    if target.exists():
-        refuse_other(target, job)
-        return FileReport(sum(counts), was_finished=True)
-    part = target.with_name(target.name + ".part")
-    with alone(part) as file:
-        done = resume(part, job)
-        with bar("generate", len(lines), done=done, is_shown=is_shown) as show:
-
-            def tell(number: int, words: str) -> None:
-                os.fsync(file.fileno())
-                show(number, words)
-                observe(number, words)
-
-            write_lines(job, file, done=done, observe=tell)
-        os.replace(part, target)
-    return FileReport(sum(counts))
+    with delivered_file(target) as near:
+        return write_file(job, near, is_shown=is_shown, observe=observe)
 
 
 @dataclass(frozen=True)
@@ -255,6 +236,34 @@ class Job:
         except JsonError:
             return False
         return run == self.run and shard == self.shard
+
+
+def write_file(job: Job, target: Path, *, is_shown: bool, observe: Show) -> FileReport:
+    """Write the texts of a job to a file of this machine, or those that it lacks."""
+    lines, counts = job.lines, job.counts
+    if target == STANDARD:
+        write_lines(job, sys.stdout, observe=observe)
+        return FileReport(sum(counts), was_streamed=True)
+    if is_stream(target):
+        with target.open("w", encoding="utf-8") as file:
+            write_lines(job, file, observe=observe)
+        return FileReport(sum(counts), was_streamed=True)
+    if target.exists():
+        refuse_other(target, job)
+        return FileReport(sum(counts), was_finished=True)
+    part = target.with_name(target.name + ".part")
+    with alone(part) as file:
+        done = resume(part, job)
+        with bar("generate", len(lines), done=done, is_shown=is_shown) as show:
+
+            def tell(number: int, words: str) -> None:
+                os.fsync(file.fileno())
+                show(number, words)
+                observe(number, words)
+
+            write_lines(job, file, done=done, observe=tell)
+        os.replace(part, target)
+    return FileReport(sum(counts))
 
 
 def write_lines(job: Job, file: IO[str], *, done: int = 0, observe: Show) -> None:
@@ -347,16 +356,17 @@ def refuse_bad(writer: Writer, lines: Sequence[PromptLine]) -> None:
         raise
 
 
-def read_prompts(path: Path) -> list[dict[str, Any]]:
+def read_prompts(path: Place) -> list[dict[str, Any]]:
     """Return the objects of a file of prompts."""
     return [line.values for line in prompt_lines(path)]
 
 
-def prompt_lines(path: Path) -> list[PromptLine]:
+def prompt_lines(path: Place) -> list[PromptLine]:
     """Return the lines of a JSON-lines file, each an object with a text under `prompt`."""
     names, lines = set(all_names()), []
     name = "standard input" if path == STANDARD else str(path)
-    for where, values in parse_jsonl(read_whole(path).splitlines(), source=name):
+    content = path.read() if isinstance(path, Remote) else read_whole(path)
+    for where, values in parse_jsonl(content.splitlines(), source=name):
         if not isinstance(values.get("prompt"), str):
             raise ValueError(f'{where} has no text "prompt"; correct or remove it')
         changes = {name: value for name, value in values.items() if name in names}

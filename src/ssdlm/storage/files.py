@@ -45,6 +45,11 @@ def named_path(name: str | os.PathLike[str], what: str) -> Path:
     return Path(name).expanduser()
 
 
+def cache_folder() -> Path:
+    """Return where this package keeps what it made for later."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ssdlm"
+
+
 def write_file(path: Path, writer: Callable[[Path], Any]) -> None:
     """Call `writer` with a temporary name beside `path`, then rename: all of a file or nothing.
 
