@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ssdlm.engine.requests import Draft, Generation
     from ssdlm.guidance import classifier_guide
     from ssdlm.guidance.gradient import guided
+    from ssdlm.guidance.scorers import Scorer
     from ssdlm.options import DecodeConfig, GenerateOptions
     from ssdlm.train import recipes
 
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 
 HOMES = {
     "SSDLM": "api",
+    "Scorer": "guidance.scorers",
     "Config": "config",
     "DecodeConfig": "options",
     "GenerateOptions": "options",
@@ -46,6 +48,7 @@ __all__ = [
     "Draft",
     "GenerateOptions",
     "Generation",
+    "Scorer",
     "Step",
     "Strategy",
     "classifier_guide",

@@ -42,6 +42,7 @@ from ssdlm.values import (
 
 MOST = 10**6
 """Tokens in a text and steps in a block: more is a slip of the hand, and would fill the memory."""
+MOST_PARTICLES = 1024
 MOST_SEED = 2**63 - 1
 MOST_NODES = 256
 """Guesses per pass: those after the first hundred are hardly ever right."""
@@ -168,8 +169,9 @@ class GenerateOptions:
 
     control: tuple[Any, ...] = option(
         (), CONTROLS, CONTROL, "steer towards a label of a classifier (built in, folder or Hub "
-        "id), or away from it with !=",
-        metavar="CLASSIFIER=LABEL[:LAMBDA]")
+        "id), or away from it with !=: by its gradient where it knows the model's tokens, else by "
+        "particles",
+        metavar="CLASSIFIER=LABEL[:WEIGHT]")
     lam: tuple[float, ...] = option(
         (), WEIGHTS, CONTROL, "weight of control, one for all or one per control; without it, "
         "each guide's own",
@@ -197,6 +199,19 @@ class GenerateOptions:
     special_tokens: bool = option(
         True, SWITCH, CONTROL, "frame what a classifier named in control reads by its special "
         "tokens (the authors' code does not)")
+
+    particles: int = option(
+        0, WHOLE, CONTROL, "versions of each text that are weighed by what steers it while they "
+        "are written, of which one stays; 0 is 8 where a control has no gradient, else none",
+        low=0, high=MOST_PARTICLES, remedy=f"use 2 to {MOST_PARTICLES}, such as 8", metavar="N")
+    particle_step: int = option(
+        10, WHOLE, CONTROL, "tokens between two weighings of the particles of a sliding window; "
+        "on other grids it is a block, and a text with words to place is weighed at its end",
+        low=1, high=MOST, remedy="weigh them every 1 token or more", metavar="N")
+    particle_weight: tuple[float, ...] = option(
+        (), WEIGHTS, CONTROL, "what scores are multiplied by to weigh particles, one for all or "
+        "one per control; without it, 4 for classifiers and a scorer's own",
+        low=0, high=MOST, remedy=f"use 0 (unheard) to {MOST}", metavar="X")
 
     must: tuple[str, ...] = per_prompt(
         (), WORDS, CONSTRAINTS, "a word that the text contains",

@@ -206,7 +206,7 @@ def test_a_classifier_that_could_not_steer_is_refused_in_one_line(folder, tmp_pa
         tmp_path / "t5"
     )
     with pytest.raises(ValueError, match="is an encoder with a decoder"):
-        classifier_guide(tmp_path / "t5", 0)
+        classifier_guide(tmp_path / "t5", 0).fit(V=tiny.V)
     guide = classifier_guide(folder, 0)
     guide.classifier.classifier.out_proj.weight.fill_(torch.nan)
     guide.classifier.save_pretrained(tmp_path / "nan")

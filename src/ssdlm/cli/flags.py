@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -24,10 +24,12 @@ def default_of(name: str) -> Any:
     return getattr(own_settings(), name)
 
 
-def add_options(command: argparse.ArgumentParser, *, is_stored: bool = False) -> None:
+def add_options(
+    command: argparse.ArgumentParser, *, is_stored: bool = False, groups: Sequence[str] = GROUPS
+) -> None:
     """Add a flag for every option, by group; only for those that a model keeps, if asked."""
     others = {home: name for name, home in OTHER_NAMES.items()}
-    for group in GROUPS:
+    for group in groups:
         listed = command.add_argument_group(group)
         for name, option in known_options().items():
             is_hidden = option.kind is OBJECT or (is_stored and not option.is_stored)

@@ -98,7 +98,8 @@ def run_generate(arguments: argparse.Namespace) -> None:
         print_events(model.engine, requests, arguments)
         return
     is_live = not arguments.json and not arguments.no_live and sys.stderr.isatty()
-    if is_live and len(requests) == 1 and find_spec("rich") is not None:
+    has_one = len(requests) == 1 and model.engine.num_particles(requests[0]) == 1
+    if is_live and has_one and find_spec("rich") is not None:
         from ssdlm.cli.live import watch
 
         drafts, blocks = model.engine.stream(requests[0]), requests[0].blocks()
@@ -107,6 +108,13 @@ def run_generate(arguments: argparse.Namespace) -> None:
     for text in in_order(model.engine.write(requests)):
         line = json.dumps(vars(text)) if arguments.json else text.prompt + text.text
         print(line, flush=True)
+    tell_of_scorers(model.engine)
+
+
+def tell_of_scorers(engine: Engine) -> None:
+    """Say on standard error what each scorer did, and how long it took."""
+    for line in engine.controls.scoring():
+        print(line, file=sys.stderr)
 
 
 def refuse_idle_flags(arguments: argparse.Namespace) -> None:
@@ -213,6 +221,7 @@ def write_file(arguments: argparse.Namespace, writer: OptionsWriter | SharedWrit
     if report.was_finished:
         said = f"{arguments.output} is already complete"
     print(f"{said}: {report.texts} texts", file=sys.stderr if report.was_streamed else sys.stdout)
+    tell_of_scorers(writer.engine)
 
 
 def add_models(commands: Any) -> None:

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Hashable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 from ssdlm.denoiser import Denoiser
+from ssdlm.engine.ways import CLASSIFIER_WEIGHT, Way, count_particles
 from ssdlm.guidance import ClassifierGuide, classifier_guide, load_guide
+from ssdlm.guidance.classifiers import NoGradientError
 from ssdlm.guidance.fitting import FittedGuide, out_of_scale, refuse_contradictions, suggested_lam
-from ssdlm.guidance.gradient import LogProb, WeightedSum, guided, weighted
+from ssdlm.guidance.gradient import LogProb, guided, weighted
 from ssdlm.guidance.padding import PaddedGuide, can_be_padded, room_of
+from ssdlm.guidance.scorers import PROBES, Scorer, ScoreTexts, guide_scorer, name_of, reads_texts
 from ssdlm.options import GenerateOptions
 from ssdlm.shapes import Tensor
 from ssdlm.tokenizer import Tokenizer
 
-Control = str | ClassifierGuide | LogProb
-"""`sentiment=positive:5`, or a guide, or any function from context ids and logits."""
+Control = str | ClassifierGuide | LogProb | Scorer | ScoreTexts
+"""`sentiment=positive:5`, a guide, a function of context ids and logits, or a function of texts."""
 
 HEARD = ("lam", "reduction", "gradient", "threshold", "band", "sees", "special_tokens")
 """Options that say how guides are heard."""
+WEIGHED = ("particles", "particle_weight")
+"""Options that say how particles are weighed."""
+MOST_FITTED = 4
+"""Guides that are kept as they were fitted: a table has a row for each token."""
+MOST_KNOWN = 32
+"""Controls of which it is kept how they steer."""
+TEXTS_TOGETHER = 256
+"""Texts that a classifier scores at once on a GPU."""
 LEAST_SHIFT = 0.01
 """A control that moves no probability by more than this has, as good as surely, changed no word."""
 
@@ -31,34 +44,126 @@ class ControlWarning(UserWarning):
 class Controls:
     """Guides for one model: those named by text are loaded once, and fitted to its vocabulary."""
 
-    def __init__(self, denoiser: Denoiser, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self, denoiser: Denoiser, tokenizer: Tokenizer | None, *, is_deterministic: bool = False
+    ) -> None:
         self.denoiser = denoiser
         self.tokenizer = tokenizer
+        # Roundings must not depend on which texts a classifier reads together.
+        is_alone = denoiser.device.type == "cpu" or is_deterministic
+        self.score_together = 1 if is_alone else TEXTS_TOGETHER
         self.loaded: dict[tuple[str, str, bool], ClassifierGuide] = {}
+        self.fitted: OrderedDict[int, FittedGuide] = OrderedDict()
+        """Guides as they were fitted, by the id of what they keep; the latest last."""
         self.readers: dict[str, FittedGuide] = {}
         """Those that tell what they make of a text, by name."""
-        self.latest: tuple[GenerateOptions, guided] | None = None
+        self.known: OrderedDict[Hashable, tuple[GenerateOptions, tuple[Way, ...]]] = OrderedDict()
+        """How controls steer, the latest last; options keep alive what is known by its id."""
+        self.scorers: OrderedDict[Hashable, tuple[object, Scorer]] = OrderedDict()
+        """What weighs texts, and what it was made of; the latest last."""
+        self.latest: tuple[Hashable, guided] | None = None
         self.steered: list[tuple[GenerateOptions, weakref.ref[guided]]] = []
         """All that are in use; lanes keep theirs as long as they are kept."""
 
     def apply(self, options: GenerateOptions) -> Denoiser:
         """Return the denoiser, nudged by the guides if there are any, each with its own weight."""
-        if not options.control:
-            if options.lam:
-                raise ValueError(
-                    f"lam={options.lam[0]} weighs nothing; give control, or leave it out"
-                )
+        if not options.control and options.lam:
+            raise ValueError(f"lam={options.lam[0]} weighs nothing; give control, or leave it out")
+        if not self.guides(options):
             return self.denoiser
         # Fitting a guide to the vocabulary takes longer than a step; rows ask one by one.
-        if self.latest is None or not same_control(self.latest[0], options):
-            self.latest = options, self.steer(options)
+        key = key_of(options)
+        if self.latest is None or self.latest[0] != key:
+            self.latest = key, self.steer(options)
             self.warn_of_scales(options)
         return self.latest[1]
 
+    def ways(self, options: GenerateOptions) -> tuple[Way, ...]:
+        """Return how each control steers: where it can by its gradient, else by particles."""
+        key = key_of(options)
+        if key not in self.known:
+            lams = one_each("lam", options.lam, options.control)
+            weights = one_each("particle_weight", options.particle_weight, options.control)
+            refuse_contradictions([self.guide(control, options) for control in options.control])
+            self.known[key] = (
+                options,
+                tuple(
+                    self.way(control, lam, weight, options)
+                    for control, lam, weight in zip(options.control, lams, weights, strict=True)
+                ),
+            )
+        self.known.move_to_end(key)
+        while len(self.known) > MOST_KNOWN:
+            self.known.popitem(last=False)
+        return self.known[key][1]
+
+    def way(
+        self, control: Control, lam: float | None, weight: float | None, options: GenerateOptions
+    ) -> Way:
+        """Return how one control steers; a weight that is None is its own."""
+        guide = self.guide(control, options)
+        name = control if isinstance(control, str) else title_of(guide)
+        if isinstance(guide, Scorer):
+            chosen = [one for one in (weight, lam, guide.weight) if one is not None]
+            return Way(name, "it reads texts and has no gradient", scorer=guide, weight=chosen[0])
+        given = suggested_lam(guide, options.gradient) if lam is None else lam
+        if not isinstance(guide, ClassifierGuide):
+            return Way(name, "it is a function of logits", guide, given)
+        try:
+            self.fit(guide)
+        except NoGradientError as error:
+            chosen = [w for w in (weight, lam, guide.lam, CLASSIFIER_WEIGHT) if w is not None]
+            scorer = self.scorer_of(guide, None)
+            why = f"no gradient: {str(error).partition(';')[0]}"
+            return Way(name, why, scorer=scorer, weight=chosen[0])
+        why = f"it knows all {self.denoiser.V} tokens of the model"
+        if options.particles <= 1:
+            return Way(name, why, guide, given)
+        weight = CLASSIFIER_WEIGHT if weight is None else weight
+        why += f", and particles={options.particles} were asked for"
+        return Way(name, why, guide, given, self.scorer_of(guide, self.tokenizer), weight)
+
+    def guides(self, options: GenerateOptions) -> list[tuple[ClassifierGuide | LogProb, float]]:
+        """Return what is followed by its gradient, and how far."""
+        return [(way.guide, way.lam) for way in self.ways(options) if way.guide is not None]
+
+    def num_particles(self, options: GenerateOptions) -> int:
+        """Return how many particles each text gets; 1 is none."""
+        return count_particles(self.ways(options), options)
+
+    def check_scorers(self, options: GenerateOptions) -> None:
+        """Raise on scorers that do not answer as one, before anything is written."""
+        for way in self.ways(options):
+            if way.scorer is not None:
+                if self.tokenizer is None:
+                    raise ValueError(f"{way.name} reads texts, and this model has no tokenizer")
+                way.scorer(PROBES)
+
+    def scorer_of(self, made_of: Any, tokenizer: Tokenizer | None = None) -> Scorer:
+        """Return what weighs texts by a classifier or a function, the same one for the same."""
+        if isinstance(made_of, Scorer):
+            return made_of
+        if id(made_of) not in self.scorers:
+            if isinstance(made_of, ClassifierGuide):
+                size = self.score_together
+                scorer = guide_scorer(made_of, tokenizer, batch_size=size)
+            else:
+                scorer = Scorer(made_of)
+            self.scorers[id(made_of)] = made_of, scorer
+        self.scorers.move_to_end(id(made_of))
+        while len(self.scorers) > MOST_KNOWN:
+            self.scorers.popitem(last=False)
+        return self.scorers[id(made_of)][1]
+
+    def scoring(self) -> list[str]:
+        """Return a line on what each scorer in use has done, and how long it took."""
+        ways = [way for _, known in self.known.values() for way in known]
+        scorers = {id(way.scorer): way.scorer for way in ways if way.scorer is not None}
+        return [scorer.report() for scorer in scorers.values()]
+
     def warn_of_scales(self, options: GenerateOptions) -> None:
         """Warn of every weight that seems to be meant for another gradient."""
-        guides = [self.guide(control, options) for control in options.control]
-        for guide, weight in zip(guides, self.weights(guides, options), strict=True):
+        for guide, weight in self.guides(options):
             if said := out_of_scale(guide, weight, options.gradient):
                 warnings.warn(said, ControlWarning, stacklevel=2)
 
@@ -67,19 +172,19 @@ class Controls:
         for options, reference in self.steered:
             if (denoiser := reference()) is None:
                 continue
-            terms = zip(
-                options.control, weights_in(denoiser.log_prob), denoiser.shifts, strict=False
-            )
-            for control, weight, shift in terms:
-                if weight > 0 and 0 <= float(shift) < LEAST_SHIFT:
-                    warnings.warn(idle(control, options.gradient), ControlWarning, stacklevel=2)
+            followed = [way for way in self.ways(options) if way.guide is not None]
+            for way, shift in zip(followed, denoiser.shifts, strict=False):
+                if way.lam > 0 and 0 <= float(shift) < LEAST_SHIFT:
+                    warnings.warn(idle(way.name, options.gradient), ControlWarning, stacklevel=2)
             for shift in denoiser.shifts:
                 shift.fill_(-1)
         self.steered = [pair for pair in self.steered if pair[1]() is not None]
 
     def lane_key(self, options: GenerateOptions) -> Hashable | None:
         """Return what requests that are steered alike have in common; None if no lane can."""
-        guides = [self.guide(control, options) for control in options.control]
+        guides = [guide for guide, _ in self.guides(options)]
+        if not guides:
+            return ()
         is_usual = options.reduction == "sum" and options.band == (0.0, 1.0)
         if not is_usual or not all(map(can_be_padded, guides)):
             return None
@@ -88,7 +193,7 @@ class Controls:
 
     def room(self, options: GenerateOptions) -> int | None:
         """Return how many tokens all guides can read, None for any number."""
-        guides = [self.guide(control, options) for control in options.control]
+        guides = [guide for guide, _ in self.guides(options)]
         rooms = [room_of(guide) for guide in guides if isinstance(guide, ClassifierGuide)]
         return min((room for room in rooms if room is not None), default=None)
 
@@ -109,11 +214,9 @@ class Controls:
     ) -> guided:
         """Return the denoiser under the guides that the options name."""
         fit = fit or self.fit
-        guides = [self.guide(control, options) for control in options.control]
-        refuse_contradictions(guides)
-        weights = self.weights(guides, options)
-        terms = [(fit(guide), weight) for guide, weight in zip(guides, weights, strict=True)]
-        sees_all = all(getattr(guide, "sees", "context") == "context" for guide in guides)
+        guides = self.guides(options)
+        terms = [(fit(guide), weight) for guide, weight in guides]
+        sees_all = all(getattr(guide, "sees", "context") == "context" for guide, _ in guides)
         steered = guided(
             self.denoiser,
             weighted(*terms),
@@ -127,20 +230,12 @@ class Controls:
         self.steered.append((options, weakref.ref(steered)))
         return steered
 
-    def weights(
-        self, guides: list[ClassifierGuide | LogProb], options: GenerateOptions
-    ) -> list[float]:
-        """Return the weight of each guide: as given, else its own."""
-        own = [suggested_lam(guide, options.gradient) for guide in guides]
-        given = options.lam * len(guides) if len(options.lam) == 1 else options.lam
-        if given and len(given) != len(guides):
-            raise ValueError(f"{len(given)} values of lam for {len(guides)} guides; give one each")
-        return list(given) or own
-
-    def guide(self, control: Control, options: GenerateOptions) -> ClassifierGuide | LogProb:
+    def guide(
+        self, control: Control, options: GenerateOptions
+    ) -> ClassifierGuide | LogProb | Scorer:
         """Return the guide that a text names, where the model is; others as they are."""
         if not isinstance(control, str):
-            return control
+            return self.scorer_of(control) if reads_texts(control) else control
         key = control, options.sees, options.special_tokens
         if key not in self.loaded:
             self.loaded[key] = load_guide(
@@ -171,34 +266,41 @@ class Controls:
         """Return a guide's log_prob for this model's vocabulary."""
         if not isinstance(guide, ClassifierGuide):
             return guide
-        V, tokenizer = self.denoiser.V, self.tokenizer
-        if tokenizer is None:
-            return guide.fit(V=V)
-        return guide.fit(
-            V=V, token_strings=tokenizer.token_strings(), end_of_text=tokenizer.end_of_text
-        )
+        if id(guide) not in self.fitted:
+            V, tokenizer = self.denoiser.V, self.tokenizer
+            strings = () if tokenizer is None else tokenizer.token_strings()
+            end = None if tokenizer is None else tokenizer.end_of_text
+            self.fitted[id(guide)] = guide.fit(V=V, token_strings=strings, end_of_text=end)
+        self.fitted.move_to_end(id(guide))
+        while len(self.fitted) > MOST_FITTED:
+            self.fitted.popitem(last=False)
+        return self.fitted[id(guide)]
 
 
-def weights_in(log_prob: LogProb) -> list[float]:
-    """Return the weights of the terms of a sum."""
-    return [weight for _, weight in log_prob.terms] if isinstance(log_prob, WeightedSum) else []
+def title_of(control: Any) -> str:
+    """Return what a control that is no text is called."""
+    return getattr(control, "title", "") or getattr(control, "name", "") or name_of(control)
 
 
-def idle(control: Control, gradient: str) -> str:
+def idle(name: str, gradient: str) -> str:
     """Return what to say of a control that has changed nothing."""
-    name = control if isinstance(control, str) else getattr(control, "title", "")
-    name = name or getattr(control, "__name__", type(control).__name__)
     remedy = "use a larger lam"
     if gradient == "words":
         remedy += ", a smaller threshold, or gradient=logits, which follows more than a few words"
     return f"control {name} changed nothing; {remedy}"
 
 
-def same_control(one: GenerateOptions, other: GenerateOptions) -> bool:
-    """Tell whether two requests are steered alike, by the same guides."""
-    if len(one.control) != len(other.control):
-        return False
-    pairs = zip(one.control, other.control, strict=True)
-    return all(a is b or (isinstance(a, str) and a == b) for a, b in pairs) and all(
-        getattr(one, name) == getattr(other, name) for name in HEARD
-    )
+def key_of(options: GenerateOptions) -> Hashable:
+    """Return what requests that are steered alike, by the same guides, have in common."""
+    # Guides need not be hashable, and options keep those that they name.
+    controls = tuple(one if isinstance(one, str) else id(one) for one in options.control)
+    return controls, *(getattr(options, name) for name in (*HEARD, *WEIGHED))
+
+
+def one_each(
+    name: str, given: Sequence[float], controls: Sequence[Control]
+) -> Sequence[float | None]:
+    """Return a weight for each control: as given, for each or for all; None for its own."""
+    if len(given) > 1 and len(given) != len(controls):
+        raise ValueError(f"{len(given)} values of {name} for {len(controls)} guides; give one each")
+    return given if len(given) > 1 else (given or (None,)) * len(controls)

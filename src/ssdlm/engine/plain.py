@@ -29,6 +29,7 @@ from ssdlm.engine.drafts import DraftEncoder, Feed, Watcher
 from ssdlm.engine.ending import end, text_of, unwritten
 from ssdlm.engine.fleet import Fleet
 from ssdlm.engine.grammars import check_joins, schema_text
+from ssdlm.engine.particles import Swarms
 from ssdlm.engine.requests import Draft, Generation, Request, Requests, token_ids
 from ssdlm.engine.schedule import Batch, Job, Schedule, Worker
 from ssdlm.engine.strategy import strategy_of
@@ -52,7 +53,7 @@ class Engine:
         self.denoiser = denoiser
         self.tokenizer = tokenizer
         self.is_deterministic = is_deterministic
-        self.controls = Controls(denoiser, tokenizer)
+        self.controls = Controls(denoiser, tokenizer, is_deterministic=is_deterministic)
         self.chains = Chains(denoiser, tokenizer)
         self.fleet = Fleet(self.chains, self.controls, is_deterministic=is_deterministic)
 
@@ -109,6 +110,8 @@ class Engine:
             return
         strategy_of(options, self.denoiser)
         self.controls.apply(options)
+        if self.controls.num_particles(options) > 1:
+            self.controls.check_scorers(options)
 
     def context(self, prompt: Prompt) -> tuple[int, ...]:
         """Return a prompt's ids; an empty text begins after an end-of-text token."""
@@ -228,11 +231,22 @@ class Engine:
 
     def kind_of(self, request: Request) -> Hashable:
         """Return what requests that go through the network together have in common."""
+        if (count := self.num_particles(request)) > 1:
+            return "particles", count, request.options.batch_size
         return self.fleet.kind_of(request) or request.batch_key()
+
+    def num_particles(self, request: Request) -> int:
+        """Return how many versions of a text are weighed against each other; 1 for none."""
+        return 1 if request.branch else self.controls.num_particles(request.options)
 
     def employ(self, jobs: Sequence[Job]) -> Worker:
         """Return a worker for jobs of one kind."""
         first = jobs[0].request
+        if (count := self.num_particles(first)) > 1:
+            rows = 1 if self.device.type == "cpu" else first.options.batch_size
+            places = max(1, first.options.batch_size // count)
+            inner = self.schedule(most_jobs=rows)
+            return Swarms(places, count, inner, self.finish, self.controls)
         if self.fleet.kind_of(first):
             return self.fleet.make(first, len(jobs))
         return Batch(self.batch_size(first.options), self.steps)
@@ -268,6 +282,11 @@ class Engine:
 
     def follow(self, request: Request) -> Iterator[tuple[Job, Generation | None]]:
         """Yield the job of one text after every step; with the last one, the text."""
+        if (count := self.num_particles(request)) > 1:
+            raise ValueError(
+                f"{count} particles are weighed against each other, and there is no one draft to "
+                "show; use generate without a live view"
+            )
         batch, job, feed = Batch(1, self.steps), Job(request), Feed(self.tokenizer, request)
         batch.join([job])
         while not job.is_over:

@@ -43,6 +43,8 @@ class Request:
     """Where the words stand that the text must contain, if anything was asked of it."""
     is_watched: bool = False
     """Whether somebody looks at every step, which only the plain loop shows."""
+    branch: tuple[int, ...] = ()
+    """Of a particle: since which weighing it goes its own way, and its number then."""
 
     def blocks(self) -> list[int]:
         """Return the lengths of its blocks; a gap and what follows it are one block."""
@@ -63,7 +65,8 @@ class Request:
     @property
     def noise_seed(self) -> int:
         """The text's own seed: what was asked for, which sample, and the prompt itself."""
-        return mix(self.options.seed, self.sample, *self.context)
+        own = mix(self.options.seed, self.sample, *self.context)
+        return mix(own, *self.branch) if self.branch else own
 
     def batch_key(self) -> Hashable:
         """Return what requests that go through the network together have in common."""
@@ -137,9 +140,11 @@ class Generation:
     """Which of the prompt's samples, from 0."""
     calls: int
     """Network passes per block, reading its context included; the most of any block. With best_of
-    or a gap, those of all candidates and of rating them."""
+    or a gap, those of all candidates and of rating them; with particles, those of all of them
+    between two weighings."""
     passes_per_token: float = 0.0
-    """Network passes of the whole text, those that read the prompt included, over its tokens."""
+    """Network passes of the whole text, those that read the prompt and those of all particles
+    included, over its tokens."""
     finish_reason: str = "length"
     """Why it ends where it does: "length", or "stop" where it is shorter than was asked for."""
 

@@ -75,6 +75,9 @@ class Signature:
         reduction: Literal["sum", "mean"] | None = None,
         sees: Literal["context", "block"] | None = None,
         special_tokens: bool | None = None,
+        particles: int | None = None,
+        particle_step: int | None = None,
+        particle_weight: float | Sequence[float] | None = None,
         must: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         must_not: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         suffix: str | Sequence[str] | None = None,
@@ -129,6 +132,9 @@ class Signature:
         reduction: Literal["sum", "mean"] | None = None,
         sees: Literal["context", "block"] | None = None,
         special_tokens: bool | None = None,
+        particles: int | None = None,
+        particle_step: int | None = None,
+        particle_weight: float | Sequence[float] | None = None,
         must: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         must_not: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         suffix: str | Sequence[str] | None = None,
@@ -183,6 +189,9 @@ class Signature:
         reduction: Literal["sum", "mean"] | None = None,
         sees: Literal["context", "block"] | None = None,
         special_tokens: bool | None = None,
+        particles: int | None = None,
+        particle_step: int | None = None,
+        particle_weight: float | Sequence[float] | None = None,
         must: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         must_not: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         suffix: str | Sequence[str] | None = None,
@@ -254,7 +263,8 @@ class Signature:
 
         Control:
             control: steer towards a label of a classifier (built in, folder or Hub id), or away
-                from it with !=
+                from it with !=: by its gradient where it knows the model's tokens, else by
+                particles
             lam: weight of control, one for all or one per control; without it, each guide's own
             gradient: where a classifier's gradient is taken: in the logits (the paper), in the
                 simplex, or of the latter the few words that stand out; one of logits, simplex,
@@ -268,6 +278,12 @@ class Signature:
                 block alone (the authors' code); one of context, block [context]
             special_tokens: frame what a classifier named in control reads by its special tokens
                 (the authors' code does not) [True]
+            particles: versions of each text that are weighed by what steers it while they are
+                written, of which one stays; 0 is 8 where a control has no gradient, else none [0]
+            particle_step: tokens between two weighings of the particles of a sliding window; on
+                other grids it is a block, and a text with words to place is weighed at its end [10]
+            particle_weight: what scores are multiplied by to weigh particles, one for all or one
+                per control; without it, 4 for classifiers and a scorer's own
 
         Constraints:
             must: a word that the text contains
@@ -329,6 +345,9 @@ class Signature:
         reduction: Literal["sum", "mean"] | None = None,
         sees: Literal["context", "block"] | None = None,
         special_tokens: bool | None = None,
+        particles: int | None = None,
+        particle_step: int | None = None,
+        particle_weight: float | Sequence[float] | None = None,
         must: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         must_not: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         suffix: str | Sequence[str] | None = None,
@@ -401,7 +420,8 @@ class Signature:
 
         Control:
             control: steer towards a label of a classifier (built in, folder or Hub id), or away
-                from it with !=
+                from it with !=: by its gradient where it knows the model's tokens, else by
+                particles
             lam: weight of control, one for all or one per control; without it, each guide's own
             gradient: where a classifier's gradient is taken: in the logits (the paper), in the
                 simplex, or of the latter the few words that stand out; one of logits, simplex,
@@ -415,6 +435,12 @@ class Signature:
                 block alone (the authors' code); one of context, block [context]
             special_tokens: frame what a classifier named in control reads by its special tokens
                 (the authors' code does not) [True]
+            particles: versions of each text that are weighed by what steers it while they are
+                written, of which one stays; 0 is 8 where a control has no gradient, else none [0]
+            particle_step: tokens between two weighings of the particles of a sliding window; on
+                other grids it is a block, and a text with words to place is weighed at its end [10]
+            particle_weight: what scores are multiplied by to weigh particles, one for all or one
+                per control; without it, 4 for classifiers and a scorer's own
 
         Constraints:
             must: a word that the text contains

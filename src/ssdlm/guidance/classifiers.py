@@ -21,6 +21,11 @@ from ssdlm.storage.files import read_json
 from ssdlm.storage.tensors import require_sizes
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
+
+class NoGradientError(ValueError):
+    """A classifier that can read texts, and not what a model is still uncertain about."""
+
+
 SequenceClassifier = Any
 """A sequence classifier of transformers, which is imported only where one is loaded."""
 KNOWN_LABELS = {
@@ -60,9 +65,16 @@ class TextClassifier:
             for ids in self.tokenizer.encode_plain(texts)
         ]
 
-    @torch.no_grad()
     def log_probs(self, texts: Sequence[str], *, batch_size: int = 64) -> Tensor:
         """Return the log-probability of every label for every text (texts, labels)."""
+        logits = self.logits(texts, batch_size=batch_size)
+        if has_independent_labels(self.model):
+            return torch.nn.functional.logsigmoid(logits)
+        return logits.log_softmax(-1)
+
+    @torch.no_grad()
+    def logits(self, texts: Sequence[str], *, batch_size: int = 64) -> Tensor:
+        """Return the classifier's logits for every text (texts, labels), on the CPU."""
         rows = self.encode(texts)
         by_length = sorted(range(len(rows)), key=lambda index: len(rows[index]))
         logits = torch.empty(len(rows), len(self.labels))
@@ -73,9 +85,7 @@ class TextClassifier:
             device = self.model.device
             found = self.model(ids.to(device), attention_mask=mask.to(device)).logits
             logits[chosen] = found.float().cpu()
-        if has_independent_labels(self.model):
-            return torch.nn.functional.logsigmoid(logits)
-        return logits.log_softmax(-1)
+        return logits
 
 
 def load_text_classifier(name_or_path: str | Path, device: str = "cpu") -> TextClassifier:
@@ -261,7 +271,7 @@ def word_table(model: SequenceClassifier, special: Sequence[int], name: str) -> 
     try:
         table = model.get_input_embeddings().weight.detach()
     except (NotImplementedError, AttributeError) as error:
-        raise ValueError(
+        raise NoGradientError(
             f"{name} has no table of word embeddings; use a classifier such as BERT's or RoBERTa's"
         ) from error
     outside = [token for token in special if not 0 <= token < len(table)]

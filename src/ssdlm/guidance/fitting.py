@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from ssdlm.guidance.classifiers import (
+    NoGradientError,
     SequenceClassifier,
     can_pad,
     frame_ids,
@@ -62,7 +63,9 @@ class ClassifierGuide:
     lam: float | None = None
     """The weight that the user gave; None for what its config.json suggests."""
     name: str = ""
-    """The folder or Hub id that it was loaded from."""
+    """The folder or Hub id that it was loaded from, or what it is called."""
+    home: str = ""
+    """Where its tokenizer is."""
 
     @property
     def title(self) -> str:
@@ -113,6 +116,11 @@ class ClassifierGuide:
 
         Tokens are matched by their strings; without both tokenizers the ids must be the same.
         """
+        if self.classifier.config.is_encoder_decoder:
+            raise NoGradientError(
+                f"{self.title} is an encoder with a decoder, which reads ids alone; use a "
+                "classifier such as BERT's or RoBERTa's, which can read what is still uncertain"
+            )
         before, after = self.frame
         words = word_table(self.classifier, [*before, *after], self.title)
         if token_strings and self.token_strings:
@@ -121,7 +129,7 @@ class ClassifierGuide:
         elif len(words) == V:
             rows = torch.arange(V)
         else:
-            raise ValueError(
+            raise NoGradientError(
                 f"{self.title} has {len(words)} tokens where the model has {V}, and without both "
                 "tokenizers they cannot be matched; use a classifier of the same tokenizer"
             )
@@ -182,7 +190,7 @@ class FittedGuide:
             with without_bars():
                 found = self(context, torch.zeros(2, 1, V, device=device))
         except Exception as error:
-            raise ValueError(
+            raise NoGradientError(
                 f"{self.guide.title} cannot read what is still uncertain ({one_line(error)}); use "
                 "a classifier such as BERT's or RoBERTa's"
             ) from error
@@ -217,7 +225,7 @@ def rows_by_string(
         index[model_tokens[model_end]] = classifier_end
     missing = [string for string in model_tokens if string not in index]
     if missing:
-        raise ValueError(
+        raise NoGradientError(
             f"the vocabulary of {of} lacks {len(missing)} of the model's {len(model_tokens)} "
             f"tokens (such as {', '.join(map(repr, missing[:3]))}); use a classifier of the same "
             "tokenizer"

@@ -93,11 +93,6 @@ def classifier_guide(
     has_special_tokens = check("has_special_tokens", has_special_tokens, A_SWITCH)
     folder = find_guide(name_or_path)
     classifier = load_classifier(folder).to(device)
-    if classifier.config.is_encoder_decoder:
-        raise ValueError(
-            f"{name_or_path} is an encoder with a decoder, which reads ids alone; use a classifier "
-            "such as BERT's or RoBERTa's, which can read what is still uncertain"
-        )
     home, _ = split_labels(folder)
     strings, end_of_text = vocabulary_of(home)
     name, _ = split_labels(name_or_path)
@@ -111,6 +106,7 @@ def classifier_guide(
         avoid=avoid,
         lam=lam,
         name=name,
+        home=home,
     )
 
 

@@ -1,0 +1,248 @@
+"""Several versions of a text, weighed while they are written.  schedule, scorers -> [particles]
+
+    particles -> a few tokens each -> scores -> weights -> maybe resampled -> a few tokens each ...
+
+This is sequential Monte Carlo (Feynman-Kac steering). With scores s, weights tend to make the text
+one of p(text) exp(weight * s(text)). After every few tokens a particle's weight is multiplied by
+exp(weight * difference of its scores). Where the effective number of particles falls below half,
+they are resampled, systematically. The text that stays is drawn by weight.
+
+Between two weighings a particle is a request like any other: its context is the prompt and what it
+has written. So particles go through lanes and plain loops as texts do, guided or not. All noise is
+the text's own, by counters: what becomes of it does not depend on other texts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from ssdlm.diffusion.noise import uniform
+from ssdlm.engine.controls import Controls
+from ssdlm.engine.ending import end
+from ssdlm.engine.requests import Request
+from ssdlm.engine.schedule import Job, Schedule
+from ssdlm.engine.ways import Way
+from ssdlm.tokenizer import Tokenizer
+
+RESAMPLING, CHOOSING = 0, 1
+"""Streams of a text's own numbers beside those of its particles."""
+
+
+@dataclass
+class Particle:
+    """One version of a text, as far as it has come."""
+
+    tokens: tuple[int, ...] = ()
+    score: float = 0.0
+    """The weighted sum of its scores when it was last weighed."""
+    base: float = 0.0
+    """What that was when particles were last resampled."""
+    is_over: bool = False
+    """Whether nothing that is written later would change it."""
+
+    @property
+    def log_weight(self) -> float:
+        """The logarithm of its weight, which was 1 when particles were last resampled."""
+        return self.score - self.base
+
+
+@dataclass(eq=False)
+class Swarm:
+    """The particles of one text."""
+
+    job: Job
+    """What it is to its schedule."""
+    particles: list[Particle]
+    chunks: list[int]
+    """How many tokens are written before each weighing."""
+    ways: Sequence[Way]
+    round: int = 0
+    """How many weighings there were."""
+    writing: dict[Job, Particle] = field(default_factory=dict)
+    """The particles that are on their way to the next one."""
+    is_chosen: bool = False
+    """Whether one of them has become the text."""
+
+    @property
+    def request(self) -> Request:
+        return self.job.request
+
+    def requests(self) -> list[tuple[Request, Particle]]:
+        """Return what is to be written before the next weighing."""
+        own, size = self.request.options, self.chunks[self.round]
+        if self.request.placement is None:  # else it is written as a whole
+            B = own.B if self.request.slides else (own.whole_block(self.round),)
+            own = replace(own, length=size, B=B, stop=())
+        made = []
+        for number, particle in enumerate(self.particles):
+            if not particle.is_over:
+                context = (*self.request.context, *particle.tokens)
+                branch = (self.round, number)
+                request = replace(self.request, context=context, options=own, branch=branch)
+                made.append((request, particle))
+        return made
+
+    def texts(self, tokenizer: Tokenizer | None) -> list[tuple[str, str]]:
+        """Return each particle's prompt and continuation, and its continuation alone."""
+        texts = []
+        for particle in self.particles:
+            ended = end(tokenizer, self.request, list(particle.tokens))
+            particle.is_over = ended.is_over
+            texts.append((self.request.prompt + ended.text, ended.text))
+        return texts
+
+    def weigh(self, scores: Sequence[float]) -> None:
+        """Take in the particles' scores; resample where few of them carry most of the weight."""
+        for particle, score in zip(self.particles, scores, strict=True):
+            particle.score = score
+        self.round += 1
+        weights = normalised([particle.log_weight for particle in self.particles])
+        if self.round == len(self.chunks) or all(one.is_over for one in self.particles):
+            self.is_chosen = True
+            (chosen,) = systematic(weights, self.uniform(CHOOSING), 1)
+            self.particles = [self.particles[chosen]]
+        elif effective(weights) < len(weights) / 2:
+            chosen = systematic(weights, self.uniform(RESAMPLING), len(weights))
+            kept = [self.particles[index] for index in chosen]
+            self.particles = [replace(one, base=one.score) for one in kept]
+        self.job.tokens = common_start([particle.tokens for particle in self.particles])
+
+    def uniform(self, stream: int) -> float:
+        """Return a number in (0, 1), the text's own for this weighing."""
+        seeds = torch.tensor([self.request.noise_seed])
+        return float(uniform(seeds, block=stream, step=self.round, B=1))
+
+
+class Swarms:
+    """The worker of texts with particles: within, these are requests of a schedule of their own."""
+
+    is_shared = True
+
+    def __init__(
+        self,
+        num_places: int,
+        num_particles: int,
+        schedule: Schedule,
+        finish: Callable[[Job], object],
+        controls: Controls,
+    ) -> None:
+        self.num_places, self.num_particles = num_places, num_particles
+        self.schedule, self.finish, self.controls = schedule, finish, controls
+        self.swarms: list[Swarm] = []
+
+    @property
+    def num_jobs(self) -> int:
+        return len(self.swarms)
+
+    def room(self) -> int:
+        return self.num_places - len(self.swarms)
+
+    def join(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            particles = [Particle() for _ in range(self.num_particles)]
+            ways = self.controls.ways(job.request.options)
+            swarm = Swarm(job, particles, chunks_of(job.request), ways)
+            self.swarms.append(swarm)
+            self.send(swarm)
+
+    def send(self, swarm: Swarm) -> None:
+        """Let a text's particles be written up to the next weighing."""
+        for request, particle in swarm.requests():
+            job = self.schedule.submit(request, look_every=swarm.job.look_every)
+            swarm.writing[job] = particle
+        swarm.job.passes.append(0)
+
+    def turn(self) -> list[Job]:
+        for swarm in [swarm for swarm in self.swarms if swarm.job.is_over]:
+            for job in swarm.writing:
+                job.cancel()
+            self.swarms.remove(swarm)
+        if not self.swarms:
+            self.schedule.turn()  # lets go of what was given up
+            return []
+        for job in self.schedule.turn():
+            self.finish(job)
+        moved = [swarm for swarm in self.swarms if self.take(swarm)]
+        if ready := [swarm for swarm in moved if not swarm.writing]:
+            self.weigh(ready)
+            for swarm in ready:
+                if not swarm.is_chosen:
+                    self.send(swarm)
+        return [swarm.job for swarm in self.swarms]
+
+    def take(self, swarm: Swarm) -> bool:
+        """Give a text's particles the tokens that were written; tell whether there were any."""
+        done = [job for job in swarm.writing if job.is_over]
+        for job in done:
+            swarm.writing.pop(job).tokens += tuple(job.tokens)
+            swarm.job.passes[-1] += sum(job.passes)
+        return bool(done)
+
+    def weigh(self, swarms: Sequence[Swarm]) -> None:
+        """Score the particles of several texts together."""
+        texts = [swarm.texts(self.controls.tokenizer) for swarm in swarms]
+        totals = [[0.0] * len(one) for one in texts]
+        asked: dict[int, tuple[Way, list[tuple[int, int]]]] = {}
+        for index, swarm in enumerate(swarms):
+            for way in swarm.ways:
+                if way.scorer is not None:
+                    places = asked.setdefault(id(way), (way, []))[1]
+                    places += [(index, place) for place in range(len(texts[index]))]
+        for way, places in asked.values():
+            assert way.scorer is not None
+            which = 0 if way.scorer.reads == "all" else 1
+            scores = way.scorer([texts[index][place][which] for index, place in places])
+            for (index, place), score in zip(places, scores, strict=True):
+                # Nothing is unheard that has no weight, not even -inf.
+                totals[index][place] += way.weight * score if way.weight else 0.0
+        for swarm, scores in zip(swarms, totals, strict=True):
+            swarm.weigh(scores)
+
+
+def chunks_of(request: Request) -> list[int]:
+    """Return how many tokens of a text are written before each weighing of its particles."""
+    if request.placement is not None:
+        return [request.options.length]
+    if not request.slides:
+        return request.blocks()
+    length, step = request.options.length, request.options.particle_step
+    return [min(step, length - start) for start in range(0, length, step)]
+
+
+def normalised(log_weights: Sequence[float]) -> list[float]:
+    """Return weights that add up to 1; where all are 0, equal ones."""
+    top = max(log_weights)
+    if top == -math.inf:
+        return [1 / len(log_weights)] * len(log_weights)
+    weights = [math.exp(one - top) for one in log_weights]
+    return [one / sum(weights) for one in weights]
+
+
+def effective(weights: Sequence[float]) -> float:
+    """Return the effective sample size of weights that add up to 1."""
+    return 1 / sum(weight * weight for weight in weights)
+
+
+def systematic(weights: Sequence[float], u: float, count: int) -> list[int]:
+    """Return `count` indices by systematic resampling: each gets its share, rounded either way."""
+    chosen, index, reached = [], 0, weights[0]
+    for number in range(count):
+        while reached < (u + number) / count and index < len(weights) - 1:
+            index += 1
+            reached += weights[index]
+        chosen.append(index)
+    return chosen
+
+
+def common_start(rows: Sequence[Sequence[int]]) -> list[int]:
+    """Return the tokens with which all rows begin: those that will stay."""
+    start = []
+    for tokens in zip(*rows, strict=False):
+        if len(set(tokens)) > 1:
+            break
+        start.append(tokens[0])
+    return start

@@ -1,0 +1,81 @@
+"""How each control steers: by its gradient, by particles, or by both.  controls -> [ways] -> plain
+
+A gradient needs a classifier that knows every token of the model. Particles need a scorer, which
+reads texts: any classifier, any function. Where both would do, particles are a matter of asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ssdlm.guidance.fitting import ClassifierGuide
+from ssdlm.guidance.gradient import LogProb
+from ssdlm.guidance.scorers import Scorer
+from ssdlm.options import GenerateOptions
+
+PARTICLES = 8
+"""How many there are where a control needs them and nobody says how many."""
+CLASSIFIER_WEIGHT = 4.0
+"""The power of a classifier's probability by which particles are weighed, unless given."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How one control steers."""
+
+    name: str
+    why: str
+    guide: ClassifierGuide | LogProb | None = None
+    """What is followed by its gradient, if it is."""
+    lam: float = 0.0
+    scorer: Scorer | None = None
+    """What weighs particles, if they are weighed by it."""
+    weight: float = 0.0
+
+    @property
+    def title(self) -> str:
+        """What the way is called."""
+        if self.guide is not None and self.scorer is not None:
+            return "both"
+        return "gradient" if self.guide is not None else "particles"
+
+    def json(self, options: GenerateOptions, num_particles: int) -> dict[str, object]:
+        """Return what is to be known of it."""
+        found: dict[str, object] = {"control": self.name, "way": self.title, "why": self.why}
+        if self.guide is not None:
+            found |= {"gradient": options.gradient, "lam": self.lam}
+        if self.scorer is not None:
+            found |= {"particles": num_particles, "weight": self.weight}
+        return found
+
+
+def explained(way: Way, options: GenerateOptions, num_particles: int) -> str:
+    """Return in one line how a control steers, and why so."""
+    parts = []
+    if way.guide is not None:
+        parts.append(f"gradient ({options.gradient}, lambda {way.lam:g})")
+    if way.scorer is not None:
+        parts.append(f"{num_particles} particles (weight {way.weight:g})")
+    return f"{way.name}: {' and '.join(parts)}; {way.why}"
+
+
+def count_particles(ways: Sequence[Way], options: GenerateOptions) -> int:
+    """Return how many particles a text gets; 1 is none. Raise where they would weigh nothing."""
+    needy = [way.name for way in ways if way.guide is None]
+    if needy and options.particles == 1:
+        raise ValueError(f"particles=1 cannot be steered by {needy[0]}; use 2 or more, such as 8")
+    if needy:
+        return options.particles or PARTICLES
+    if options.particles > 1 and not options.has_grammar:
+        if not ways:
+            raise ValueError(
+                f"particles={options.particles} would weigh nothing; give control, regex or "
+                "json_schema, or leave it out"
+            )
+        if all(way.scorer is None for way in ways):
+            raise ValueError(
+                f"particles={options.particles} would weigh nothing: {ways[0].name} is a function "
+                "of logits, which has a gradient and reads no texts; leave it out"
+            )
+    return max(1, options.particles)

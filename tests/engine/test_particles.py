@@ -1,0 +1,312 @@
+"""Particles: weighed by any scorer, resampled when few carry the weight, each text by itself."""
+
+import itertools
+import json
+import math
+import random
+import re
+from collections import Counter
+
+import pytest
+from tests import tiny
+
+from ssdlm import SSDLM, DecodeConfig, Scorer, cli
+from ssdlm.engine.controls import Controls
+from ssdlm.engine.particles import Swarms, common_start, effective, normalised, systematic
+from ssdlm.engine.requests import Request
+from ssdlm.engine.schedule import Job, Schedule
+
+PROMPTS = ["the river", "a movie", "no"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    options = DecodeConfig(length=6, B=(3,), T=3, grid="sliding", width=1.0, returns="w_0")
+    return SSDLM(tiny.block(), tiny.tokenizer(), options)
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return SSDLM(
+        tiny.encoder(), tiny.tokenizer(), DecodeConfig(length=12, B=(6,), T=4, never_end=True)
+    )
+
+
+def vowels(texts):
+    """Log-scores for those who like vowels."""
+    return [float(sum(letter in "aeiouAEIOU" for letter in text)) for text in texts]
+
+
+def total(texts):
+    return sum(vowels([text.text for text in texts]))
+
+
+def test_a_function_of_texts_steers(model):
+    plain = model.generate(PROMPTS)
+    steered = model.generate(PROMPTS, control=vowels, particle_step=2)
+    assert total(steered) > 1.5 * total(plain)
+
+
+def test_a_text_does_not_depend_on_the_others(model):
+    options = {"control": [vowels], "particles": 3, "particle_step": 2, "num_samples": 2}
+    together = model.generate(PROMPTS, **options)
+    for number, prompt in enumerate(PROMPTS):
+        assert model.generate([prompt], **options) == together[2 * number : 2 * number + 2]
+    assert together[0].text != together[1].text
+
+
+@pytest.mark.parametrize("batch_size", [2, 7])
+def test_nor_on_how_many_go_together(model, monkeypatch, batch_size):
+    options = {"control": vowels, "particles": 3, "particle_step": 4, "seed": 3}
+    alone = [model.generate(prompt, **options) for prompt in PROMPTS]
+    # As where there is a GPU: several texts, and several particles of each, at a time.
+    monkeypatch.setattr(type(model.engine), "batch_size", lambda self, options: batch_size)
+    schedule = model.engine.schedule(most_jobs=batch_size)
+    requests = model.requests(PROMPTS, options)
+    jobs = [schedule.submit(request) for request in requests]
+    found = {}
+    while len(found) < len(jobs):
+        for job in schedule.turn():
+            if (text := model.engine.finish(job)) is not None:
+                found[job.request.number] = text
+    for number, text in enumerate(alone):
+        assert found[number] == text
+
+
+def test_passes_of_all_particles_count(model):
+    made = model.generate("no", control=vowels, particles=6, particle_step=3)
+    assert made.passes_per_token * len(made.tokens) == 6 * 6
+    assert made.calls == 6 * 3
+
+
+def test_blocks_are_weighed_where_no_window_slides(encoder):
+    asked = []
+
+    def score(texts):
+        asked.append(texts)
+        return vowels(texts)
+
+    plain = encoder.generate(PROMPTS[0])
+    steered = encoder.generate(PROMPTS[0], control=score, particles=6)
+    assert vowels([steered.text]) > vowels([plain.text])
+    sizes = {len(text) - len(PROMPTS[0]) for texts in asked[1:] for text in texts}
+    assert sizes == {6, 12}
+    options = {"control": vowels, "B": (4, 5), "length": 11, "particles": 2}
+    together = encoder.generate(PROMPTS[:2], **options)
+    assert together[1] == encoder.generate(PROMPTS[1], **options)
+
+
+def test_texts_with_words_to_place_are_weighed_at_their_end(model):
+    made = model.generate("no", must=["dog"], control=vowels, particles=4, nucleus="logits")
+    assert "dog" in made.text
+    matched = model.generate("no", regex="[a-e]{4,6}", control=vowels, particles=4)
+    assert re.fullmatch("[a-e]{4,6}", matched.text)
+
+
+def test_a_text_may_end_early(model):
+    first = model.generate("no", control=vowels, particles=3, particle_step=2).text
+    made = model.generate("no", control=vowels, particles=3, particle_step=2, stop=first[2:4])
+    assert first[2:4] not in made.text
+
+
+def test_what_is_impossible_is_not_chosen(model):
+    def no_e(texts):
+        return [-math.inf if "e" in text else 0.0 for text in texts]
+
+    made = model.generate("no", control=no_e, particles=8, particle_step=2, num_samples=2)
+    assert not any("e" in text.text for text in made)
+    # Of nothing but impossible texts one is written all the same.
+    assert model.generate("no", control=lambda texts: [-math.inf for _ in texts]).text
+
+
+def test_a_scorer_may_read_the_continuation_alone(model):
+    seen = []
+
+    def score(texts):
+        seen.extend(texts)
+        return vowels(texts)
+
+    model.generate("no", control=Scorer(score, reads="continuation"), particles=2)
+    assert not any(text.startswith("no") for text in seen[2:])
+
+
+class Chain(Schedule):
+    """A schedule that writes a Markov chain of three letters in no time: its law is known."""
+
+    rows = ((0.6, 0.3, 0.1), (0.2, 0.5, 0.3), (0.3, 0.3, 0.4))
+
+    def __init__(self):
+        self.jobs = []
+
+    def submit(self, request, look_every=None):
+        self.jobs.append(Job(request))
+        return self.jobs[-1]
+
+    def turn(self):
+        jobs, self.jobs = self.jobs, []
+        for job in jobs:
+            draw, last = random.Random(job.request.noise_seed), job.request.context[-1]
+            for _ in range(job.request.options.length):
+                (last,) = draw.choices(range(3), self.rows[last])
+                job.tokens.append(last)
+            job.passes, job.is_over = [1], True
+        return jobs
+
+    def law(self, length):
+        """Return the probability of each text, as the tests write it."""
+        found = {}
+        for tokens in itertools.product(range(3), repeat=length):
+            pairs = zip((0, *tokens), tokens, strict=False)
+            found[" ".join(map(str, tokens))] = math.prod(self.rows[a][b] for a, b in pairs)
+        return found
+
+
+def test_the_law_tends_to_the_tilted_one_as_particles_are_more(unchecked):
+    def ones(texts):
+        return [1.5 * text.count("1") for text in texts]
+
+    options = DecodeConfig(length=4, B=(4,), T=4, grid="sliding", particle_step=2)
+    options = options.change(control=Scorer(ones, reads="continuation"))
+    controls, chain, count = Controls(tiny.block(), None), Chain(), 400
+    tilted = {text: p * math.exp(1.5 * text.count("1")) for text, p in chain.law(4).items()}
+    expected = {text: weight / sum(tilted.values()) for text, weight in tilted.items()}
+    distances = []
+    for n in (1, 4, 16):
+        swarms = Swarms(count, n, chain, lambda job: job, controls)
+        jobs = [Job(Request("", (0,), options, sample=index)) for index in range(count)]
+        swarms.join(jobs)
+        while not all(len(job.tokens) == 4 for job in jobs):
+            swarms.turn()
+        found = Counter(" ".join(map(str, job.tokens)) for job in jobs)
+        gaps = [abs(p - found[text] / len(jobs)) for text, p in expected.items()]
+        distances.append(sum(gaps) / 2)
+    assert distances == sorted(distances, reverse=True)
+    assert distances[0] > 0.4
+    assert distances[-1] < 0.2  # what so many draws are off by themselves
+
+
+def test_a_classifier_of_another_vocabulary_steers_by_particles(model, tmp_path):
+    folder = tiny.save_classifier(tmp_path / "c", V=63, names=("low", "high"))
+    backend = tiny.tokenizer()
+    text = json.loads(backend.to_json())
+    del text["model"]["vocab"]["2"]
+    text["added_tokens"][0]["id"] = 62
+    (folder / "tokenizer.json").write_text(json.dumps(text))
+    options = {"control": f"{folder}=high:6", "num_samples": 2}
+    steered = model.generate("no", **options)
+    (way,) = model.engine.controls.ways(model.options.change(**options))
+    assert (way.title, way.weight) == ("particles", 6.0)
+    assert "lacks 1 of the model's 64 tokens (such as '2')" in way.why
+    plain = model.generate("no", num_samples=2)
+    assert way.scorer is not None
+    scores = [sum(way.scorer(["no" + one.text for one in texts])) for texts in (plain, steered)]
+    assert scores[1] > scores[0]
+    assert all(text.passes_per_token == 8 for text in steered)
+
+
+def test_ways_are_chosen_and_said(model, tmp_path):
+    folder = tiny.save_classifier(tmp_path / "c")
+    controls = model.engine.controls
+
+    def ways(**options):
+        chosen = model.options.change(**options)
+        return [way.title for way in controls.ways(chosen)], controls.num_particles(chosen)
+
+    def gradient(context, logits):
+        return logits[..., 0].sum(-1)
+
+    named = f"{folder}=positive"
+    assert ways(control=named) == (["gradient"], 1)
+    assert ways(control=named, particles=4) == (["both"], 4)
+    assert ways(control=vowels) == (["particles"], 8)
+    assert ways(control=[named, vowels, gradient]) == (["gradient", "particles", "gradient"], 8)
+    assert ways() == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"particles": 4}, "particles=4 would weigh nothing; give control"),
+        ({"particles": 1, "control": vowels}, "particles=1 cannot be steered by vowels; use 2"),
+        (
+            {"particles": 4, "control": lambda context, logits: logits[..., 0].sum(-1)},
+            "a function of logits, which has a gradient and reads no texts",
+        ),
+        ({"particle_weight": [1, 2], "control": vowels}, "2 values of particle_weight for 1"),
+        ({"particles": 5000, "control": vowels}, "particles=5000 is out of range"),
+        ({"control": lambda texts: [math.nan for _ in texts]}, "returned nan"),
+        ({"control": lambda texts: [0.0]}, "returned 1 scores for 2 texts"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(model, options, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        model.requests("no", options)
+
+
+def test_there_is_no_draft_to_show(model):
+    with pytest.raises(ValueError, match="8 particles are weighed against each other"):
+        list(model.stream("no", control=vowels))
+
+
+def test_a_model_without_a_tokenizer_has_no_texts_to_score():
+    model = SSDLM(tiny.block())
+    with pytest.raises(ValueError, match="vowels reads texts, and this model has no tokenizer"):
+        model.generate([[1, 2]], control=vowels, length=3)
+
+
+def test_streamers_get_the_tokens_that_all_particles_share(model):
+    class Streamer:
+        tokens = ()
+
+        def put(self, tokens):
+            self.tokens += tuple(tokens.tolist())
+
+        def end(self):
+            self.is_ended = True
+
+    streamer = Streamer()
+    made = model.generate("no", control=vowels, particles=3, streamer=streamer)
+    assert list(streamer.tokens) == made.tokens
+    assert streamer.is_ended
+
+
+def test_weights_and_their_number():
+    weights = normalised([0.0, math.log(3), -math.inf])
+    assert weights == pytest.approx([0.25, 0.75, 0.0])
+    assert effective(weights) == pytest.approx(1.6)
+    assert normalised([-math.inf, -math.inf]) == [0.5, 0.5]
+
+
+def test_systematic_resampling_gives_each_its_share():
+    weights = [0.5, 0.3, 0.2, 0.0]
+    for u in (0.01, 0.5, 0.99):
+        counts = Counter(systematic(weights, u, 10))
+        assert [counts[index] for index in range(4)] == [5, 3, 2, 0]
+    assert systematic([0.4, 0.6], 0.3, 1) == [0]
+    assert systematic([0.4, 0.6], 0.5, 1) == [1]
+
+
+def test_what_all_begin_with():
+    assert common_start([(1, 2, 3), (1, 2), (1, 2, 4)]) == [1, 2]
+    assert common_start([(5, 6)]) == [5, 6]
+
+
+def test_the_command_line_weighs_and_tells(tmp_path, capsys):
+    denoiser, options = tiny.block(), DecodeConfig(length=4, B=(2,), T=2)
+    SSDLM(denoiser, tiny.tokenizer(), options).save_pretrained(tmp_path / "model")
+    folder = tiny.save_classifier(tmp_path / "c")
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "no"}\n{"prompt": "a movie", "particles": 4}\n')
+    model = ["--model", str(tmp_path / "model"), "--control", f"{folder}=positive:100"]
+    paths = ["--input", str(prompts), "--output", str(tmp_path / "out.jsonl")]
+    assert cli.main(["generate", *model, *paths, "--particles", "3"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["passes_per_token"] / 4 for line in lines] == pytest.approx([3 * 6 / 16, 6 / 4])
+    assert f"scorer {folder}: " in capsys.readouterr().err
+    assert cli.main(["explain", *model, "--particles", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "gradient (logits, lambda 100) and 3 particles (weight 4); it knows all 64" in said
+    assert cli.main(["explain", *model, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["way"] == "gradient"
+    assert cli.main(["explain", *model[:2]]) == 2
+    assert "there is no control to explain" in capsys.readouterr().err
