@@ -21,7 +21,7 @@ LIMIT = 900
 """Seconds after which a process hangs, on the slowest and busiest of machines."""
 SMALL = ("D=16", "num_layers=1", "batch=4", "train.steps=12", "save_seconds=0", "save_every=4")
 """Overrides of `tiny` that make a step take milliseconds."""
-PRELOADED = ["ssdlm.train", "ssdlm.api", "accelerate", "torch.distributed.fsdp", "pytest"]
+PRELOADED = ["ssdlm.train.shards", "ssdlm.api", "accelerate", "torch.distributed.fsdp", "pytest"]
 
 
 def make_store(folder: Path, *, documents: int = 60, turn: int = 0) -> Path:

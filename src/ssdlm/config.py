@@ -211,6 +211,8 @@ class TrainConfig:
     """Steps between checkpoints; 0: only by the clock and at the end."""
     save_seconds: float = ranged(0.0, least=0)
     """Seconds between checkpoints; 0: only by steps."""
+    async_save: bool = True
+    """Train on while a checkpoint is written, from a copy of all tensors in main memory."""
     keep: int = ranged(2, least=1)
     """Checkpoints kept."""
     keep_every: int = ranged(0, least=0)

@@ -108,23 +108,28 @@ def test_a_line_that_was_cut_off_is_written_anew(store, whole, tmp_path):
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(store, whole, tmp_path):
     out = tmp_path / "run"
-    spawn(SETTINGS, [store], out, bomb=("ssdlm.train.loop:train_step", 11)).join(LIMIT)
+    settings = [*SETTINGS, "async_save=false"]  # so that step 8 is written when the run dies
+    spawn(settings, [store], out, bomb=("ssdlm.train.loop:train_step", 11)).join(LIMIT)
     weights = out / "checkpoints" / "step-8" / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
     with pytest.warns(UserWarning, match="step-8 is damaged .model.safetensors has the wrong dig"):
-        report = train(configure("tiny", SETTINGS), data=[store], out=out)
+        report = train(configure("tiny", settings), data=[store], out=out)
     assert report.resumed == 4
     assert losses(out) == losses(whole)
+
+
+def write_folder(new: checkpoint_folders.NewFolder) -> None:
+    new.prepare()
+    (new.temporary / "a").write_text("abc")
+    new.finish()
 
 
 @pytest.mark.parametrize("damage", ["truncate", "no manifest", "no file"])
 def test_every_damage_to_a_checkpoint_is_noticed(tmp_path, damage):
     for step in (1, 2):
-        checkpoint_folders.write_folder(
-            tmp_path, step, lambda folder: (folder / "a").write_text("abc"), keep=2
-        )
+        write_folder(checkpoint_folders.NewFolder(tmp_path, step, keep=2))
     newest = tmp_path / "checkpoints" / "step-2"
     if damage == "truncate":
         (newest / "a").write_text("ab")
@@ -151,10 +156,10 @@ def test_a_full_disk_keeps_the_checkpoint_before_and_goes_on(store, tmp_path, mo
 
 
 def test_a_full_disk_at_the_very_end_is_an_error(store, tmp_path, monkeypatch):
-    def write(folder, out):
+    def write(tensors, path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ssdlm.train.checkpoints.write_state", write)
+    monkeypatch.setattr("ssdlm.train.checkpoints.save_tensors", write)
     with pytest.warns(UserWarning), pytest.raises(OSError, match="last checkpoint"):
         train(configure("tiny", SETTINGS), data=[store], out=tmp_path / "run")
 

@@ -245,9 +245,14 @@ def save_denoiser(
 
     `tensors` are written instead of the denoiser's own: gathered shards, a moving average.
     """
-    settings = {"model_type": MODEL_TYPE, "architectures": [type(denoiser).__name__]}
     chosen = unique_tensors(denoiser) if tensors is None else tensors
     write_file(folder / WEIGHTS, lambda path: save_tensors(chosen, path))
+    save_config(denoiser, folder)
+
+
+def save_config(denoiser: DenoiserModule, folder: Path) -> None:
+    """Write config.json into an existing folder."""
+    settings = {"model_type": MODEL_TYPE, "architectures": [type(denoiser).__name__]}
     write_json(folder / CONFIG, settings | to_json(denoiser.config))
 
 

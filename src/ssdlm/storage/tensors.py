@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -22,6 +23,8 @@ from ssdlm.values import shorten
 
 LEGACY = ("position_ids", "pooler.", "seq_relationship.")
 """Entries of old checkpoints that no masked LM reads."""
+STORED_AS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64"}
+"""What a safetensors file calls the types that a network in training has."""
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 SIZES = ("V", "D", "expansion", "max_position_embeddings")
 """Settings that are sizes, beside those named `num_...` and `..._size`."""
@@ -81,10 +84,35 @@ def require_numbers(tensors: Mapping[str, Tensor], path: Path) -> None:
             )
 
 
+def names_in(path: Path) -> list[str]:
+    """Return the names of a safetensors file's tensors."""
+    with safe_open(path, "pt") as stored:
+        return list(stored.keys())
+
+
 def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     """Write a safetensors file; the library's errors become those of the operating system."""
     with as_os_errors(path):
         save_file(tensors, path, {"format": "pt"})
+
+
+def write_one_by_one(path: Path, like: Mapping[str, Tensor], read: Callable[[str], Tensor]) -> None:
+    """Write a safetensors file of tensors that are never in memory all at once.
+
+    `like` has their names, shapes and types; `read` returns one of them whole.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in like.items():
+        begin, end = end, end + prod(tensor.shape) * tensor.dtype.itemsize
+        kind = STORED_AS[tensor.dtype]
+        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in like:
+            file.write(read(name).contiguous().flatten().view(torch.uint8).numpy())
 
 
 @contextmanager

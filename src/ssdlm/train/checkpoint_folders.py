@@ -1,6 +1,6 @@
 """Folders of checkpoints, each whole or absent.  checkpoints -> [checkpoint_folders] -> OUT
 
-    OUT/checkpoints/step-N/    what `fill` wrote, and manifest.json with a digest of every file
+    OUT/checkpoints/step-N/    what was written, and manifest.json with a digest of every file
 
 A folder is filled under a temporary name and then renamed, so that a run killed at any moment
 leaves only whole ones. Before one is read its digests are compared; a damaged one is skipped.
@@ -13,6 +13,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,37 +26,57 @@ PARTIAL = ".partial-"
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
-def write_folder(
-    out: Path, step: int, fill: Callable[[Path], None], *, keep: int, keep_every: int = 0
-) -> Path | None:
-    """Write one checkpoint and remove old ones; return None, and warn, when the disk is full.
+@dataclass(frozen=True)
+class NewFolder:
+    """A checkpoint that is about to be written; it has another name until it is whole."""
 
-    The newest `keep` stay, and those whose step is a multiple of `keep_every`.
-    """
-    folder = out / "checkpoints"
-    temporary = folder / f"{PARTIAL}{step}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        remove(temporary)
-        temporary.mkdir()
-        fill(temporary)
-        write_json(temporary / MANIFEST, {"step": step, "files": digests(temporary)})
-    except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if error.errno not in DISK_FULL:
-            raise
-        warnings.warn(
-            f"no space left for checkpoint {step} in {folder}; going on, the one before is kept",
-            stacklevel=2,
-        )
-        return None
-    target = folder / f"step-{step}"
-    remove(target)
-    os.rename(temporary, target)
-    for old in list(list_steps(out))[keep:]:
-        if keep_every == 0 or old % keep_every:
-            remove(folder / f"step-{old}")
-    return target
+    out: Path
+    step: int
+    keep: int
+    """How many of the newest stay."""
+    keep_every: int = 0
+    """Those whose step is a multiple of this stay too; 0: none."""
+
+    @property
+    def path(self) -> Path:
+        return self.out / "checkpoints" / f"step-{self.step}"
+
+    @property
+    def temporary(self) -> Path:
+        return self.out / "checkpoints" / f"{PARTIAL}{self.step}"
+
+    def prepare(self) -> None:
+        """Make the folder, empty, under its temporary name."""
+        self.temporary.parent.mkdir(parents=True, exist_ok=True)
+        remove(self.temporary)
+        self.temporary.mkdir()
+
+    def finish(self) -> None:
+        """Give the folder its digests and its name, and remove old ones."""
+        manifest = {"step": self.step, "files": digests(self.temporary)}
+        write_json(self.temporary / MANIFEST, manifest)
+        remove(self.path)
+        os.rename(self.temporary, self.path)
+        for old in list(list_steps(self.out))[self.keep :]:
+            if self.keep_every == 0 or old % self.keep_every:
+                remove(self.path.with_name(f"step-{old}"))
+
+    def write(self, work: Callable[[], None], *, warns: bool = True) -> Path | None:
+        """Do what prepares, fills and finishes the folder; None, and a warning, on a full disk."""
+        try:
+            work()
+        except OSError as error:
+            shutil.rmtree(self.temporary, ignore_errors=True)
+            if error.errno not in DISK_FULL:
+                raise
+            if warns:
+                warnings.warn(
+                    f"no space left for checkpoint {self.step} in {self.path.parent}; "
+                    "going on, the one before is kept",
+                    stacklevel=2,
+                )
+            return None
+        return self.path
 
 
 def find_newest(out: Path) -> Path | None:
@@ -94,9 +115,12 @@ def remove(folder: Path) -> None:
 
 
 def digests(folder: Path) -> dict[str, Any]:
-    """Return size and SHA-256 of every file in a folder."""
-    files = sorted(path for path in folder.iterdir() if path.name != MANIFEST)
-    return {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in files}
+    """Return size and SHA-256 of every file in a folder, and in those in it."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
+    return {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        for path in files
+    }
 
 
 def find_damage(folder: Path) -> str:

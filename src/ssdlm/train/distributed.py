@@ -8,11 +8,13 @@ the same names and shapes however its run was split.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -67,6 +69,13 @@ def distribute(
     return fully_shard(module, mesh=mesh)
 
 
+def new_group(accelerator: Any) -> Any:
+    """Return a group of all processes that a thread may use beside training; None for one alone."""
+    if accelerator.num_processes == 1:
+        return None
+    return torch.distributed.new_group(backend="gloo")
+
+
 @contextmanager
 def accumulate(module: Any, *, is_last: bool) -> Iterator[None]:
     """Exchange gradients between processes in the last backward pass of an optimiser step alone."""
@@ -102,21 +111,23 @@ def gather_tensor(tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def copy_tensor(target: Tensor, value: Tensor) -> None:
-    """Copy a whole tensor into one that may be a shard."""
-    target.copy_(shard_like(target, value))
+def read_into(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Read a file's tensors into others of the same names; of a shard its own part alone."""
+    with safe_open(path, "pt") as stored:
+        for name, tensor in tensors.items():
+            own, place = own_part(tensor)
+            if own.numel() > 0:
+                own.copy_(stored.get_slice(name)[place])
 
 
-def shard_like(target: Tensor, value: Tensor) -> Tensor:
-    """Return a whole tensor as `target` is: on its device, in its shards, of its type."""
-    value = value.to(device=target.device, dtype=target.dtype)
-    mesh = getattr(target, "device_mesh", None)
-    if mesh is None:
-        return value
-    from torch.distributed.tensor import DTensor, distribute_tensor
-
-    assert isinstance(target, DTensor)
-    return distribute_tensor(value, mesh, target.placements)
+def own_part(tensor: Tensor) -> tuple[Tensor, tuple[slice, ...]]:
+    """Return this process's part of a tensor, in the same memory, and its place in the whole."""
+    tensor = tensor.detach()
+    if not hasattr(tensor, "to_local"):
+        return tensor, tuple(slice(0, length) for length in tensor.shape)
+    own, (chunk,) = tensor.to_local(), tensor.__create_chunk_list__()  # pyright: ignore
+    spans = zip(chunk.offsets, chunk.sizes, strict=True)
+    return own, tuple(slice(at, at + length) for at, length in spans)
 
 
 def broadcast(accelerator: Any, value: Any) -> Any:

@@ -34,7 +34,7 @@ from ssdlm.shapes import Tensor
 from ssdlm.storage import checkpoint
 from ssdlm.storage.files import named_path
 from ssdlm.train import distributed
-from ssdlm.train.checkpoints import save
+from ssdlm.train.checkpoints import begin_save
 from ssdlm.train.examples import Examples
 from ssdlm.train.initial_weights import find_init
 from ssdlm.train.learning_rate import lr_scale
@@ -82,9 +82,10 @@ def train(
     with alone(folder):
         run = start(config, stores, folder, fresh=fresh)
         resumed = run.step
-        with closing(open_log(run)) as log:
+        with closing(run.writing), closing(open_log(run)) as log:
             log.announce(describe(run))
             last = take_steps(run, log)
+    run.accelerator.wait_for_everyone()  # the main process may still have been writing
     run.accelerator.end_training()
     seconds = time.monotonic() - began
     return TrainReport(
@@ -218,12 +219,13 @@ def take_steps(run: Run, log: NoLog) -> Record:
         if is_save_due(run, last_save):
             require_finite(run, float(run.accelerator.reduce(result.losses.total, "mean")))
             run.clock = run.clock.add(run.step - since, time.monotonic() - start)
-            folder = save(run)
-            # On a full disk the run goes on without a checkpoint, but not without the last one.
-            if folder is None and run.step == run.steps and run.accelerator.is_main_process:
-                raise OSError(errno.ENOSPC, "no space left for the last checkpoint", str(run.out))
+            begin_save(run)
             last_save = start = time.monotonic()
             since = run.step
+    # On a full disk a run goes on without a checkpoint, but not without the last one.
+    is_written = run.writing.pending is not None
+    if is_written and run.writing.end() is None and run.accelerator.is_main_process:
+        raise OSError(errno.ENOSPC, "no space left for the last checkpoint", str(run.out))
     return record
 
 

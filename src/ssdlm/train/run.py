@@ -22,6 +22,7 @@ from ssdlm.denoiser import DenoiserModule
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.shapes import Tokens
 from ssdlm.train import distributed
+from ssdlm.train.background import Background
 from ssdlm.train.initial_weights import find_init, is_denoiser
 from ssdlm.train.learning_rate import Clock
 from ssdlm.train.levels import LevelSampler
@@ -55,6 +56,9 @@ class Run:
     """Rows of the hold-out; there may be none."""
     bytes_per_token: float
     """Of the hold-out."""
+    group: Any = None
+    """All processes, for what they tell each other about checkpoints; None where each has all."""
+    writing: Background = field(default_factory=Background)
     step: int = 0
     """Optimiser steps done."""
     clock: Clock = field(default_factory=Clock)
@@ -162,6 +166,7 @@ def assemble(
         ema=Ema(denoiser, decay=train.ema) if train.ema > 0 else None,
         windows=windows,
         validation_rows=read_validation_rows(config, holdouts),
+        group=distributed.new_group(accelerator) if is_sharded else None,
         bytes_per_token=sum(s.num_bytes for s in holdouts) / max(1, sum(map(len, holdouts))),
     )
 

@@ -28,6 +28,7 @@ def is_usual(run: Run, norm: Tensor) -> bool:
 
 def how_to_go_on(run: Run) -> str:
     """Return what to do where a run cannot: from its last good checkpoint, if there is one."""
+    run.writing.wait()
     newest = find_newest(run.out)
     if newest is None:
         return "lower train.lr and use --fresh"
