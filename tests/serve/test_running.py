@@ -172,6 +172,7 @@ def test_a_server_that_ends_takes_nothing_on():
         (["--max-queue", "-1"], "--max-queue=-1 is too low"),
         (["--max-length", "0"], "--max-length=0 is too low"),
         (["--grace", "-1"], "--grace=-1.0 is out of range"),
+        (["--max-compile", "0"], "--max-compile=0.0 is out of range"),
         (["--guides", "sentiment,=x"], "is not NAME or NAME=FOLDER"),
         (["--api-key-file", "/nowhere/key"], "/nowhere/key"),
     ],

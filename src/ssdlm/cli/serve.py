@@ -55,13 +55,13 @@ def add_serve(commands: Any) -> None:
         command.add_argument(
             flag, type=int, default=default, metavar="N", help=f"{help} (default {default})"
         )
-    command.add_argument(
-        "--grace",
-        type=float,
-        default=30.0,
-        metavar="S",
-        help="seconds that running requests have after SIGTERM (default 30)",
-    )
+    for flag, default, help in (
+        ("--max-compile", 10.0, "seconds that the constraints of a request may take to compile"),
+        ("--grace", 30.0, "seconds that running requests have after SIGTERM"),
+    ):
+        command.add_argument(
+            flag, type=float, default=default, metavar="S", help=f"{help} (default {default:g})"
+        )
     command.add_argument("--cors", metavar="ORIGIN", help="a website that may use the server")
     command.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
     command.add_argument("--dtype", default="auto", help="float32 or bfloat16 (default auto)")
@@ -86,8 +86,11 @@ def limits_of(arguments: argparse.Namespace) -> Limits:
             raise ValueError(f"{flag}={getattr(arguments, name)} is too low; use {least} or more")
     if not 0 <= arguments.grace <= 86400:
         raise ValueError(f"--grace={arguments.grace} is out of range; use 0 to 86400 seconds")
+    if not 0 < arguments.max_compile <= 86400:
+        given = arguments.max_compile
+        raise ValueError(f"--max-compile={given} is out of range; use seconds above 0")
     values = {name: getattr(arguments, name) for name in names}
-    return Limits(**values, grace=arguments.grace)
+    return Limits(**values, compile_seconds=arguments.max_compile, grace=arguments.grace)
 
 
 def run_serve(arguments: argparse.Namespace) -> None:

@@ -61,6 +61,48 @@ class TextConstraint:
                 raise ValueError(f"{text!r} is not UTF-8; save or type it as UTF-8")
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """A constraint, and what has to be known of the text that is to obey it."""
+
+    constraint: TextConstraint
+    context: tuple[int, ...]
+    """The tokens before it."""
+    length: int
+    """Its tokens, those of a suffix not counted."""
+    stop_at_end: bool
+    """Whether it is over at an end-of-text token."""
+
+    def __str__(self) -> str:
+        return describe(self.constraint)
+
+
+def compile_all(
+    wanted: Sequence[Wanted],
+    tokenizer: Tokenizer,
+    *,
+    V: int,
+    max_len: int | None,
+    cache: ArrayCache = NO_CACHE,
+) -> list[Placement]:
+    """Return a feasible placement for each text; those that are alike share their automaton."""
+    compilers: dict[tuple[int, bool], ConstraintCompiler] = {}
+    placements = []
+    for one in wanted:
+        key = one.length, one.stop_at_end
+        if key not in compilers:
+            compilers[key] = ConstraintCompiler(
+                tokenizer,
+                V=V,
+                max_len=max_len,
+                length=one.length,
+                stop_at_end=one.stop_at_end,
+                cache=cache,
+            )
+        placements.append(compilers[key].compile(one.constraint, one.context))
+    return placements
+
+
 class ConstraintCompiler:
     """Turns constraints on text into placements, for one tokenizer and length of text."""
 

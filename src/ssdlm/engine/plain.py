@@ -5,7 +5,7 @@ All bad input is refused in `prepare`, before anything is written.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -14,12 +14,12 @@ import torch
 
 from ssdlm.constraints.constrained import constrained
 from ssdlm.constraints.grammatical import grammatical
-from ssdlm.constraints.words import ConstraintCompiler, TextConstraint
+from ssdlm.constraints.placement import Placement
+from ssdlm.constraints.words import Wanted, compile_all
 from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion.grid import Sliding
 from ssdlm.diffusion.likelihood import text_nll
 from ssdlm.diffusion.noise import RowNoise
-from ssdlm.diffusion.projection import untruncated
 from ssdlm.diffusion.sampler import Step, generate
 from ssdlm.diffusion.sliding import slide
 from ssdlm.engine.chains import Chains, check_context
@@ -28,18 +28,17 @@ from ssdlm.engine.controls import Controls
 from ssdlm.engine.drafts import DraftEncoder, Feed, Watcher
 from ssdlm.engine.ending import end, text_of, unwritten
 from ssdlm.engine.fleet import Fleet
-from ssdlm.engine.grammars import check_joins, schema_text
 from ssdlm.engine.particles import Swarms
 from ssdlm.engine.requests import Draft, Generation, Request, Requests, token_ids
 from ssdlm.engine.schedule import Batch, Job, Schedule, Worker
 from ssdlm.engine.strategy import strategy_of
+from ssdlm.engine.wanted import wanted_of
 from ssdlm.options import GenerateOptions
 from ssdlm.storage.arrays import user_cache
 from ssdlm.tokenizer import Tokenizer, is_utf8
 from ssdlm.values import quote
 
 Prompt = str | Sequence[int]
-CONSTRAINTS = ("must", "must_not", "suffix", "pin", "end_at_sentence", "regex", "json_schema")
 MOST_WAITING = 4096
 """Requests that are looked at together for those that may share a pass; more wait unseen."""
 
@@ -61,14 +60,21 @@ class Engine:
     def device(self) -> torch.device:
         return self.denoiser.device
 
-    def prepare(self, prompts: Sequence[Prompt], options: Sequence[GenerateOptions]) -> Requests:
-        """Return a request for each sample of each prompt, or raise on what cannot be written."""
+    def prepare(
+        self,
+        prompts: Sequence[Prompt],
+        options: Sequence[GenerateOptions],
+        compile: Callable[[list[Wanted]], Sequence[Placement]] | None = None,
+    ) -> Requests:
+        """Return a request for each sample of each prompt, or raise on what cannot be written.
+
+        `compile` finds placements for constraints elsewhere, for one to whom it takes too long.
+        """
         if not prompts:
             raise ValueError("there are no prompts; give at least one, which may be empty")
         for one in {id(one): one for one in options}.values():
             self.check(one)
         firsts: list[list[Request]] = []
-        compilers: dict[tuple[int, bool], ConstraintCompiler] = {}
         number = 0
         for prompt, own in zip(prompts, options, strict=True):
             context = self.context(prompt)
@@ -77,8 +83,9 @@ class Engine:
             if own.mode != "diffusion":
                 check_context(request)
             request = replace(request, number=number, num_candidates=own.num_candidates)
-            firsts.append([self.constrain(one, compilers) for one in by_length(request)])
+            firsts.append(by_length(request))
             number += own.num_samples
+        self.place(firsts, compile or self.compile)
         requests = Requests(firsts)
         if requests[0].options.streamer is not None and len(requests) > 1:
             raise ValueError(f"streamer takes one text, and {len(requests)} are asked for")
@@ -131,48 +138,29 @@ class Engine:
             raise ValueError(f"prompt {quote(prompt)} is not UTF-8; save or type it as UTF-8")
         return tuple(self.tokenizer.encode(prompt) if prompt else [self.tokenizer.end_of_text])
 
-    def constrain(
-        self, request: Request, compilers: dict[tuple[int, bool], ConstraintCompiler]
-    ) -> Request:
-        """Return the request with a legal placement of what its text must contain, if asked.
+    def place(
+        self,
+        requests: Sequence[list[Request]],
+        compile: Callable[[list[Wanted]], Sequence[Placement]],
+    ) -> None:
+        """Give each request a placement of what its text must contain, if anything."""
+        found = {
+            (number, index): wanted
+            for number, group in enumerate(requests)
+            for index, one in enumerate(group)
+            if (wanted := wanted_of(one, self.denoiser, self.tokenizer)) is not None
+        }
+        placements = compile(list(found.values())) if found else ()
+        for (number, index), placement in zip(found, placements, strict=True):
+            group = requests[number]
+            group[index] = replace(group[index], placement=placement)
 
-        `compilers` keep the automata that several requests need.
-        """
-        options = request.options
-        given = {name: getattr(options, name) for name in CONSTRAINTS}
-        asked = {n: value for n, value in given.items() if value not in ((), "", False, None)}
-        if options.regex is not None:
-            asked["regex"] = options.regex  # the empty one too
-        if not asked:
-            return request
-        if self.tokenizer is None:
-            raise ValueError(f"{', '.join(asked)}: words need a tokenizer, and this model has none")
-        if options.has_grammar:
-            check_joins(self.tokenizer, request, next(reversed(asked)))
-        if options.json_schema is not None:
-            asked["json_schema"] = schema_text(options.json_schema)
-        if (
-            options.mode == "diffusion"
-            and options.returns == "logits"
-            and strategy_of(options, self.denoiser).truncate is not untruncated
-        ):
-            drawn = "returns=w_0, or " if options.projection != "mean" else ""
-            raise ValueError(
-                f"{', '.join(asked)}: with nucleus=network or a temperature, words are certain "
-                f"only as they are drawn; use {drawn}nucleus=logits and temperature=1"
-            )
-        key = options.length, options.stop_at_end
-        if key not in compilers:
-            compilers[key] = ConstraintCompiler(
-                self.tokenizer,
-                V=self.denoiser.V,
-                max_len=self.denoiser.max_len,
-                length=options.length,
-                stop_at_end=options.stop_at_end,
-                cache=user_cache("grammars"),
-            )
-        placement = compilers[key].compile(TextConstraint(**asked), request.context)
-        return replace(request, placement=placement)
+    def compile(self, wanted: Sequence[Wanted]) -> list[Placement]:
+        """Return a legal placement of what each text must contain, or raise where there is none."""
+        assert self.tokenizer is not None  # else nothing is wanted
+        V, max_len = self.denoiser.V, self.denoiser.max_len
+        cache = user_cache("grammars")
+        return compile_all(wanted, self.tokenizer, V=V, max_len=max_len, cache=cache)
 
     def write(self, requests: Requests) -> Iterator[tuple[int, Generation]]:
         """Yield (number, text) as texts get done; where several compete, the likeliest."""

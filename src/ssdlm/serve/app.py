@@ -16,7 +16,7 @@ from ssdlm.serve.body import read_body
 from ssdlm.serve.completions import read_completion
 from ssdlm.serve.delivery import Asked, deliver
 from ssdlm.serve.errors import ApiError, json_response
-from ssdlm.serve.fields import Served, refused
+from ssdlm.serve.fields import Served, field_at_fault
 from ssdlm.serve.gate import Gate
 from ssdlm.serve.log import RequestLog
 from ssdlm.serve.metrics import CONTENT_TYPE, Metrics
@@ -121,10 +121,15 @@ class Server:
         """Return the answer to a request for texts."""
         body = await read_body(request, self.served.limits)
         try:
-            asked = read(body, self.served)
-        except ValueError as error:
-            raise refused(error, body) from None
-        return await deliver(request, self.worker, asked)
+            try:
+                asked = read(body, self.served)
+            except ValueError as error:
+                raise ApiError(400, error) from None
+            return await deliver(request, self.worker, asked)
+        except ApiError as error:
+            if error.status == 400 and error.param is None:
+                error.param = field_at_fault(error, body)
+            raise
 
     async def page(self, request: Request) -> Response:
         return self.pages.response(request, INDEX)

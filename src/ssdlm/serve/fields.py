@@ -104,8 +104,7 @@ def prompts_in(value: Any) -> list[Prompt]:
     )
 
 
-def refused(error: ValueError, body: Mapping[str, Any]) -> ApiError:
-    """Return the answer to a bad field, with its name where the message begins with it."""
-    found = re.match(r"(\w+)=", str(error))
-    param = found[1] if found and found[1] in body else None
-    return ApiError(400, error, param=param)
+def field_at_fault(error: Exception, body: Mapping[str, Any]) -> str | None:
+    """Return the field of a body that a message is about, where it begins with one."""
+    found = re.match(r"\w+", str(error))
+    return found[0] if found and found[0] in body else None

@@ -12,10 +12,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from ssdlm.constraints.placement import Placement
+from ssdlm.constraints.words import Wanted
 from ssdlm.engine.plain import Engine, Prompt
 from ssdlm.engine.requests import Generation, Request
 from ssdlm.engine.schedule import Job
 from ssdlm.options import GenerateOptions
+from ssdlm.serve.compiling import NotCompiled
 from ssdlm.serve.errors import ApiError
 from ssdlm.serve.guides import Guides
 
@@ -95,6 +98,8 @@ class Ticket:
     """Whether every step is looked at, and not only what is decided."""
     wants_position: bool = False
     mailbox: Mailbox = field(default_factory=lambda: Mailbox())
+    placements: Sequence[Placement] | None = None
+    """What its constraints were compiled to, when that is done."""
     rows: list[Row] = field(default_factory=list)
     todo: deque[Row] = field(default_factory=deque)
     """Texts that nobody has begun to write."""
@@ -120,9 +125,13 @@ class Ticket:
         return 0 if self.is_over else self.num_rows - self.num_whole
 
     def open(self, engine: Engine, guides: Guides) -> None:
-        """Let the engine check what is asked for; a ValueError says what is wrong with it."""
+        """Let the engine check what is asked for; a ValueError says what is wrong with it.
+
+        NotCompiled says that it has `placements` to wait for.
+        """
         fitted = {id(one): guides.fitted(one) for one in self.options}
-        requests = engine.prepare(self.prompts, [fitted[id(one)] for one in self.options])
+        options = [fitted[id(one)] for one in self.options]
+        requests = engine.prepare(self.prompts, options, self.compiled)
         for index, request in enumerate(requests):
             request = replace(request, is_watched=self.is_watched)
             look = self.look(engine, request) if self.look is not None else None
@@ -135,6 +144,12 @@ class Ticket:
             own = row.request.options
             nothing = Generation(row.request.prompt, "", [], own.seed, row.request.sample, calls=0)
             self.hand_in(engine, row, nothing)
+
+    def compiled(self, wanted: list[Wanted]) -> Sequence[Placement]:
+        """Return what was compiled of its constraints, or raise where nothing is yet."""
+        if self.placements is None:
+            raise NotCompiled(wanted)
+        return self.placements
 
     def hand_in(self, engine: Engine, row: Row, text: Generation) -> None:
         """Take a text that is whole."""

@@ -12,10 +12,13 @@ import math
 import threading
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 
+from ssdlm.constraints.words import Wanted
 from ssdlm.engine.plain import Engine
 from ssdlm.engine.schedule import Job
+from ssdlm.serve.compiling import CompilerProcess, GivenUp, NotCompiled
 from ssdlm.serve.errors import ApiError
 from ssdlm.serve.guides import Guides
 from ssdlm.serve.limits import Limits, texts_at_once
@@ -39,6 +42,10 @@ class Worker:
         self.engine, self.guides, self.limits, self.metrics = engine, guides, limits, metrics
         self.at_once = texts_at_once(engine.device.type)
         self.schedule = engine.schedule(most_jobs=self.at_once, grows=True)
+        facts = {"V": engine.denoiser.V, "max_len": engine.denoiser.max_len}
+        self.compiler = CompilerProcess(engine.tokenizer, seconds=limits.compile_seconds, **facts)
+        self.compiling = ThreadPoolExecutor(1, "compiling")
+        """The thread that waits for the compiler."""
         self.inbox: SimpleQueue[Ticket | None] = SimpleQueue()
         """What has come; None ends the thread."""
         self.waiting: deque[Ticket] = deque()
@@ -105,9 +112,11 @@ class Worker:
             ticket.fail(ApiError(503, "the server is shutting down; ask another one"))
 
     def end(self) -> None:
-        """End the thread."""
+        """End the threads, when nothing is open any more."""
         self.inbox.put(None)
         self.thread.join(10)
+        self.compiling.shutdown()
+        self.compiler.stop()
 
     # What the thread does.
 
@@ -153,6 +162,8 @@ class Worker:
             return
         try:
             ticket.open(self.engine, self.guides)
+        except NotCompiled as error:
+            self.compiling.submit(self.compile, ticket, error.wanted)
         except ValueError as error:
             ticket.fail(ApiError(400, error))
         except Exception:
@@ -163,6 +174,22 @@ class Worker:
                 self.waiting.append(ticket)
             else:
                 ticket.hand_out(self.engine)
+
+    def compile(self, ticket: Ticket, wanted: list[Wanted]) -> None:
+        """Have a ticket's constraints compiled, in the thread that waits for that."""
+        if ticket.is_over:
+            return
+        try:
+            ticket.placements = self.compiler.compile(wanted, lambda: ticket.is_over)
+        except GivenUp:
+            pass
+        except ValueError as error:
+            ticket.fail(ApiError(400, error))
+        except Exception:
+            logger.exception("constraints could not be compiled")
+            ticket.fail(ApiError(500, "the request could not be prepared; see the server's log"))
+        else:
+            self.inbox.put(ticket)
 
     def begin(self) -> None:
         """Begin texts while there is room, one of each ticket in turn."""

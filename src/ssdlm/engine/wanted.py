@@ -1,0 +1,74 @@
+"""What a request asks of its text beside a continuation: words, a gap, a grammar.
+
+options -> [wanted] -> plain. What the model or its tokenizer cannot do is refused here.
+"""
+
+from __future__ import annotations
+
+import json
+
+from ssdlm.constraints.words import TextConstraint, Wanted
+from ssdlm.denoiser import Denoiser
+from ssdlm.diffusion.projection import untruncated
+from ssdlm.engine.requests import Request
+from ssdlm.engine.strategy import strategy_of
+from ssdlm.storage.files import named_path, parse_object, read_whole
+from ssdlm.tokenizer import Tokenizer
+from ssdlm.values import shorten
+
+CONSTRAINTS = ("must", "must_not", "suffix", "pin", "end_at_sentence", "regex", "json_schema")
+
+
+def wanted_of(request: Request, denoiser: Denoiser, tokenizer: Tokenizer | None) -> Wanted | None:
+    """Return what a text must and must not contain, None if it is free."""
+    options = request.options
+    given = {name: getattr(options, name) for name in CONSTRAINTS}
+    asked = {n: value for n, value in given.items() if value not in ((), "", False, None)}
+    if options.regex is not None:
+        asked["regex"] = options.regex  # the empty one too
+    if not asked:
+        return None
+    if tokenizer is None:
+        raise ValueError(f"{', '.join(asked)}: words need a tokenizer, and this model has none")
+    if options.has_grammar:
+        check_joins(tokenizer, request, next(reversed(asked)))
+    if options.json_schema is not None:
+        asked["json_schema"] = schema_text(options.json_schema)
+    if (
+        options.mode == "diffusion"
+        and options.returns == "logits"
+        and strategy_of(options, denoiser).truncate is not untruncated
+    ):
+        drawn = "returns=w_0, or " if options.projection != "mean" else ""
+        raise ValueError(
+            f"{', '.join(asked)}: with nucleus=network or a temperature, words are certain only "
+            f"as they are drawn; use {drawn}nucleus=logits and temperature=1"
+        )
+    constraint = TextConstraint(**asked)
+    return Wanted(constraint, request.context, options.length, options.stop_at_end)
+
+
+def schema_text(given: str) -> str:
+    """Return a JSON schema's text: what was given, or what the file of this name has in it."""
+    where = f"json_schema={shorten(given)}"
+    if given.lstrip().startswith("{"):
+        raw = given.encode(errors="surrogatepass")
+    else:
+        try:
+            raw = read_whole(named_path(given, "json_schema"))
+        except OSError as error:
+            raise ValueError(f"{where} cannot be read ({error.strerror}); give a file") from None
+    return json.dumps(parse_object(raw, where=where, remedy="correct it"))
+
+
+def check_joins(tokenizer: Tokenizer, request: Request, name: str) -> None:
+    """Raise where a text is not the bytes of its tokens, which is what a grammar reads."""
+    if tokenizer.joining == "never":
+        raise ValueError(
+            f"{name} needs a tokenizer whose text is what its tokens spell, one after another, as "
+            "a byte-level BPE; this one's decoder rewrites it"
+        )
+    if tokenizer.joining == "after a text" and not request.context:
+        raise ValueError(
+            f"{name} needs a prompt, since this tokenizer drops the first space of a text; give one"
+        )

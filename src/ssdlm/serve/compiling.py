@@ -1,0 +1,141 @@
+"""Constraints are compiled in a process of their own, within their time.  worker -> [compiling]
+
+It may take seconds and is plain Python: in the engine's thread all streams would pause, in another
+one they would be slowed down, and neither can be stopped. A process can. It starts with the first
+constraint, and anew after one that took too long; it has no torch in it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+from ssdlm.constraints.placement import Placement
+from ssdlm.constraints.words import Wanted, compile_all
+from ssdlm.storage.arrays import user_cache
+from ssdlm.tokenizer import Tokenizer
+
+START_SECONDS = 60.0
+"""For the process to start."""
+LOOK_SECONDS = 0.05
+"""Between two looks whether anybody still waits."""
+MOST_BYTES = 32 << 20
+"""Of the automata of one request: all that wait have theirs in memory."""
+
+
+class NotCompiled(Exception):
+    """A request has to wait for its constraints."""
+
+    def __init__(self, wanted: list[Wanted]) -> None:
+        super().__init__("constraints have to be compiled")
+        self.wanted = wanted
+
+
+class GivenUp(Exception):
+    """Nobody waits for what was being compiled."""
+
+
+class CompilerProcess:
+    """Compiles constraints one after another, each request's within `seconds`."""
+
+    def __init__(
+        self, tokenizer: Tokenizer | None, *, V: int, max_len: int | None, seconds: float
+    ) -> None:
+        self.facts = tokenizer, V, max_len
+        self.seconds = seconds
+        self.process: Any = None
+        self.pipe: Connection | None = None
+
+    def compile(
+        self, wanted: Sequence[Wanted], is_over: Callable[[], bool] = lambda: False
+    ) -> list[Placement]:
+        """Return a placement for each text, or raise a ValueError that says why there is none.
+
+        When `is_over` says that nobody waits any more, GivenUp is raised.
+        """
+        try:
+            pipe = self.start(is_over)
+            pipe.send(wanted)
+            if not is_ready(pipe, self.seconds, is_over):
+                raise ValueError(
+                    f"{wanted[0]} took more than {self.seconds:g} s to compile, the most on this "
+                    "server; make it simpler, with fewer or lower repeats, or fewer words"
+                )
+            found = pickle.loads(pipe.recv_bytes())
+        except (EOFError, ConnectionError):
+            self.stop()
+            raise ValueError(f"{wanted[0]} could not be compiled; make it simpler") from None
+        except BaseException:
+            self.stop()
+            raise
+        if isinstance(found, str):
+            raise ValueError(found)
+        return found
+
+    def start(self, is_over: Callable[[], bool]) -> Connection:
+        """Return the way to a process that is ready."""
+        if self.pipe is None:
+            context = get_context("spawn")  # a copy of this process would have its threads' locks
+            self.pipe, theirs = context.Pipe()
+            self.process = context.Process(target=work, args=(theirs, *self.facts), daemon=True)
+            self.process.start()
+            theirs.close()
+            if not is_ready(self.pipe, START_SECONDS, is_over):
+                raise RuntimeError(f"no compiler started within {START_SECONDS:g} s")
+            self.pipe.recv_bytes()
+        return self.pipe
+
+    def stop(self) -> None:
+        """End the process, whatever it is doing."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.join()
+        if self.pipe is not None:
+            self.pipe.close()
+        self.process = self.pipe = None
+
+
+def is_ready(pipe: Connection, seconds: float, is_over: Callable[[], bool]) -> bool:
+    """Tell whether something came within its time, or raise when nobody waits for it."""
+    end = time.monotonic() + seconds
+    while not pipe.poll(LOOK_SECONDS):
+        if is_over():
+            raise GivenUp
+        if time.monotonic() > end:
+            return False
+    return True
+
+
+def work(pipe: Connection, tokenizer: Tokenizer, V: int, max_len: int | None) -> None:
+    """Compile what comes until nothing can come any more."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # these are the server's to follow
+        signal.signal(number, signal.SIG_IGN)
+    pipe.send_bytes(b"")
+    while True:
+        try:
+            wanted = pipe.recv()
+            pipe.send_bytes(answer(wanted, tokenizer, V=V, max_len=max_len))
+        except (EOFError, ConnectionError):
+            return
+
+
+def answer(wanted: list[Wanted], tokenizer: Tokenizer, *, V: int, max_len: int | None) -> bytes:
+    """Return the placements, or why there are none, as they go through a pipe."""
+    try:
+        cache = user_cache("grammars")
+        found = pickle.dumps(compile_all(wanted, tokenizer, V=V, max_len=max_len, cache=cache))
+    except ValueError as error:
+        return pickle.dumps(str(error))
+    except MemoryError:
+        return pickle.dumps(f"{wanted[0]} needs more memory than there is; make it simpler")
+    if len(found) > MOST_BYTES:
+        return pickle.dumps(
+            f"{wanted[0]} needs an automaton of {len(found) >> 20} MiB, and this server keeps "
+            f"{MOST_BYTES >> 20}; make it simpler, with fewer or lower repeats, or fewer words"
+        )
+    return found
