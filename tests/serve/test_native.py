@@ -1,12 +1,16 @@
 """The native form: options as JSON, answers as the library gives them, drafts as events."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests import tiny
-from tests.serve.running import serving
+from tests.serve.running import serving, tiny_model
 
 from ssdlm.options import all_names
+from ssdlm.serve.fields import Served
+from ssdlm.serve.guides import Guides
+from ssdlm.serve.limits import Limits
 
 SETTLING = {"grid": "staggered", "B": 6, "T": 8, "width": 4.0, "length": 12}
 
@@ -61,6 +65,26 @@ def test_a_stream_shows_every_draft_and_ends_with_the_text(server):
         len(c["candidates"]) for e in events for c in e.get("changed", ()) if "candidates" in c
     ]
     assert listed and max(listed) == 3
+
+
+def test_what_a_command_line_calls_the_model_and_the_guides(tmp_path):
+    folder = tiny.save_classifier(tmp_path / "mood")
+    served = Served(
+        tiny_model(),
+        "any",
+        Guides({"mood": f"{folder}[a+b+c]", "sentiment": "sentiment"}),
+        Limits(),
+        source=str(tmp_path),
+    )
+    guides = {"mood": f"{folder.resolve()}[a+b+c]", "sentiment": "sentiment"}
+    sources = {"model": str(tmp_path.resolve()), "guides": guides}
+    assert served.info(is_local=True)["sources"] == sources
+    away = served.info(is_local=False)["sources"]
+    assert away["model"] == f"path/to/{tmp_path.name}"
+    assert away["guides"] == {"mood": "path/to/mood[a+b+c]", "sentiment": "sentiment"}
+    for name in ("builtin:mini", "org/name"):
+        info = replace(served, source=name).info(is_local=True)
+        assert info["sources"]["model"] == name and info["model"] == "any"
 
 
 def test_guides_have_the_servers_names(guided):

@@ -122,7 +122,8 @@ def run_serve(arguments: argparse.Namespace) -> None:
 
     set_up_logging(is_json=arguments.log_json)
     guides = Guides(folders, str(model.device))
-    served = Served(model, arguments.name or name_of(arguments.model), guides, limits)
+    name = arguments.name or name_of(arguments.model)
+    served = Served(model, name, guides, limits, source=arguments.model)
     log = RequestLog(is_json=arguments.log_json, has_prompts=arguments.log_prompts)
     server = Server(served, keys=keys, is_local=is_local, cors=arguments.cors, log=log)
     socket = listen(arguments.host, arguments.port)

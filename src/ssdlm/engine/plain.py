@@ -5,7 +5,7 @@ All bad input is refused in `prepare`, before anything is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -32,7 +32,7 @@ from ssdlm.engine.particles import Swarms
 from ssdlm.engine.requests import Draft, Generation, Request, Requests, token_ids
 from ssdlm.engine.schedule import Batch, Job, Schedule, Worker
 from ssdlm.engine.strategy import strategy_of
-from ssdlm.engine.wanted import wanted_of
+from ssdlm.engine.wanted import Compile, placed, wanted_of
 from ssdlm.options import GenerateOptions
 from ssdlm.storage.arrays import user_cache
 from ssdlm.tokenizer import Tokenizer, is_utf8
@@ -64,7 +64,7 @@ class Engine:
         self,
         prompts: Sequence[Prompt],
         options: Sequence[GenerateOptions],
-        compile: Callable[[list[Wanted]], Sequence[Placement]] | None = None,
+        compile: Compile | None = None,
     ) -> Requests:
         """Return a request for each sample of each prompt, or raise on what cannot be written.
 
@@ -85,8 +85,10 @@ class Engine:
             request = replace(request, number=number, num_candidates=own.num_candidates)
             firsts.append(by_length(request))
             number += own.num_samples
-        self.place(firsts, compile or self.compile)
-        requests = Requests(firsts)
+        wanted = [
+            wanted_of(one, self.denoiser, self.tokenizer) for group in firsts for one in group
+        ]
+        requests = Requests(placed(firsts, wanted, compile or self.compile))
         if requests[0].options.streamer is not None and len(requests) > 1:
             raise ValueError(f"streamer takes one text, and {len(requests)} are asked for")
         return requests
@@ -137,23 +139,6 @@ class Engine:
         if not is_utf8(prompt):
             raise ValueError(f"prompt {quote(prompt)} is not UTF-8; save or type it as UTF-8")
         return tuple(self.tokenizer.encode(prompt) if prompt else [self.tokenizer.end_of_text])
-
-    def place(
-        self,
-        requests: Sequence[list[Request]],
-        compile: Callable[[list[Wanted]], Sequence[Placement]],
-    ) -> None:
-        """Give each request a placement of what its text must contain, if anything."""
-        found = {
-            (number, index): wanted
-            for number, group in enumerate(requests)
-            for index, one in enumerate(group)
-            if (wanted := wanted_of(one, self.denoiser, self.tokenizer)) is not None
-        }
-        placements = compile(list(found.values())) if found else ()
-        for (number, index), placement in zip(found, placements, strict=True):
-            group = requests[number]
-            group[index] = replace(group[index], placement=placement)
 
     def compile(self, wanted: Sequence[Wanted]) -> list[Placement]:
         """Return a legal placement of what each text must contain, or raise where there is none."""

@@ -6,7 +6,10 @@ options -> [wanted] -> plain. What the model or its tokenizer cannot do is refus
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from ssdlm.constraints.placement import Placement
 from ssdlm.constraints.words import TextConstraint, Wanted
 from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion.projection import untruncated
@@ -17,6 +20,22 @@ from ssdlm.tokenizer import Tokenizer
 from ssdlm.values import shorten
 
 CONSTRAINTS = ("must", "must_not", "suffix", "pin", "end_at_sentence", "regex", "json_schema")
+
+Compile = Callable[[list[Wanted]], Sequence[Placement]]
+"""Finds a placement for each, or raises."""
+
+
+def placed(
+    groups: Sequence[Sequence[Request]], wanted: Sequence[Wanted | None], compile: Compile
+) -> list[list[Request]]:
+    """Return the requests, in their groups, with placements for those of which something is wanted.
+
+    All are compiled together, so that they can share their automata.
+    """
+    asked = [one for one in wanted if one is not None]
+    found = iter(compile(asked) if asked else ())
+    placements = iter([None if one is None else next(found) for one in wanted])
+    return [[replace(one, placement=next(placements)) for one in group] for group in groups]
 
 
 def wanted_of(request: Request, denoiser: Denoiser, tokenizer: Tokenizer | None) -> Wanted | None:

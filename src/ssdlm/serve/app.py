@@ -49,7 +49,7 @@ class Server:
         cors: str | None = None,
         log: RequestLog | None = None,
     ) -> None:
-        self.served, self.keys = served, keys
+        self.served, self.keys, self.is_local = served, keys, is_local
         self.metrics, self.pages = Metrics(), Pages()
         engine = served.model.engine
         self.worker = Worker(engine, served.guides, served.limits, self.metrics)
@@ -151,7 +151,8 @@ class Server:
 
     async def info(self) -> Response:
         """Return the model's own settings, the guides and their labels, and the limits."""
-        return json_response(self.served.info() | {"needs_key": bool(self.keys)})
+        info = self.served.info(is_local=self.is_local)
+        return json_response(info | {"needs_key": bool(self.keys)})
 
     async def models(self) -> Response:
         """Return the models there are: one."""

@@ -8,14 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ssdlm.api import SSDLM
 from ssdlm.engine.plain import Prompt
+from ssdlm.guidance.classifiers import split_labels
 from ssdlm.options import GenerateOptions
 from ssdlm.serve.errors import ApiError
 from ssdlm.serve.guides import Guides
 from ssdlm.serve.limits import Limits, texts_at_once
+from ssdlm.storage.builtin import builtin_guides
 from ssdlm.values import SWITCH, WHOLE, About, Kind, check, quote
 
 
@@ -27,6 +30,8 @@ class Served:
     name: str
     guides: Guides
     limits: Limits
+    source: str = ""
+    """Where the model was opened from, if its name does not say it."""
 
     def check_model(self, name: Any) -> None:
         """Raise where another model is asked for; who names none means this one."""
@@ -62,16 +67,34 @@ class Served:
         # What cannot be encoded is refused later, with the reason.
         return len(self.model.context(text)) if text and self.model.tokenizer else 0
 
-    def info(self) -> dict[str, Any]:
-        """Return what a client may want to know before it asks."""
+    def info(self, *, is_local: bool) -> dict[str, Any]:
+        """Return what a client may want to know before it asks.
+
+        `sources` are what a command line calls the model and the guides.
+        """
         limits = ("max_length", "max_prompt", "max_rows", "max_body")
+        folders = self.guides.folders.items()
+        guides = {name: shown_source(folder, is_local=is_local) for name, folder in folders}
         return {
             "model": self.name,
             "guides": self.guides.labels,
+            "sources": {
+                "model": shown_source(self.source or self.name, is_local=is_local),
+                "guides": guides,
+            },
             "lam": self.guides.usual_lams(self.model.options.gradient),
             "defaults": self.model.options.to_json(),
             "limits": {name: getattr(self.limits, name) for name in limits},
         }
+
+
+def shown_source(source: str, *, is_local: bool) -> str:
+    """Return what opens a model or guide again; other machines are not told the way to a folder."""
+    home = split_labels(source)[0]
+    if home in builtin_guides() or not Path(home).is_dir():
+        return source
+    folder = Path(home).resolve()
+    return source.replace(home, str(folder) if is_local else f"path/to/{folder.name}", 1)
 
 
 def flag(body: Mapping[str, Any], name: str) -> bool:

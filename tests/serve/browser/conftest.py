@@ -49,6 +49,8 @@ class Site:
     """A server that runs as users start it."""
 
     address: str
+    folder: Path
+    """Where its model and its guides are."""
 
     def write(self, prompt: str, **options: Any) -> str:
         """Return the text that the server writes for one who does not watch."""
@@ -78,7 +80,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         return found[0] if found else ""
 
     wait_for(address, SECONDS)
-    yield Site(address())
+    yield Site(address(), folder)
     process.terminate()
     assert process.wait(SECONDS) == 0, log.read_text()
 

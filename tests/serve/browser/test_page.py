@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from tests.serve.running import wait_for
 
-from ssdlm.cli import parse
+from ssdlm.cli import main, parse
 from ssdlm.cli.flags import given_options
 
 WINDOW = {"grid": "staggered", "width": 8.0, "T": 20, "top_p": 0.9}
@@ -232,12 +232,16 @@ def test_a_link_reproduces_everything(open_page, site, path):
     assert page.locator("#seed").input_value() == "7"
 
 
-def test_the_text_can_be_written_elsewhere(open_page, site):
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("prompt", ["the river", "-a 'b'"])
+def test_the_text_can_be_written_elsewhere(open_page, site, capsys, prompt):
+    """A model and guides from folders are opened from there, whatever the server calls them."""
     page = open_page(
-        link(seed=5, must_not="e", **{"guide.mood": "sad:0.5"}),
+        link(prompt=prompt, seed=5, must_not=["e", "-x"], **{"guide.mood": "sad:0.5"}),
         permissions=["clipboard-read", "clipboard-write"],
     )
     finish(page)
+    text = text_of(page)
 
     def copied(way):
         page.locator(f"[data-copy={way}]").click()
@@ -246,16 +250,17 @@ def test_the_text_can_be_written_elsewhere(open_page, site):
 
     assert copied("link") == page.url
     words = shlex.split(copied("command"))
-    assert words[:3] == ["ssdlm", "generate", "the river"]
+    assert words[:2] == ["ssdlm", "generate"]
     asked = given_options(parse(words[1:]))
-    expected = WINDOW | {"length": 10, "seed": 5, "control": ["mood=sad:5"], "must_not": ["e"]}
-    assert asked == expected
-    python = copied("python")
-    compile(python, "copied", "exec")
-    assert 'control=["mood=sad:5"],\n' in python
+    expected = {"length": 10, "seed": 5, "must_not": ["e", "-x"]}
+    assert asked == WINDOW | expected | {"control": [f"{site.folder}/mood=sad:5"]}
+    assert main(words[1:]) == 0
+    assert capsys.readouterr().out == f"{prompt}{text}\n"
+    exec(copied("python"), {})
+    assert capsys.readouterr().out == f"{prompt}{text}\n"
     curl = shlex.split(copied("curl"))
     assert curl[:5] == ["curl", "-s", f"{site.address}v1/generate", "-H", JSON]
-    assert site.write(**json.loads(curl[curl.index("-d") + 1])) == text_of(page)
+    assert site.write(**json.loads(curl[curl.index("-d") + 1])) == text
 
 
 def test_the_denoising_is_saved_as_a_picture_that_moves(open_page):

@@ -13,26 +13,47 @@ function python(value) {
   return JSON.stringify(value);
 }
 
-const isBuiltIn = (info) => !info.model || info.model === "builtin:mini";
+const BUILT_IN = "builtin:mini";
+
+/** Returns a control with the folder of its guide in place of the name that this server has for it. */
+function openable(control, info) {
+  const [, name, label] = /^(.*?)(=.*)$/.exec(control);
+  return (info.sources?.guides[name] ?? name) + label;
+}
+
+/** Returns what opens the model elsewhere, and a text's options with guides by what opens them. */
+function elsewhere(settings, info) {
+  const options = optionsOf(settings, info);
+  if (options.control) options.control = options.control.map((control) => openable(control, info));
+  return { model: info.sources?.model ?? BUILT_IN, options: Object.entries(options) };
+}
 
 export const WAYS = {
   link: (settings) => location.href.split("#")[0] + toHash(settings),
 
   command(settings, info) {
-    const words = ["ssdlm generate", quoted(settings.prompt)];
-    if (!isBuiltIn(info)) words.push("--model", quoted(info.model));
-    for (const [name, value] of Object.entries(optionsOf(settings, info))) {
-      for (const one of [value].flat()) words.push(`--${name.replaceAll("_", "-")}`, quoted(one));
+    const { model, options } = elsewhere(settings, info);
+    const prompt = quoted(settings.prompt);
+    const isFlag = settings.prompt.startsWith("-"); // or would be taken for one
+    const words = isFlag ? ["ssdlm generate"] : ["ssdlm generate", prompt];
+    if (model !== BUILT_IN) words.push("--model", quoted(model));
+    for (const [name, value] of options) {
+      const flag = `--${name.replaceAll("_", "-")}`;
+      for (const one of [value].flat()) {
+        if (String(one).startsWith("-")) words.push(`${flag}=${quoted(one)}`);
+        else words.push(flag, quoted(one));
+      }
     }
+    if (isFlag) words.push("--", prompt);
     return words.join(" ");
   },
 
   python(settings, info) {
-    const options = Object.entries(optionsOf(settings, info));
+    const { model, options } = elsewhere(settings, info);
     return [
       "from ssdlm import SSDLM",
       "",
-      `model = SSDLM.from_pretrained(${python(info.model ?? "builtin:mini")})`,
+      `model = SSDLM.from_pretrained(${python(model)})`,
       "text = model.generate(",
       `    ${python(settings.prompt)},`,
       ...options.map(([name, value]) => `    ${name}=${python(value)},`),
