@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from tests import tiny
@@ -124,6 +125,26 @@ def test_a_refusal_leaves_the_process_as_it_is(compiler):
     process = compiler.process
     (placement,) = compiler.compile(wanted(must=["ab"]))
     assert placement.is_feasible and compiler.process is process
+
+
+def test_a_script_that_runs_a_server_is_not_run_twice(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from tests import tiny\n"
+        "from tests.serve.test_compiling import wanted\n"
+        "from ssdlm.serve.compiling import CompilerProcess\n"
+        "print('begun')\n"
+        "compiler = CompilerProcess(tiny.tokenizer(), V=64, max_len=None, seconds=30.0)\n"
+        "print(compiler.compile(wanted(must=['ab']))[0].is_feasible)\n"
+    )
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ["PYTHONPATH"]])
+    run = subprocess.run(
+        [sys.executable, str(script)],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "begun\nTrue\n", "")
 
 
 def test_signals_are_the_servers_to_follow(compiler):

@@ -155,3 +155,17 @@ def test_nothing_in_an_answer_breaks_json(server):
     answer = server.post("/v1/generate", {"prompt": "a\u2028b\x00\"'<", "length": 6})
     assert answer.status_code == 200
     assert json.loads(answer.content)["texts"][0]["prompt"] == "a\u2028b\x00\"'<"
+
+
+def test_particles_count_as_texts_and_have_no_draft_to_show(guided):
+    steered = {"prompt": "ab", "length": 4, "control": "mood=positive", "particles": 3}
+    answer = guided.post("/v1/generate", steered).json()
+    folder = guided.server.served.guides.folders["mood"]
+    text = guided.model.generate("ab", length=4, control=f"{folder}=positive", particles=3)
+    assert answer["texts"] == [vars(text)]
+    many = guided.refusal("/v1/generate", **steered, num_samples=22)
+    assert many["message"].startswith("66 texts are more than the 64")
+    watched = guided.refusal("/v1/generate", **steered, stream=True)
+    assert watched["param"] == "particles" and "no one draft to show" in watched["message"]
+    with pytest.raises(ValueError, match="no one draft to show"):
+        guided.model.stream("ab", control=f"{folder}=positive", particles=3)

@@ -48,7 +48,7 @@ def add_serve(commands: Any) -> None:
         ("--max-queue", 256, "texts that may wait; then requests are answered 429"),
         ("--max-length", 512, "tokens of a text"),
         ("--max-prompt", 2048, "tokens of a prompt"),
-        ("--max-rows", 64, "texts of one request: prompts times samples and candidates"),
+        ("--max-rows", 64, "texts of one request: prompts times samples, candidates and particles"),
         ("--max-body", 1 << 20, "bytes of a request"),
         ("--max-connections", 1024, "connections at a time"),
     ):

@@ -65,6 +65,11 @@ class Watcher:
         candidates: int = 0,
         guides: str | Sequence[str] = (),
     ) -> None:
+        if (count := controls.num_particles(request.options)) > 1:
+            raise ValueError(
+                f"particles={count} are weighed against each other, and there is no one draft to "
+                "show; write the text without watching it"
+            )
         self.tokenizer, self.request = controls.tokenizer, request
         self.num_candidates = check("candidates", candidates, CANDIDATES)
         mode = request.options.mode

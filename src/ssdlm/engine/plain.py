@@ -255,11 +255,6 @@ class Engine:
 
     def follow(self, request: Request) -> Iterator[tuple[Job, Generation | None]]:
         """Yield the job of one text after every step; with the last one, the text."""
-        if (count := self.num_particles(request)) > 1:
-            raise ValueError(
-                f"{count} particles are weighed against each other, and there is no one draft to "
-                "show; use generate without a live view"
-            )
         batch, job, feed = Batch(1, self.steps), Job(request), Feed(self.tokenizer, request)
         batch.join([job])
         while not job.is_over:

@@ -7,19 +7,28 @@ constraint, and anew after one that took too long; it has no torch in it.
 
 from __future__ import annotations
 
+import json
 import pickle
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import Any
 
 from ssdlm.constraints.placement import Placement
 from ssdlm.constraints.words import Wanted, compile_all
 from ssdlm.storage.arrays import user_cache
 from ssdlm.tokenizer import Tokenizer
 
+PROGRAM = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from ssdlm.serve.compiling import work
+work(int(sys.argv[2]))
+"""
+"""What the process runs. Multiprocessing's own would run the user's script once more."""
 START_SECONDS = 60.0
 """For the process to start."""
 LOOK_SECONDS = 0.05
@@ -48,7 +57,7 @@ class CompilerProcess:
     ) -> None:
         self.facts = tokenizer, V, max_len
         self.seconds = seconds
-        self.process: Any = None
+        self.process: subprocess.Popen[bytes] | None = None
         self.pipe: Connection | None = None
 
     def compile(
@@ -80,11 +89,14 @@ class CompilerProcess:
     def start(self, is_over: Callable[[], bool]) -> Connection:
         """Return the way to a process that is ready."""
         if self.pipe is None:
-            context = get_context("spawn")  # a copy of this process would have its threads' locks
-            self.pipe, theirs = context.Pipe()
-            self.process = context.Process(target=work, args=(theirs, *self.facts), daemon=True)
-            self.process.start()
-            theirs.close()
+            ours, theirs = socket.socketpair()
+            self.pipe, number = Connection(ours.detach()), theirs.fileno()
+            command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path), str(number)]
+            with theirs:
+                self.process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, pass_fds=[number]
+                )
+            self.pipe.send(self.facts)
             if not is_ready(self.pipe, START_SECONDS, is_over):
                 raise RuntimeError(f"no compiler started within {START_SECONDS:g} s")
             self.pipe.recv_bytes()
@@ -94,7 +106,7 @@ class CompilerProcess:
         """End the process, whatever it is doing."""
         if self.process is not None:
             self.process.kill()
-            self.process.join()
+            self.process.wait()
         if self.pipe is not None:
             self.pipe.close()
         self.process = self.pipe = None
@@ -111,17 +123,18 @@ def is_ready(pipe: Connection, seconds: float, is_over: Callable[[], bool]) -> b
     return True
 
 
-def work(pipe: Connection, tokenizer: Tokenizer, V: int, max_len: int | None) -> None:
-    """Compile what comes until nothing can come any more."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # these are the server's to follow
-        signal.signal(number, signal.SIG_IGN)
-    pipe.send_bytes(b"")
-    while True:
-        try:
-            wanted = pipe.recv()
-            pipe.send_bytes(answer(wanted, tokenizer, V=V, max_len=max_len))
-        except (EOFError, ConnectionError):
-            return
+def work(number: int) -> None:
+    """Compile what comes through an open socket until nothing can come any more."""
+    for one in (signal.SIGINT, signal.SIGTERM):  # these are the server's to follow
+        signal.signal(one, signal.SIG_IGN)
+    pipe = Connection(number)
+    try:
+        tokenizer, V, max_len = pipe.recv()
+        pipe.send_bytes(b"")
+        while True:
+            pipe.send_bytes(answer(pipe.recv(), tokenizer, V=V, max_len=max_len))
+    except (EOFError, ConnectionError):
+        return
 
 
 def answer(wanted: list[Wanted], tokenizer: Tokenizer, *, V: int, max_len: int | None) -> bytes:

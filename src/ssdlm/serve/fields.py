@@ -54,7 +54,8 @@ class Served:
         for one in {id(one): one for one in found}.values():
             self.limits.check_options(one)
             self.guides.check(one.control)
-        self.limits.check_rows(sum(one.num_rows for one in found), at_once)
+        num_rows = sum(one.num_rows * max(1, one.particles) for one in found)
+        self.limits.check_rows(num_rows, at_once)
         for prompt, one in zip(prompts, found, strict=True):
             for name, text in (("prompt", prompt), ("suffix", one.suffix)):
                 self.limits.check_tokens(name, self.num_tokens(text))

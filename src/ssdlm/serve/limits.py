@@ -31,7 +31,7 @@ class Limits:
     max_prompt: int = 2048
     """Tokens of a prompt, or of what follows a gap."""
     max_rows: int = 64
-    """Texts of one request: prompts times candidates."""
+    """Texts of one request: prompts times samples, candidates and particles."""
     max_body: int = 1 << 20
     """Bytes of a request."""
     max_connections: int = 1024
@@ -54,7 +54,7 @@ class Limits:
         if num_rows > most:
             raise ValueError(
                 f"{num_rows} texts are more than the {most} that a request may have; ask for fewer "
-                "prompts or samples at a time"
+                "prompts, samples, candidates or particles at a time"
             )
 
     def check_options(self, options: GenerateOptions) -> None:
