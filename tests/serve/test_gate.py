@@ -16,7 +16,7 @@ KEY = "a-key-of-some-length"
 @pytest.fixture(scope="module")
 def locked():
     """A server that other machines may reach, with a key."""
-    with serving(keys=frozenset({digest(KEY)}), is_local=False) as running:
+    with serving(keys=frozenset({digest(KEY.encode())}), is_local=False) as running:
         yield running
 
 
@@ -52,7 +52,7 @@ def test_a_website_is_not_told_that_it_may(server):
 
 
 def test_a_website_that_was_named_may():
-    with serving(cors="https://example.com", keys=frozenset({digest(KEY)})) as server:
+    with serving(cors="https://example.com", keys=frozenset({digest(KEY.encode())})) as server:
         headers = {"origin": "https://example.com", "access-control-request-method": "POST"}
         headers["access-control-request-headers"] = "authorization,content-type"
         asked = httpx.options(f"{server.url}/v1/completions", headers=headers, trust_env=False)
@@ -97,10 +97,17 @@ def test_without_a_key_the_clients_is_ignored(server):
     assert answer.status_code == 200
 
 
+def test_a_key_may_have_any_characters(tmp_path):
+    (tmp_path / "keys").write_text("schl\u00fcssel", encoding="utf-8")
+    with serving(keys=read_keys(tmp_path / "keys"), is_local=False) as server:
+        headers = {"authorization": "Bearer schl\u00fcssel".encode()}
+        assert server.get("/v1/models", headers=headers).status_code == 200
+
+
 def test_keys_are_the_lines_of_a_file(tmp_path):
     path = tmp_path / "keys"
     path.write_text(f"{KEY}\n\n  other \n")
-    assert read_keys(path) == {digest(KEY), digest("other")}
+    assert read_keys(path) == {digest(KEY.encode()), digest(b"other")}
     path.write_text(" \n")
     with pytest.raises(ValueError, match="has no key"):
         read_keys(path)

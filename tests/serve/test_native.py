@@ -8,9 +8,11 @@ from tests import tiny
 from tests.serve.running import serving, tiny_model
 
 from ssdlm.options import all_names
+from ssdlm.serve.completions import OWN_FIELDS as completion_fields
 from ssdlm.serve.fields import Served
 from ssdlm.serve.guides import Guides
 from ssdlm.serve.limits import Limits
+from ssdlm.serve.native import OWN_FIELDS as native_fields
 
 SETTLING = {"grid": "staggered", "B": 6, "T": 8, "width": 4.0, "length": 12}
 
@@ -139,14 +141,17 @@ def test_a_prompt_must_be_there(server):
     assert "there is no prompt" in server.refusal("/v1/generate", length=5)["message"]
 
 
-def test_the_schema_has_every_option(server):
+def test_the_schemas_have_every_option(server):
     paths = server.get("/openapi.json").json()["paths"]
-    body = paths["/v1/generate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert set(all_names()) - {"streamer"} <= set(body["properties"])
-    assert body["required"] == ["prompt"]
+    bodies = [paths[path]["post"]["requestBody"] for path in ("/v1/generate", "/v1/completions")]
+    native, completion = (body["content"]["application/json"]["schema"] for body in bodies)
+    assert set(native["properties"]) == {*native_fields, *all_names()} - {"streamer"}
+    assert native["required"] == ["prompt"]
+    others = {*all_names()} - {"streamer", "num_samples", "num_return_sequences"}
+    assert set(completion["properties"]) == {*completion_fields, *others}
     page = server.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
-    for name in body["properties"]:
+    for name in {**native["properties"], **completion["properties"]}:
         assert f"<code>{name}</code>" in page.text
     assert "http://" not in page.text and "https://" not in page.text  # nothing from elsewhere
 

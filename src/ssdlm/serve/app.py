@@ -20,8 +20,9 @@ from ssdlm.serve.fields import Served, field_at_fault
 from ssdlm.serve.gate import Gate
 from ssdlm.serve.log import RequestLog
 from ssdlm.serve.metrics import CONTENT_TYPE, Metrics
-from ssdlm.serve.native import read_native, schema
+from ssdlm.serve.native import read_native
 from ssdlm.serve.pages import INDEX, Pages, docs_page
+from ssdlm.serve.schemas import COMPLETION, completion_schema, native_schema
 from ssdlm.serve.worker import Worker
 
 PATHS = {
@@ -88,7 +89,6 @@ class Server:
             redirect_slashes=False,
             exception_handlers={ApiError: tell, HTTPException: tell_http, Exception: tell_fault},
         )
-        body = {"required": True, "content": {"application/json": {"schema": schema()}}}
         both = ["GET", "HEAD"]
         app.add_api_route("/", self.page, methods=both, include_in_schema=False)
         app.add_api_route("/page/{name}", self.file, methods=both, include_in_schema=False)
@@ -100,10 +100,12 @@ class Server:
         app.add_api_route("/v1/info", self.info, methods=["GET"])
         app.add_api_route("/v1/models", self.models, methods=["GET"])
         app.add_api_route("/v1/models/{name:path}", self.model, methods=["GET"])
-        app.add_api_route("/v1/completions", self.completions, methods=["POST"])
-        app.add_api_route(
-            "/v1/generate", self.generate, methods=["POST"], openapi_extra={"requestBody": body}
-        )
+        for path, answer, schema in (
+            ("/v1/completions", self.completions, completion_schema()),
+            ("/v1/generate", self.generate, native_schema()),
+        ):
+            body = {"required": True, "content": {"application/json": {"schema": schema}}}
+            app.add_api_route(path, answer, methods=["POST"], openapi_extra={"requestBody": body})
         app.add_api_route(CHAT, chat, methods=["GET", "POST"], include_in_schema=False)
         return app
 
@@ -138,7 +140,7 @@ class Server:
         return self.pages.response(request, name)
 
     async def docs(self) -> Response:
-        return docs_page(schema(), PATHS)
+        return docs_page(PATHS, native_schema()["properties"], COMPLETION)
 
     async def health(self) -> Response:
         """Return whether texts get written."""

@@ -244,6 +244,10 @@ def changes_in(body: Mapping[str, Any], asked: Completion, length: int | None) -
         changes["length"] = max(1, length)
     temperature = body.get("temperature")
     if temperature == 0 and not isinstance(temperature, bool):
+        if (projection := body.get("projection")) not in (None, "greedy"):
+            raise ValueError(
+                f"temperature=0 is greedy, and projection={quote(projection)} is not; give one"
+            )
         changes["projection"] = "greedy"
     else:
         changes["temperature"] = temperature

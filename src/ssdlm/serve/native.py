@@ -14,7 +14,6 @@ from ssdlm.engine.choosing import kept
 from ssdlm.engine.drafts import CANDIDATES, DraftEncoder, Watcher
 from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Generation, Request
-from ssdlm.options import all_names, json_schema
 from ssdlm.serve.errors import ApiError
 from ssdlm.serve.fields import Served, field, flag, prompts_in
 from ssdlm.serve.tickets import Event, Look, News, Position, Texts, Ticket, Written
@@ -99,31 +98,3 @@ def chosen(engine: Engine, texts: Texts) -> list[Generation]:
 def message(event: Mapping[str, Any]) -> bytes:
     """Return an event as server-sent events have it."""
     return f"event: {event['event']}\ndata: {json.dumps(event)}\n\n".encode()
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON schema of a body, generated from the options."""
-    found = json_schema()
-    ids = {"type": "array", "items": {"type": "integer"}}
-    one = {"anyOf": [{"type": "string"}, ids]}
-    own = {
-        "prompt": {
-            "description": "what to continue: a text, the ids of one, or a list of such",
-            "anyOf": [*one["anyOf"], {"type": "array", "items": one}],
-        },
-        "model": {"description": "the name of the model; may be left out", "type": "string"},
-        "stream": {"description": "events instead of one answer", "type": "boolean"},
-        "candidates": {
-            "description": "stream: so many likely tokens of each open position",
-            "type": "integer",
-            "minimum": CANDIDATES.low,
-            "maximum": CANDIDATES.high,
-        },
-        "guides": {
-            "description": "stream: guides whose label probabilities each draft has",
-            "type": "array",
-            "items": {"type": "string"},
-        },
-    }
-    assert set(own) == set(OWN_FIELDS) and not set(own) & set(all_names())
-    return found | {"properties": own | found["properties"], "required": ["prompt"]}

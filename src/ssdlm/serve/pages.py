@@ -6,6 +6,7 @@ All of it is inside the package: nothing is fetched from elsewhere, and nothing 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -57,14 +58,10 @@ class Pages:
         return Response(content, 200, headers, TYPES[path.suffix])
 
 
-def docs_page(schema: dict[str, Any], paths: dict[str, str]) -> Response:
-    """Return the paths, and the fields of the native form, as a page."""
-    required = schema["required"]
-    rows = "\n".join(
-        f"<tr><td><code>{escape(name)}</code>{' (required)' if name in required else ''}</td>"
-        f"<td>{escape(kind_of(about))}</td><td>{escape(about['description'])}</td></tr>"
-        for name, about in schema["properties"].items()
-    )
+def docs_page(
+    paths: Mapping[str, str], native: Mapping[str, Any], completion: Mapping[str, Any]
+) -> Response:
+    """Return the paths, the fields of the native form and those of completions, as a page."""
     listed = "\n".join(
         f"<tr><td><code>{escape(path)}</code></td><td>{escape(help)}</td></tr>"
         for path, help in paths.items()
@@ -73,20 +70,32 @@ def docs_page(schema: dict[str, Any], paths: dict[str, str]) -> Response:
         "<!doctype html><html lang=en><meta charset=utf-8><title>ssdlm serve</title>"
         '<meta name=viewport content="width=device-width">'
         f"<h1>Paths</h1><table>{listed}</table>"
+        '<p>All of it as JSON: <a href="/openapi.json">openapi.json</a></p>'
         "<h1>Fields of POST /v1/generate</h1>"
-        "<p>POST /v1/completions takes OpenAI's fields, and these beside them. The same as JSON: "
-        '<a href="/openapi.json">openapi.json</a></p>'
-        f"<table>{rows}</table></html>",
+        f"{field_table(native)}"
+        "<h1>Fields of POST /v1/completions</h1>"
+        "<p>Those of OpenAI; of the fields above all options are taken, too.</p>"
+        f"{field_table(completion)}</html>",
         200,
         HEADERS,
         "text/html",
     )
 
 
+def field_table(fields: Mapping[str, Any]) -> str:
+    """Return the fields of a JSON schema as a table of HTML."""
+    rows = "\n".join(
+        f"<tr><td><code>{escape(name)}</code></td>"
+        f"<td>{escape(kind_of(about))}</td><td>{escape(about['description'])}</td></tr>"
+        for name, about in fields.items()
+    )
+    return f"<table>{rows}</table>"
+
+
 def kind_of(about: dict[str, Any]) -> str:
     """Return what a field of a JSON schema may be, in words."""
     if "enum" in about:
-        return " | ".join(about["enum"])
+        return " | ".join(map(str, about["enum"]))
     if "anyOf" in about:
         return " or ".join(map(kind_of, about["anyOf"]))
     if about.get("type") == "array":

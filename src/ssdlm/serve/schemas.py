@@ -1,0 +1,87 @@
+"""What the bodies of both forms of a request may be, as JSON.  options -> [schemas] -> app"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ssdlm.engine.drafts import CANDIDATES
+from ssdlm.options import json_schema
+from ssdlm.serve.completions import COUNTS, MOST_LOGPROBS
+
+IDS = {"type": "array", "items": {"type": "integer"}}
+ONE_PROMPT = {"anyOf": [{"type": "string"}, IDS]}
+SHARED: dict[str, Any] = {
+    "prompt": {
+        "description": "what to continue: a text, the ids of one, or a list of such",
+        "anyOf": [*ONE_PROMPT["anyOf"], {"type": "array", "items": ONE_PROMPT}],
+    },
+    "model": {"description": "the name of the model; may be left out", "type": "string"},
+}
+NATIVE: dict[str, Any] = SHARED | {
+    "stream": {"description": "events instead of one answer", "type": "boolean"},
+    "candidates": {
+        "description": "stream: so many likely tokens of each open position",
+        "type": "integer",
+        "minimum": CANDIDATES.low,
+        "maximum": CANDIDATES.high,
+    },
+    "guides": {
+        "description": "stream: guides whose label probabilities each draft has",
+        "type": "array",
+        "items": {"type": "string"},
+    },
+}
+UNSUPPORTED = "only at the value that asks for nothing"
+COMPLETION: dict[str, Any] = SHARED | {
+    "max_tokens": {
+        "description": "tokens to write, for length; 0, with echo and logprobs, rates the prompt",
+        "type": "integer",
+        "minimum": 0,
+    },
+    "temperature": {
+        "description": "0 is greedy; else what logits are divided by",
+        "type": "number",
+        "minimum": 0,
+        "maximum": 100,
+    },
+    "n": {"description": "texts to return", "type": "integer", "minimum": 1},
+    "best_of": {
+        "description": "texts to write in all, of which the likeliest n are returned",
+        "type": "integer",
+        "minimum": 1,
+    },
+    "logprobs": {
+        "description": "log-probabilities of the tokens and of so many likely ones",
+        "type": "integer",
+        "minimum": 0,
+        "maximum": MOST_LOGPROBS,
+    },
+    "echo": {"description": "the prompt before the text", "type": "boolean"},
+    "stream": {"description": "chunks of decided text instead of one answer", "type": "boolean"},
+    "stream_options": {
+        "description": "stream: include_usage adds a last chunk with the counts",
+        "type": "object",
+        "properties": {"include_usage": {"type": "boolean"}},
+    },
+    "diffusing": {
+        "description": "stream: each chunk is the whole draft and replaces the one before",
+        "type": "boolean",
+    },
+    "user": {"description": "not used", "type": "string"},
+    "frequency_penalty": {"description": UNSUPPORTED, "type": "number", "enum": [0]},
+    "presence_penalty": {"description": UNSUPPORTED, "type": "number", "enum": [0]},
+    "logit_bias": {"description": UNSUPPORTED, "type": "object", "maxProperties": 0},
+}
+
+
+def native_schema() -> dict[str, Any]:
+    """Return the schema of a body of `/v1/generate`: its own fields, and all options."""
+    found = json_schema()
+    return found | {"properties": NATIVE | found["properties"], "required": ["prompt"]}
+
+
+def completion_schema() -> dict[str, Any]:
+    """Return the schema of a body of `/v1/completions`: OpenAI's fields, and other options."""
+    found = json_schema()
+    options = {name: about for name, about in found["properties"].items() if name not in COUNTS}
+    return found | {"properties": options | COMPLETION}
