@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -109,6 +109,23 @@ class Staggered:
         return Grid.through(
             ramp_progress(((place - front.unsqueeze(1)) / self.width).clamp(max=1.0))
         )
+
+
+@dataclass(frozen=True)
+class BeforeGiven:
+    """A path through the open positions of a block whose last ones are given.
+
+    These go with the last open one, so that no step is spent on them.
+    """
+
+    path: Callable[[int], Grid]
+    num_given: int
+
+    def __call__(self, B: int) -> Grid:
+        progress = self.path(B - self.num_given).progress
+        if progress.dim() == 1:
+            return Grid.through(progress)
+        return Grid.through(F.pad(progress.unsqueeze(0), (0, self.num_given), "replicate")[0])
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from ssdlm.engine.fleet import Fleet
 from ssdlm.engine.particles import Swarms
 from ssdlm.engine.requests import Draft, Generation, Request, Requests, token_ids
 from ssdlm.engine.schedule import Batch, Job, Schedule, Worker
-from ssdlm.engine.strategy import strategy_of
+from ssdlm.engine.strategy import before_suffix, strategy_of
 from ssdlm.engine.wanted import Compile, placed, wanted_of
 from ssdlm.options import GenerateOptions
 from ssdlm.storage.arrays import user_cache
@@ -285,6 +285,8 @@ class Engine:
             if is_drawn or options.has_grammar:
                 strategy = replace(strategy, project=denoiser.legal_projection(strategy.project))
         context, blocks = context.reshape(len(batch), -1), batch[0].blocks()
+        if num_given := sum(blocks) - options.length:
+            strategy = before_suffix(strategy, options, num_given)
         noise = RowNoise(seeds)
         if not batch[0].slides:
             yield from generate(denoiser, context, strategy, blocks=blocks, noise=noise)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion import stopping
-from ssdlm.diffusion.grid import Staggered, Uniform, Warped
+from ssdlm.diffusion.grid import BeforeGiven, Staggered, Uniform, Warped
 from ssdlm.diffusion.projection import Projection, Truncation, greedy, mean, multi_hot, sampling
 from ssdlm.diffusion.sampler import Strategy
 from ssdlm.diffusion.steps import Ddpm, Renoise, StepRule
@@ -34,6 +35,19 @@ def strategy_of(options: GenerateOptions, denoiser: Denoiser) -> Strategy:
         strategy = strategy_for(replace(options, top_p=1.0), K=denoiser.K)
     top_p = options.top_p if is_cut else 1.0
     return replace(strategy, truncate=Truncation(denoiser.evidence, top_p, temperature))
+
+
+def before_suffix(strategy: Strategy, options: GenerateOptions, num_given: int) -> Strategy:
+    """Return the strategy for a gap and the tokens after it, on which it spends no step.
+
+    Where a window would slide, it moves through the gap as fast as it slides: B / T positions a
+    pass.
+    """
+    path = strategy.grid
+    if options.grid == "sliding":
+        T = max(1, math.ceil(options.T * options.length / options.whole_block(0)))
+        path = Staggered(T, options.width)
+    return replace(strategy, grid=BeforeGiven(path, num_given))
 
 
 def strategy_for(options: GenerateOptions, *, K: float) -> Strategy:

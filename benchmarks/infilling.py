@@ -1,0 +1,468 @@
+"""Gaps in the middle of a text: filled with both sides in sight, and from left to right.
+
+    python benchmarks/infilling.py prompts --stories FILE --reviews FILE... --out gaps.jsonl
+    python benchmarks/infilling.py write builtin:mini gaps.jsonl --out runs/infilling
+    python benchmarks/infilling.py judge runs/infilling
+    python benchmarks/infilling.py table runs/infilling
+
+`prompts` takes a middle sentence out of stories of five sentences, and out of those reviews that
+`ssdlm prepare` held out of all the files, named in the order in which they were prepared; one that
+is also in training is left out. Both sides are cut to a few lengths, so that texts share passes.
+`write` fills each gap: by diffusion with the right side as `suffix`, at every length (the texts
+that `gap` chooses from), and by the context stream from left to right, which does not see it.
+`judge` lets a language model read every way to fill the gaps; `table` prints what it made of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ssdlm.evaluate.bootstrap import Bootstrap, Statistic
+from ssdlm.evaluate.perplexity import Surprise
+from ssdlm.storage.files import read_json, write_json
+from ssdlm.storage.jsonl import parse_jsonl, read_jsonl, write_jsonl
+
+LENGTHS = range(5, 25)
+"""Tokens of the gaps, true and tried."""
+LEFT = (32, 28, 24, 20, 16)
+"""Tokens of the left side: the most that there are, its last ones."""
+RIGHT = (24, 16)
+"""Tokens of the right side, its first ones."""
+HOLDOUT = 0.01
+CANDIDATES = 16
+"""Texts of the context stream for each gap, and the most that are chosen from."""
+FEW = 4
+PASSES = 50
+"""For the row with more passes than the model's own settings have."""
+SENTENCE = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[\"'(A-Z])")
+
+Row = dict[str, Any]
+
+
+# prompts
+
+
+def prompts(args: argparse.Namespace) -> None:
+    """Write the gaps of stories and reviews, each with its sides and its true content."""
+    from ssdlm.storage.checkpoint import find
+    from ssdlm.tokenizer import load_tokenizer
+
+    tokenizer, rows = load_tokenizer(find(args.model)), []
+    for source, documents in (("stories", stories(args)), ("reviews", reviews(args))):
+        found: list[Row] = []
+        for document in documents:
+            gap = next(gaps(document, tokenizer), None)
+            if gap is not None and len(found) < args.count:
+                found.append({"source": source, **gap})
+        print(f"{source}: {len(found)} gaps", flush=True)
+        rows += found
+    write_jsonl(Path(args.out), rows)
+
+
+def stories(args: argparse.Namespace) -> Iterator[list[str]]:
+    """Yield the sentences of stories that have five."""
+    for path in args.stories:
+        for line in Path(path).read_text(encoding="utf-8").splitlines():
+            value = json.loads(line)
+            text = value["text"] if isinstance(value, dict) else value[0]
+            sentences = SENTENCE.split(text.strip())
+            if len(sentences) == 5:
+                yield sentences
+
+
+def reviews(args: argparse.Namespace) -> Iterator[list[str]]:
+    """Yield the sentences of reviews that were held out, and have no copy in training."""
+    from ssdlm.data.writer import is_held_out
+
+    held, trained, number = [], set(), 0
+    for path in args.reviews:
+        with lzma.open(path, "rb") if path.endswith(".xz") else open(path, "rb") as lines:
+            for line in parse_jsonl(lines, source=path):
+                text = re.sub(r"(<br />|\s)+", " ", line.value["text"]).strip()
+                if is_held_out(number, HOLDOUT):
+                    held.append(text)
+                else:
+                    trained.add(hash(text))
+                number += 1
+    yield from (SENTENCE.split(text) for text in held if hash(text) not in trained)
+
+
+def gaps(sentences: Sequence[str], tokenizer: Any) -> Iterator[Row]:
+    """Yield the gaps of a text, the most central one first, whose sides are long enough."""
+    middle = (len(sentences) - 1) / 2
+    for place in sorted(range(1, len(sentences) - 1), key=lambda place: abs(place - middle)):
+        left = tokenizer.encode(" ".join(sentences[:place]))
+        gold, right = (
+            tokenizer.encode(" " + " ".join(some))
+            for some in (sentences[place : place + 1], sentences[place + 1 :])
+        )
+        left = left[-longest(len(left), LEFT) :]
+        right = right[: longest(len(right), RIGHT)]
+        if len(left) not in LEFT or len(right) not in RIGHT or len(gold) not in LENGTHS:
+            continue
+        texts = [tokenizer.decode_after([0], some) for some in (left, gold, right)]
+        alone = [tokenizer.encode(text) for text in texts]
+        if alone == [left, gold, right] and not any("\ufffd" in text for text in texts):
+            prompt, text, suffix = texts
+            yield {"prompt": prompt, "gold": text, "gold_tokens": gold, "suffix": suffix}
+
+
+def longest(count: int, sizes: Sequence[int]) -> int:
+    """Return the longest of some sizes that there is room for; 0 without any."""
+    return next((size for size in sizes if size <= count), 0)
+
+
+# write
+
+
+class Fill(NamedTuple):
+    """One way to fill a gap, and the context stream's nats of the gap and of what follows it."""
+
+    tokens: list[int]
+    gap: float
+    right: float
+    num_right: int
+    """Tokens of what follows."""
+    passes: float
+
+    @property
+    def total(self) -> float:
+        """The nats of both."""
+        return self.gap + self.right
+
+    @property
+    def mean(self) -> float:
+        """The same per token, which `gap` chooses by."""
+        return self.total / (len(self.tokens) + self.num_right)
+
+
+def write(args: argparse.Namespace) -> None:
+    """Fill every gap in every way; texts go to OUT/texts.jsonl, what they took to OUT/made.json."""
+    from ssdlm import SSDLM
+
+    out, began = Path(args.out), time.perf_counter()
+    out.mkdir(parents=True, exist_ok=True)
+    model = SSDLM.from_pretrained(args.model, device=args.device, dtype="float32")
+    rows = read_jsonl(Path(args.gaps))[:: args.every]
+    seconds: dict[str, float] = {}
+
+    def timed(name: str, make: Callable[[], Any]) -> Any:
+        started = time.perf_counter()
+        made = make()
+        seconds[name] = time.perf_counter() - started
+        print(f"{name}: {seconds[name]:.1f} s", flush=True)
+        return made
+
+    every = timed("infill, every length", lambda: by_length(model, rows, args.batch_size))
+    few = timed("infill, some more", lambda: infill(model, rows, FEW, args.batch_size))
+    slow = timed("infill, more passes", lambda: infill(model, rows, 1, args.batch_size, T=PASSES))
+    cut, own = timed("left to right", lambda: chain(model, rows, args.batch_size))
+    lines = []
+    for number, row in enumerate(rows):
+        some = every[number], few[number], slow[number][0], cut[number], own[number]
+        kept = choices(len(row["gold_tokens"]), *some)
+        lines.append(row | {"fills": {name: told(model, row, kept[name]) for name in kept}})
+    write_jsonl(out / "texts.jsonl", lines)
+    about = {"model": args.model, "device": args.device, "gaps": len(rows), "seconds": seconds}
+    write_json(out / "made.json", about | {"all": time.perf_counter() - began})
+
+
+def infill(
+    model: Any, rows: Sequence[Row], count: int, batch_size: int, **options: Any
+) -> list[list[Fill]]:
+    """Return so many texts of diffusion in each gap, at its true length."""
+    found: list[list[Fill]] = [[] for _ in rows]
+    groups = grouped(range(len(rows)), lambda number: len(rows[number]["gold_tokens"]))
+    for length, group in groups.items():
+        some = [rows[number] for number in group]
+        fills = at_length(model, some, length, count, batch_size, **options)
+        for number, own in zip(group, fills, strict=True):
+            found[number] = own
+    return found
+
+
+def by_length(model: Any, rows: Sequence[Row], batch_size: int) -> list[dict[int, Fill]]:
+    """Return a text of diffusion of every length in each gap."""
+    found: list[dict[int, Fill]] = [{} for _ in rows]
+    for length in LENGTHS:
+        for known, (fill,) in zip(
+            found, at_length(model, rows, length, 1, batch_size), strict=True
+        ):
+            known[length] = fill
+    return found
+
+
+def at_length(
+    model: Any, rows: Sequence[Row], length: int, count: int, batch_size: int, **options: Any
+) -> list[list[Fill]]:
+    """Return texts of diffusion with both sides in sight, `count` for each gap, rated."""
+    texts = model.generate(
+        [row["prompt"] for row in rows],
+        suffix=[row["suffix"] for row in rows],
+        length=length,
+        num_samples=count,
+        batch_size=batch_size,
+        **options,
+    )
+    owners = [row for row in rows for _ in range(count)]
+    passes = [text.passes_per_token * len(text.tokens) for text in texts]
+    fills = rated(model, owners, [text.tokens[:length] for text in texts], passes)
+    return [fills[start : start + count] for start in range(0, len(fills), count)]
+
+
+def chain(model: Any, rows: Sequence[Row], batch_size: int) -> list[list[list[Fill]]]:
+    """Return texts of the context stream for each gap: cut to its length, and to a sentence."""
+    texts = model.generate(
+        [row["prompt"] for row in rows],
+        mode="autoregressive",
+        length=max(LENGTHS),
+        num_samples=CANDIDATES,
+        batch_size=batch_size,
+    )
+    owners = [row for row in rows for _ in range(CANDIDATES)]
+    cut = [text.tokens[: len(row["gold_tokens"])] for text, row in zip(texts, owners, strict=True)]
+    found = []
+    for some in (cut, [sentence(text.tokens, model) for text in texts]):
+        # One token a pass, and one to read the prompt.
+        fills = rated(model, owners, some, [len(tokens) + 1.0 for tokens in some])
+        found.append(
+            [fills[start : start + CANDIDATES] for start in range(0, len(fills), CANDIDATES)]
+        )
+    return found
+
+
+def rated(
+    model: Any, rows: Sequence[Row], gaps: Sequence[list[int]], passes: Sequence[float]
+) -> list[Fill]:
+    """Return gaps with the context stream's nats of them and of their right sides."""
+    import torch
+
+    from ssdlm.diffusion.likelihood import next_token_nll
+
+    whole = []
+    for row, gap in zip(rows, gaps, strict=True):
+        left, right = (model.tokenizer.encode(row[name]) for name in ("prompt", "suffix"))
+        whole.append((left + gap + right, len(gap), len(right)))
+    fills: list[Fill | None] = [None] * len(rows)
+    for group in grouped(range(len(rows)), lambda number: len(whole[number][0])).values():
+        for part in (group[start : start + 256] for start in range(0, len(group), 256)):
+            ids = torch.tensor([whole[number][0] for number in part], device=model.device)
+            nats = next_token_nll(model.denoiser, ids).double().cpu()
+            for number, line in zip(part, nats, strict=True):
+                _, size, right = whole[number]
+                gap = line[len(line) - right - size : len(line) - right].sum().item()
+                after = line[len(line) - right :].sum().item()
+                fills[number] = Fill(gaps[number], gap, after, right, passes[number])
+    return [fill for fill in fills if fill is not None]
+
+
+def choices(
+    length: int,
+    every: dict[int, Fill],
+    few: list[Fill],
+    slow: Fill,
+    cut: list[Fill],
+    own: list[Fill],
+) -> dict[str, Fill]:
+    """Return each way to fill a gap of this true length."""
+    return {
+        "infill": every[length],
+        f"infill, {PASSES} passes": slow,
+        f"infill, best of {FEW}": best(few, lambda fill: fill.mean),
+        "left to right": cut[0],
+        f"left to right, likeliest of {CANDIDATES}": best(cut, lambda fill: fill.gap),
+        f"left to right, best of {FEW}": best(cut[:FEW], lambda fill: fill.mean),
+        f"left to right, best of {CANDIDATES}": best(cut, lambda fill: fill.mean),
+        "gap": best([*every.values()], lambda fill: fill.mean),
+        "gap, by the sum": best([*every.values()], lambda fill: fill.total),
+        "own sentence": own[0],
+        f"own sentence, best of {CANDIDATES}": best(own, lambda fill: fill.mean),
+    }
+
+
+def told(model: Any, row: Row, fill: Fill) -> Row:
+    """Return a way to fill a gap as a file has it."""
+    text = model.text(fill.tokens, model.context(row["prompt"]))
+    return {"text": text, "length": len(fill.tokens), "passes": fill.passes}
+
+
+def best(fills: Sequence[Fill], nats: Callable[[Fill], float]) -> Fill:
+    """Return the likeliest of some ways, with the passes of all and one each to rate them."""
+    chosen = min(fills, key=nats)
+    return chosen._replace(passes=sum(fill.passes + 1 for fill in fills))
+
+
+def sentence(tokens: list[int], model: Any) -> list[int]:
+    """Return tokens up to the first one with which a sentence ends; all of them without one."""
+    for number in range(LENGTHS[0], len(tokens) + 1):
+        if model.tokenizer.decode(tokens[:number]).rstrip("\"')").endswith((".", "!", "?")):
+            return tokens[:number]
+    return tokens
+
+
+def grouped(items: Iterable[int], key: Callable[[int], int]) -> dict[int, list[int]]:
+    """Return items by their key."""
+    groups: dict[int, list[int]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return dict(sorted(groups.items()))
+
+
+# judge, table
+
+
+def judge(args: argparse.Namespace) -> None:
+    """Let the judge read every way to fill the gaps; its nats go to OUT/judged.json."""
+    from ssdlm.evaluate.judge import load_judge
+    from ssdlm.evaluate.perplexity import surprise
+    from ssdlm.evaluate.samples import Pool, Sample
+
+    rows, reader = read_jsonl(Path(args.out) / "texts.jsonl"), load_judge(args.judge, args.device)
+    found: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for name, texts in fillings(rows).items():
+        both = list(zip(rows, texts, strict=True))
+        sides = {
+            "whole": [(row["prompt"], text + row["suffix"]) for row, text in both],
+            "right": [(row["prompt"] + text, row["suffix"]) for row, text in both],
+        }
+        found[name] = {}
+        for side, pairs in sides.items():
+            read = surprise([Pool(left, (Sample(right, None),)) for left, right in pairs], reader)
+            found[name][side] = {"nll": read.nll.tolist(), "tokens": read.tokens.tolist()}
+        print(name, flush=True)
+    write_json(Path(args.out) / "judged.json", {"judge": reader.fingerprint, "nats": found})
+
+
+def fillings(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Return the texts of every way to fill the gaps: the true ones and none at all, too."""
+    known = {"true sentence": [row["gold"] for row in rows], "nothing": [""] * len(rows)}
+    ways = {name: [row["fills"][name]["text"] for row in rows] for name in rows[0]["fills"]}
+    return known | ways
+
+
+def table(args: argparse.Namespace) -> None:
+    """Print perplexities with intervals over gaps, and whether chosen lengths follow the true."""
+    folder = Path(args.out)
+    rows, nats = read_jsonl(folder / "texts.jsonl"), read_json(folder / "judged.json")["nats"]
+    figures = {}
+    for source in sorted({row["source"] for row in rows}, reverse=True):
+        places = [number for number, row in enumerate(rows) if row["source"] == source]
+        some = [rows[place] for place in places]
+        print(f"\n| {len(places)} {source} | whole | right side | against left to right | passes |")
+        print("|---|---:|---:|---:|---:|")
+        base = read_of(nats, "left to right", "right", places)
+        for name in nats:
+            whole, right = (read_of(nats, name, side, places) for side in ("whole", "right"))
+            line = {
+                "whole": with_interval(whole.micro, len(places)),
+                "right": with_interval(right.micro, len(places)),
+                "ratio": with_interval(ratio_of(right, base), len(places)),
+            }
+            passes = [row["fills"][name]["passes"] for row in some if name in row["fills"]]
+            line["passes"] = float(np.mean(passes)) if passes else None
+            figures[f"{source}, {name}"] = line
+            cells = [shown(line[key], digits) for key, digits in (("whole", 1), ("right", 1))]
+            cells += [shown(line["ratio"], 3), f"{line['passes']:.0f}" if passes else ""]
+            print(f"| {name} | {' | '.join(cells)} |")
+        figures |= lengths_of(source, some)
+    print(json.dumps(figures))
+
+
+def read_of(nats: Any, name: str, side: str, places: Sequence[int]) -> Surprise:
+    """Return what the judge made of one way to fill some of the gaps."""
+    own = {key: np.array(values)[places] for key, values in nats[name][side].items()}
+    return Surprise(own["nll"], own["tokens"], np.arange(len(places)))
+
+
+def ratio_of(one: Surprise, base: Surprise) -> Statistic:
+    """Return the ratio of a perplexity to another over the same gaps."""
+    return lambda weights: one.micro(weights) / base.micro(weights)
+
+
+def with_interval(statistic: Statistic, count: int) -> list[float]:
+    """Return a figure, and the ends of its interval over gaps."""
+    bootstrap = Bootstrap(count)
+    figure = bootstrap.estimate(statistic)
+    return [figure, *(bootstrap.interval(statistic) or (figure, figure))]
+
+
+def shown(line: Sequence[float], digits: int) -> str:
+    """Return a figure with its interval."""
+    figure, low, high = (f"{value:.{digits}f}" for value in line)
+    return f"{figure} [{low}, {high}]"
+
+
+def lengths_of(source: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """Print how the lengths that were chosen go with the true ones; return the figures."""
+    print(f"\n| {source} | mean length | correlation with the true | mean error | within 3 |")
+    print("|---|---:|---:|---:|---:|")
+    true = np.array([len(row["gold_tokens"]) for row in rows], dtype=float)
+    print(f"| true sentence | {true.mean():.1f} | | | |")
+    figures = {}
+    for name in ("gap", "gap, by the sum", "own sentence", f"own sentence, best of {CANDIDATES}"):
+        own = np.array([row["fills"][name]["length"] for row in rows], dtype=float)
+        line = {
+            "length": own.mean(),
+            "correlation": with_interval(correlation(own, true), len(rows)),
+            "error": np.abs(own - true).mean(),
+            "near": (np.abs(own - true) <= 3).mean(),
+        }
+        figures[f"{source}, {name}, lengths"] = line
+        cells = [f"{line['length']:.1f}", shown(line["correlation"], 2), f"{line['error']:.1f}"]
+        print(f"| {name} | {' | '.join(cells)} | {100 * line['near']:.0f} % |")
+    return figures
+
+
+def correlation(one: np.ndarray, other: np.ndarray) -> Statistic:
+    """Return Pearson's correlation as a function of how often each gap counts."""
+
+    def statistic(weights: np.ndarray) -> float:
+        first, second = (x - np.average(x, weights=weights) for x in (one, other))
+        spread = np.sqrt((weights @ first**2) * (weights @ second**2))
+        return float(weights @ (first * second) / spread) if spread else float("nan")
+
+    return statistic
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    stages = parser.add_subparsers(required=True, metavar="STAGE")
+    stage = stages.add_parser("prompts", help="take sentences out of texts")
+    stage.set_defaults(run=prompts)
+    stage.add_argument("--stories", nargs="+", required=True, metavar="FILE", help="JSON lines")
+    stage.add_argument("--reviews", nargs="+", required=True, metavar="FILE", help="JSON lines")
+    stage.add_argument("--model", default="builtin:mini", help="whose tokenizer counts")
+    stage.add_argument("--count", type=int, default=500, help="gaps of each source (default 500)")
+    stage.add_argument("--out", required=True, metavar="GAPS.jsonl")
+    stage = stages.add_parser("write", help="fill the gaps")
+    stage.set_defaults(run=write)
+    stage.add_argument("model", help="folder, or builtin:mini")
+    stage.add_argument("gaps", metavar="GAPS.jsonl")
+    stage.add_argument("--out", required=True, help="folder of the texts")
+    stage.add_argument("--device", default="auto")
+    stage.add_argument("--batch-size", type=int, default=256)
+    stage.add_argument("--every", type=int, default=1, help="fill one gap of so many")
+    stage = stages.add_parser("judge", help="read them")
+    stage.set_defaults(run=judge)
+    stage.add_argument("out", help="folder of the texts")
+    stage.add_argument("--judge", default="smollm2", help="folder or Hub id (default smollm2)")
+    stage.add_argument("--device", default="auto")
+    stage = stages.add_parser("table", help="print what the judge made of them")
+    stage.set_defaults(run=table)
+    stage.add_argument("out", help="folder of the texts")
+    args = parser.parse_args()
+    args.run(args)
+
+
+if __name__ == "__main__":
+    main()
