@@ -42,8 +42,6 @@ HOLDOUT = 0.01
 CANDIDATES = 16
 """Texts of the context stream for each gap, and the most that are chosen from."""
 FEW = 4
-PASSES = 50
-"""For the row with more passes than the model's own settings have."""
 SENTENCE = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[\"'(A-Z])")
 
 Row = dict[str, Any]
@@ -164,12 +162,11 @@ def write(args: argparse.Namespace) -> None:
         return made
 
     every = timed("infill, every length", lambda: by_length(model, rows, args.batch_size))
-    few = timed("infill, some more", lambda: infill(model, rows, FEW, args.batch_size))
-    slow = timed("infill, more passes", lambda: infill(model, rows, 1, args.batch_size, T=PASSES))
+    few = timed("infill, some more", lambda: infill(model, rows, args.batch_size))
     cut, own = timed("left to right", lambda: chain(model, rows, args.batch_size))
     lines = []
     for number, row in enumerate(rows):
-        some = every[number], few[number], slow[number][0], cut[number], own[number]
+        some = every[number], few[number], cut[number], own[number]
         kept = choices(len(row["gold_tokens"]), *some)
         lines.append(row | {"fills": {name: told(model, row, kept[name]) for name in kept}})
     write_jsonl(out / "texts.jsonl", lines)
@@ -177,15 +174,13 @@ def write(args: argparse.Namespace) -> None:
     write_json(out / "made.json", about | {"all": time.perf_counter() - began})
 
 
-def infill(
-    model: Any, rows: Sequence[Row], count: int, batch_size: int, **options: Any
-) -> list[list[Fill]]:
-    """Return so many texts of diffusion in each gap, at its true length."""
+def infill(model: Any, rows: Sequence[Row], batch_size: int) -> list[list[Fill]]:
+    """Return a few texts of diffusion in each gap, at its true length."""
     found: list[list[Fill]] = [[] for _ in rows]
     groups = grouped(range(len(rows)), lambda number: len(rows[number]["gold_tokens"]))
     for length, group in groups.items():
         some = [rows[number] for number in group]
-        fills = at_length(model, some, length, count, batch_size, **options)
+        fills = at_length(model, some, length, FEW, batch_size)
         for number, own in zip(group, fills, strict=True):
             found[number] = own
     return found
@@ -203,7 +198,7 @@ def by_length(model: Any, rows: Sequence[Row], batch_size: int) -> list[dict[int
 
 
 def at_length(
-    model: Any, rows: Sequence[Row], length: int, count: int, batch_size: int, **options: Any
+    model: Any, rows: Sequence[Row], length: int, count: int, batch_size: int
 ) -> list[list[Fill]]:
     """Return texts of diffusion with both sides in sight, `count` for each gap, rated."""
     texts = model.generate(
@@ -212,7 +207,6 @@ def at_length(
         length=length,
         num_samples=count,
         batch_size=batch_size,
-        **options,
     )
     owners = [row for row in rows for _ in range(count)]
     passes = [text.passes_per_token * len(text.tokens) for text in texts]
@@ -267,17 +261,11 @@ def rated(
 
 
 def choices(
-    length: int,
-    every: dict[int, Fill],
-    few: list[Fill],
-    slow: Fill,
-    cut: list[Fill],
-    own: list[Fill],
+    length: int, every: dict[int, Fill], few: list[Fill], cut: list[Fill], own: list[Fill]
 ) -> dict[str, Fill]:
     """Return each way to fill a gap of this true length."""
     return {
         "infill": every[length],
-        f"infill, {PASSES} passes": slow,
         f"infill, best of {FEW}": best(few, lambda fill: fill.mean),
         "left to right": cut[0],
         f"left to right, likeliest of {CANDIDATES}": best(cut, lambda fill: fill.gap),

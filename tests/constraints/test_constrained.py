@@ -12,6 +12,7 @@ from tests.constraints.babbler import Babbler, CheapNoise
 from ssdlm import SSDLM, DecodeConfig, classifier_guide, cli
 from ssdlm.config import BlockConfig
 from ssdlm.constraints.constrained import constrained
+from ssdlm.constraints.placement import Placement
 from ssdlm.denoiser import Denoiser
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.tokenizer import load_tokenizer
@@ -160,6 +161,25 @@ def test_a_row_with_its_own_demands_does_not_depend_on_its_batch(encoder, block)
                 alone = model.generate(prompt, **mine, **options)
                 assert alone == together[row]
                 check(model, alone, length=18, **mine)
+
+
+@pytest.mark.parametrize("returns", ["logits", "w_0"])
+def test_where_all_is_legal_the_short_way_writes_the_same(block, monkeypatch, returns):
+    asked = [
+        {"suffix": " end."},
+        {"pin": {3: "why"}, "B": 5},
+        {"must": ["-"], "B": 6},  # no letter, and so no boundary after it
+    ]
+    options = {"grid": "staggered", "returns": returns, "seed": 3}
+    requests = [block.requests(["ab"], one | options)[0] for one in asked]
+    assert all(request.placement.allows_all for request in requests)
+    short = [block.generate("ab", **one, **options) for one in asked]
+    monkeypatch.setattr(Placement, "allows_all", False)
+    assert short == [block.generate("ab", **one, **options) for one in asked]
+    monkeypatch.undo()
+    for one in ({"must": ["cat"]}, {"must_not": ["e"]}, {"pin": {3: "a"}, "stop_at_end": True}):
+        (request,) = block.requests(["ab"], one | options)
+        assert not request.placement.allows_all
 
 
 def test_asking_for_nothing_changes_nothing(encoder):

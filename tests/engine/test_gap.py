@@ -3,10 +3,12 @@
 import json
 
 import pytest
+import torch
 from tests import tiny
 
 from ssdlm import SSDLM, DecodeConfig
 from ssdlm.cli import main
+from ssdlm.diffusion.grid import BeforeGiven, Staggered, Uniform
 from ssdlm.diffusion.likelihood import text_nll
 from ssdlm.engine.requests import Request
 from ssdlm.options import MOST_LENGTHS, GenerateOptions
@@ -163,3 +165,21 @@ def test_requests_of_one_length_can_share_a_batch(model):
     kinds = [model.engine.kind_of(request) for request in requests]
     assert len(requests) == 6
     assert [kinds.index(kind) for kind in kinds] == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.parametrize(("T", "passes"), [(4, 6), (8, 12), (2, 3)])
+def test_a_sliding_window_spends_its_passes_on_the_gap(T, passes):
+    sliding = DecodeConfig(B=(4,), T=T, grid="sliding", width=1.0)
+    model = SSDLM(tiny.block(), tiny.tokenizer(), sliding)
+    for suffix in (".", " and so it ends."):
+        text = model.generate("a", length=6, suffix=suffix)
+        assert text.text.endswith(suffix)
+        assert text.calls == passes + 1, "those of 6 positions, and one to read the prompt"
+
+
+def test_what_follows_a_gap_is_no_part_of_the_path():
+    path = Staggered(5, 2.0)
+    grid, own = BeforeGiven(path, 3)(7), path(4)
+    assert torch.equal(grid.progress[:, :4], own.progress)
+    assert torch.equal(grid.progress[:, 4:], own.progress[:, 3:].expand(-1, 3))
+    assert torch.equal(BeforeGiven(Uniform(5), 3)(7).progress, Uniform(5)(7).progress)

@@ -186,6 +186,15 @@ class Automaton:
     cache: dict[tuple[int, bool, bytes], np.ndarray] = field(default_factory=dict, repr=False)
     """Results of `states_before`: rows of one batch, and words that move, ask for the same."""
 
+    @cached_property
+    def allows_all(self) -> bool:
+        """Whether every token may follow whatever came before, as where no word is forbidden."""
+        start, table = self.start, self.next_state
+        if not isinstance(table, DenseTable) or self.end_of_text is not None:
+            return False
+        is_still = (table.array[start] == start).all()
+        return bool(is_still and self.without_sentence_end[start] == start)
+
     def allowed_tokens(self, needs_boundary: bool, is_early: bool) -> np.ndarray:
         """Return the tokens (V,) for a position: after a required word, before the last one."""
         allowed = self.is_boundary.copy() if needs_boundary else np.ones_like(self.is_boundary)

@@ -201,6 +201,11 @@ class Prediction:
     def read(self, row: int, tokens: list[int]) -> list[Choice]:
         """Return a row's tokens from left to right, an illegal one replaced by the best legal."""
         placement, state = self.cache.placements[row], self.cache.states[row]
+        if placement.allows_all:
+            slots = placement.slots[self.cache.written : self.cache.written + len(tokens)]
+            fixed = map(max, self.decided[row], slots)
+            both = zip(fixed, tokens, strict=True)
+            return [Choice(own if own >= 0 else token, None) for own, token in both]
         choices: list[Choice] = []
         for index, token in enumerate(tokens):
             position = self.cache.written + index

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -58,6 +59,11 @@ class Placement:
     def is_feasible(self) -> bool:
         """Whether any legal text has its words and pins here."""
         return bool(self.safe[0][self.constraint.automaton.start])
+
+    @cached_property
+    def allows_all(self) -> bool:
+        """Whether every token is legal at every position without one of its own."""
+        return self.constraint.automaton.allows_all and BOUNDARY not in self.slots
 
     def step(self, state: int, position: int, token: int) -> int:
         """Return the automaton's state after a token at a position."""
