@@ -33,9 +33,9 @@ def by_hand(model, prompt, lengths, **options):
 
 def test_the_kept_length_is_the_best_of_a_loop_over_lengths(model):
     kept = set()
-    for seed in range(6):
-        best, texts = by_hand(model, "the river", range(2, 7), seed=seed)
-        found = model.generate("the river", gap=(2, 6), suffix=SUFFIX, seed=seed)
+    for seed in range(3):
+        best, texts = by_hand(model, "the river", range(2, 6), seed=seed)
+        found = model.generate("the river", gap=(2, 5), suffix=SUFFIX, seed=seed)
         assert (found.tokens, found.text, found.seed) == (best.tokens, best.text, seed)
         assert found.calls == sum(text.calls + 1 for text in texts)
         passes = sum(text.passes_per_token * len(text.tokens) + 1 for text in texts)
