@@ -44,12 +44,11 @@ def done(infilling, tmp_path_factory):
     (folder / "one.jsonl").write_text("".join(lines[:100]))
     (folder / "two.jsonl").write_text("".join(lines[100:]))
     for words in (
-        ["prompts", "--stories", "stories.json", "--reviews", "one.jsonl", "two.jsonl"]
-        + ["--model", "model", "--out", "gaps.jsonl"],
-        ["write", "model", "gaps.jsonl", "--out", "out", "--device", "cpu"],
-        ["judge", "out", "--judge", "judge", "--device", "cpu"],
+        "prompts --stories stories.json --reviews one.jsonl two.jsonl --model model --out gaps.jsonl",
+        "write model gaps.jsonl --out out --device cpu",
+        "judge out --judge judge --device cpu",
     ):
-        run(infilling, folder, words)
+        run(infilling, folder, words.split())
     return folder
 
 
