@@ -34,7 +34,7 @@ def done(infilling, tmp_path_factory):
     SSDLM(tiny.block(), tiny.tokenizer(), options).save_pretrained(folder / "model")
     save_judge(folder / "judge")
     stories = [" ".join([*STORY[:2], f"He ran off{'a' * size}.", *STORY[3:]]) for size in range(3)]
-    (folder / "stories.json").write_text("".join(json.dumps([text]) + "\n" for text in stories))
+    (folder / "five.json").write_text("".join(json.dumps([text]) + "\n" for text in stories))
     texts = [f"Not this one, which is number {number}. So. It is." for number in range(300)]
     held = [number for number in range(300) if is_held_out(number, 0.01)]
     for count, number in enumerate(held):
@@ -44,7 +44,7 @@ def done(infilling, tmp_path_factory):
     (folder / "one.jsonl").write_text("".join(lines[:100]))
     (folder / "two.jsonl").write_text("".join(lines[100:]))
     for words in (
-        "prompts --stories stories.json --reviews one.jsonl two.jsonl --model model --out gaps.jsonl",
+        "prompts --stories five.json --reviews one.jsonl two.jsonl --model model --out gaps.jsonl",
         "write model gaps.jsonl --out out --device cpu",
         "judge out --judge judge --device cpu",
     ):
