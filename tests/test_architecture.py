@@ -32,7 +32,7 @@ ROW_OF = {unit: row for row, units in enumerate(ROWS) for unit in units}
 SHARED_ROWS = (0, 1)
 
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "registry"}
-HEAVY = {"transformers", "accelerate", "datasets", "rich", "mauve", "fastapi"}
+HEAVY = {"transformers", "accelerate", "datasets", "rich", "mauve", "fastapi", "fsspec", "ray"}
 ALGORITHM = {"diffusion", "denoiser", "guidance.gradient", "constraints"}
 ALGORITHM_MAY_IMPORT = {"torch", "numpy", *sys.stdlib_module_names}
 FOREIGN = {

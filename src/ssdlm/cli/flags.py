@@ -106,3 +106,15 @@ def read_shard(text: str) -> Shard:
         return Shard.parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def add_ray(command: argparse.ArgumentParser, what: str) -> None:
+    """Add `--ray [ADDRESS]`, with which a cluster does the parts."""
+    command.add_argument(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help=f"{what} on a Ray cluster: HOST:PORT, auto for the one that runs here, N for so many "
+        "workers of this machine, nothing for all of it",
+    )

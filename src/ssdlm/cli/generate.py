@@ -10,16 +10,17 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ssdlm.cli.flags import add_options, add_shard, given_options
+from ssdlm.cli.flags import add_options, add_ray, add_shard, given_options
 from ssdlm.cli.starting import choose_threads, one_thread, without_collecting
 from ssdlm.storage.builtin import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from ssdlm.api import SSDLM
     from ssdlm.engine.plain import Engine
-    from ssdlm.engine.prompt_files import OptionsWriter
+    from ssdlm.engine.prompt_files import FileReport, OptionsWriter
     from ssdlm.engine.requests import Requests
     from ssdlm.engine.sharing import SharedWriter
+    from ssdlm.storage.parts import Shard
 
 PROMPT_HELP = "texts to continue; without any, what comes through a pipe is one"
 
@@ -32,7 +33,7 @@ def add_generate(commands: Any) -> None:
         "--input",
         metavar="PROMPTS.jsonl",
         help='a {"prompt": ...} on each line, which may set options of its own beside it; - is '
-        "standard input; under torchrun the processes share it",
+        "standard input, s3://... elsewhere; under torchrun the processes share it",
     )
     command.add_argument(
         "--output",
@@ -40,6 +41,7 @@ def add_generate(commands: Any) -> None:
         help="with --input: where the texts go; - is standard output",
     )
     add_shard(command, "with --input: write one of N parts of the prompts")
+    add_ray(command, "with --input: write")
     command.add_argument(
         "--model",
         default=DEFAULT_MODEL,
@@ -84,7 +86,7 @@ def add_generate(commands: Any) -> None:
 def run_generate(arguments: argparse.Namespace) -> None:
     """Continue the prompts and print the texts."""
     refuse_idle_flags(arguments)
-    if arguments.input or arguments.output or arguments.shard or num_started() > 1:
+    if is_of_files(arguments) or num_started() > 1:
         run_generate_file(arguments)
         return
     model = open_model(arguments)
@@ -117,11 +119,17 @@ def tell_of_scorers(engine: Engine) -> None:
         print(line, file=sys.stderr)
 
 
+def is_of_files(arguments: argparse.Namespace) -> bool:
+    """Tell whether flags are given that go with files of prompts and texts."""
+    names = ("input", "output", "shard", "ray")
+    return any(getattr(arguments, name) is not None for name in names)
+
+
 def refuse_idle_flags(arguments: argparse.Namespace) -> None:
     """Raise on flags that would do nothing."""
     if arguments.drafts and not arguments.json:
         raise ValueError("--drafts prints events as JSON lines; give --json beside it")
-    if arguments.drafts and (arguments.input or arguments.output or arguments.shard):
+    if arguments.drafts and is_of_files(arguments):
         raise ValueError("--drafts prints to standard output; give prompts in place of --input")
     for name in ("candidates", "guides"):
         if getattr(arguments, name) and not arguments.drafts:
@@ -183,21 +191,35 @@ def run_generate_file(arguments: argparse.Namespace) -> None:
             return  # one of several says it
         raise ValueError("--input and --output go together, without other prompts; give both")
 
-    def open_writer() -> OptionsWriter:
-        writer = open_model(arguments).writer(**given_options(arguments))
-        choose_threads(writer.engine.denoiser, writer.options)
-        return writer
-
-    if num_started() > 1:
+    if arguments.ray is not None:
+        write_on_ray(arguments)
+    elif num_started() > 1:
         from ssdlm.engine.sharing import share_out
 
-        share_out(open_writer, partial(write_file, arguments))
+        share_out(partial(open_writer, arguments), partial(write_and_say, arguments))
     else:
-        write_file(arguments, open_writer())
+        write_and_say(arguments, open_writer(arguments))
 
 
-def write_file(arguments: argparse.Namespace, writer: OptionsWriter | SharedWriter) -> None:
-    """Let a writer continue a file of prompts into a file of texts, and say so."""
+def open_writer(arguments: argparse.Namespace) -> OptionsWriter:
+    """Return the model that is to write, with the options that were given."""
+    writer = open_model(arguments).writer(**given_options(arguments))
+    choose_threads(writer.engine.denoiser, writer.options)
+    return writer
+
+
+def write_and_say(arguments: argparse.Namespace, writer: OptionsWriter | SharedWriter) -> None:
+    """Continue a file of prompts into a file of texts, and say so."""
+    report = write_file(arguments, writer)
+    said = f"wrote {'standard output' if arguments.output == '-' else arguments.output}"
+    if report.was_finished:
+        said = f"{arguments.output} is already complete"
+    print(f"{said}: {report.texts} texts", file=sys.stderr if report.was_streamed else sys.stdout)
+    tell_of_scorers(writer.engine)
+
+
+def write_file(arguments: argparse.Namespace, writer: OptionsWriter | SharedWriter) -> FileReport:
+    """Let a writer continue a file of prompts into a file of texts; return what is in it."""
     from ssdlm.denoiser import DenoiserModule
     from ssdlm.engine.prompt_files import generate_file
     from ssdlm.storage.checkpoint import digests, find
@@ -209,7 +231,7 @@ def write_file(arguments: argparse.Namespace, writer: OptionsWriter | SharedWrit
     assert isinstance(denoiser, DenoiserModule)
     made = {"model": digests(find(arguments.model))}
     made |= {"dtype": str(next(denoiser.parameters()).dtype)}  # what auto came to
-    report = generate_file(
+    return generate_file(
         writer,
         place_of(arguments.input, "input"),
         place_of(arguments.output, "output"),
@@ -217,11 +239,42 @@ def write_file(arguments: argparse.Namespace, writer: OptionsWriter | SharedWrit
         shard=arguments.shard,
         is_shown=True,
     )
-    said = f"wrote {'standard output' if arguments.output == '-' else arguments.output}"
-    if report.was_finished:
-        said = f"{arguments.output} is already complete"
-    print(f"{said}: {report.texts} texts", file=sys.stderr if report.was_streamed else sys.stdout)
-    tell_of_scorers(writer.engine)
+
+
+def write_on_ray(arguments: argparse.Namespace) -> None:
+    """Let the workers of a cluster write parts of a file of texts, and put them together."""
+    from ssdlm.engine.merging import merge_texts
+    from ssdlm.engine.prompt_files import prompt_lines
+    from ssdlm.storage.cluster import spread
+    from ssdlm.storage.remote import place_of
+
+    if arguments.shard is not None or num_started() > 1:
+        raise ValueError("--ray shares the prompts out itself; leave out --shard and torchrun")
+    if "-" in (arguments.input, arguments.output):
+        raise ValueError("--ray needs files for --input and --output; give names in place of -")
+    source, target = place_of(arguments.input, "input"), place_of(arguments.output, "output")
+    if target.exists():  # and is compared with what this command would write
+        write_and_say(arguments, open_writer(arguments))
+        return
+    count = len(prompt_lines(source))
+    given = {k: v for k, v in vars(arguments).items() if k not in ("command", "run", "gathers")}
+    with spread(
+        partial(write_part, given),
+        target,
+        address=arguments.ray,
+        most=count,
+        ending=".jsonl",
+        uses_gpus=arguments.device != "cpu",
+        is_shown=True,
+    ) as parts:
+        merge_texts(parts, target)
+    print(f"wrote {target}: {len(parts)} parts")
+
+
+def write_part(given: dict[str, Any], shard: Shard, output: str) -> None:
+    """Write one part of a file of texts, in a worker."""
+    arguments = argparse.Namespace(**given | {"shard": shard, "output": output})
+    write_file(arguments, open_writer(arguments))
 
 
 def add_models(commands: Any) -> None:

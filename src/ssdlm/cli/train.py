@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import Any
 
-from ssdlm.cli.flags import add_shard
+from ssdlm.cli.flags import add_ray, add_shard
 
 
 def add_tokenizer(commands: Any) -> None:
@@ -43,7 +43,8 @@ def add_prepare(commands: Any) -> None:
         "inputs",
         nargs="+",
         metavar="INPUT",
-        help=".txt .jsonl .csv .parquet (also .gz .xz .zst), folders, globs, or a Hub data set",
+        help=".txt .jsonl .csv .parquet (also .gz .xz .zst), folders, globs, here or elsewhere "
+        "(s3://, gs://, hf://), or a Hub data set",
     )
     command.add_argument("--tokenizer", required=True, help="folder or Hub id of a tokenizer")
     command.add_argument("--out", required=True, help="folder for the token store")
@@ -62,6 +63,7 @@ def add_prepare(commands: Any) -> None:
     )
     command.add_argument("--workers", type=int, default=1, help="number of threads (default 1)")
     add_shard(command, "tokenise one of N parts of the documents")
+    add_ray(command, "tokenise")
 
 
 def run_prepare(arguments: argparse.Namespace) -> None:
@@ -70,9 +72,14 @@ def run_prepare(arguments: argparse.Namespace) -> None:
 
     from ssdlm.data.parts import prepare_part
     from ssdlm.data.prepare import prepare
+    from ssdlm.data.spreading import prepare_spread
 
-    shard = arguments.shard
+    shard, address = arguments.shard, arguments.ray
+    if shard is not None and address is not None:
+        raise ValueError("--ray does all parts and --shard one of them; give one of the two")
     work = prepare if shard is None else partial(prepare_part, shard=shard)
+    if address is not None:
+        work = partial(prepare_spread, address=address)
     report = work(
         arguments.inputs,
         tokenizer=arguments.tokenizer,

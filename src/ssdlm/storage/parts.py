@@ -18,6 +18,15 @@ MOST = 1_000_000
 """Parts of a job."""
 
 
+class TooManyPartsError(ValueError):
+    """More parts than there are things to share out."""
+
+    def __init__(self, message: str, most: int):
+        super().__init__(message)
+        self.most = most
+        """How many parts there can be."""
+
+
 @dataclass(frozen=True)
 class Shard:
     """Which part of how many."""
@@ -43,9 +52,10 @@ class Shard:
     def share(self, total: int, what: str) -> range:
         """Return the part's share of `total` things in a row; each part must get one."""
         if total < self.count:
-            raise ValueError(
+            raise TooManyPartsError(
                 f"shard={self} is one of {self.count} parts, and there are {total} {what}; use "
-                f"at most {total} parts"
+                f"at most {total} parts",
+                total,
             )
         return range(total * self.number // self.count, total * (self.number + 1) // self.count)
 

@@ -162,6 +162,12 @@ class Remote:
         with in_one_line(self, "remove"):
             self.system.rm_file(self.path)
 
+    def remove_all(self) -> None:
+        """Delete a folder and all that is in it, if it is there."""
+        if self.is_dir():
+            with in_one_line(self, "remove"):
+                self.system.rm(self.path, recursive=True)
+
 
 class RemoteReader(io.RawIOBase):
     """An open file elsewhere, errors of which name it."""

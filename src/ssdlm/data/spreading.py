@@ -1,0 +1,45 @@
+"""A token store prepared by the workers of a Ray cluster.  parts, merging -> [spreading]"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from ssdlm.data.merging import merge_stores
+from ssdlm.data.parts import prepare_part
+from ssdlm.data.prepare import Job, PrepareReport, prepare
+from ssdlm.data.shards import INDEX, PART
+from ssdlm.storage.cluster import spread
+from ssdlm.storage.parts import Shard
+from ssdlm.storage.remote import place_of
+
+MOST_PARTS = 64
+"""Each reads all of the input once; with more, that would be most of the work."""
+
+
+def prepare_spread(
+    inputs: Sequence[str | os.PathLike[str]],
+    *,
+    address: str,
+    out: str | os.PathLike[str],
+    show_progress: bool = False,
+    **settings: Any,
+) -> PrepareReport:
+    """Do what `prepare` does, with these settings, by the workers of a cluster."""
+    place = place_of(out, "out")
+    if any((place / name).exists() for name in (INDEX, PART)):
+        return prepare(inputs, out=out, show_progress=show_progress, **settings)
+    names = ("tokenizer", "holdout", "deduplicate", "workers")
+    Job.read(inputs, *(settings[name] for name in names), show_progress)  # or raise
+    work = partial(do_part, list(inputs), settings)
+    with spread(work, place, address=address, most=MOST_PARTS, is_shown=show_progress) as parts:
+        return merge_stores(parts, out, is_shown=show_progress)
+
+
+def do_part(
+    inputs: Sequence[str | os.PathLike[str]], settings: dict[str, Any], shard: Shard, out: str
+) -> None:
+    """Prepare one part, in a worker."""
+    prepare_part(inputs, shard=shard, out=out, **settings)
