@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import subprocess
 import sys
 from pathlib import Path
 
@@ -65,6 +66,22 @@ def test_the_memory_benchmark_says_what_was_expected_of_each_case(load, monkeypa
     assert len(found) == 3 and all(row["expected_gib"] > 0 for row in found)
     found = call(memory.main, monkeypatch, capsys, "--tiny", "--seconds", "1")["results"]
     assert {row["error"] for row in found} == {"no time left"}
+
+
+@pytest.mark.slow
+def test_a_model_is_made_in_shards_and_takes_a_step():
+    """In processes of its own: this one must not be part of a group."""
+    script = str(FOLDER / "sharded.py")
+    words = [sys.executable, script, "step", "--tiny", "--save"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["saving"]["loss"] == found["saving"]["loss_again"]
+    words = [sys.executable, script, "create", "--tiny", "--processes", "2"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    rows = json.loads(done.stdout.splitlines()[-1])["results"]
+    assert [row["process"] for row in rows] == [0, 1]
+    whole = 4 * rows[0]["parameters"] / 2**30
+    assert sum(row["own_gib"] for row in rows) == pytest.approx(whole)
 
 
 def test_the_training_benchmark_starts_a_process_a_case(load, monkeypatch, capsys):

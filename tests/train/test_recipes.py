@@ -12,6 +12,7 @@ from ssdlm.settings import override
 from ssdlm.storage.checkpoint import build
 from ssdlm.train.recipes import (
     RECIPES,
+    large,
     mini,
     paper_large,
     paper_mini,
@@ -20,6 +21,7 @@ from ssdlm.train.recipes import (
     tiny,
 )
 from ssdlm.train.run import is_compiled
+from ssdlm.train.sharded_weights import outline
 
 
 def test_paper_large_has_the_papers_numbers():
@@ -49,11 +51,18 @@ def test_mini_has_34m_parameters_at_a_vocabulary_of_8192():
     assert count == pytest.approx(34e6, rel=0.02)
 
 
+def test_large_has_1_3_billion_parameters_at_robertas_vocabulary():
+    config = override(large(), ["V=50265"])
+    count = sum(weight.numel() for weight in outline(config.model).parameters())
+    assert count == pytest.approx(1.3e9, rel=0.02)
+    assert config.train.sharding == "fsdp"
+
+
 def test_the_papers_recipe_at_the_size_of_mini_differs_in_what_is_the_papers():
-    large, small, own = paper_large(), paper_mini(), mini()
+    paper, small, own = paper_large(), paper_mini(), mini()
     assert (small.train.batch, small.data) == (own.train.batch, own.data)
     for name in ("objective", "levels", "stratify", "optimizer", "decay_rule", "ema"):
-        assert getattr(small.train, name) == getattr(large.train, name)
+        assert getattr(small.train, name) == getattr(paper.train, name)
     model = replace(small.model, backbone=small.model.backbone | {"vocab_size": 8192})
     counts = [sum(p.numel() for p in build(m).parameters()) for m in (model, own_model(own))]
     assert counts[0] == pytest.approx(counts[1], rel=0.02)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -15,17 +15,28 @@ from ssdlm.shapes import Tensor
 
 
 class Layer(nn.Module):
-    """Pre-norm attention and feed-forward; norms have no weights, queries and keys are normed."""
+    """Pre-norm attention and feed-forward; norms have no weights, queries and keys are normed.
+
+    The network gives a new layer its `initial_values`.
+    """
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
         width, hidden = config.D, config.D * config.expansion
         self.num_heads = config.num_heads
         self.is_compiled = False
-        self.qkv = nn.Parameter(torch.randn(3, width, width) * width**-0.5)
-        self.out = nn.Parameter(torch.zeros(width, width))
-        self.up = nn.Parameter(torch.randn(hidden, width) * width**-0.5)
-        self.down = nn.Parameter(torch.zeros(width, hidden))
+        self.qkv = nn.Parameter(torch.empty(3, width, width))
+        self.out = nn.Parameter(torch.empty(width, width))
+        self.up = nn.Parameter(torch.empty(hidden, width))
+        self.down = nn.Parameter(torch.empty(width, hidden))
+
+    def initial_values(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights of a new layer, which adds nothing to its input."""
+        for name in ("qkv", "up"):
+            shape = self.get_parameter(name).shape
+            yield name, torch.randn(shape) * shape[-1] ** -0.5
+        for name in ("out", "down"):
+            yield name, torch.zeros(self.get_parameter(name).shape)
 
     def forward(self, both: Tensor, rotary: Tensor, bias: Tensor | None, num_noisy: int) -> Tensor:
         """Return [clean | noisy] after this layer; `bias` says what noisy positions see."""

@@ -6,6 +6,7 @@ layer -> [network] -> denoiser.block, which runs it on blocks to decode and to t
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import cast
 
 import torch
@@ -45,21 +46,42 @@ class BlockNetwork(DenoiserModule):
         self.has_evidence = config.has_evidence
         self.has_slots = config.has_evidence and config.is_shifted and not self.has_memory
         width = config.D
-        self.words = nn.Parameter(torch.randn(config.V, width))
+        self.words = nn.Parameter(torch.empty(config.V, width))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
         # Uniform until `set_unigram`; a buffer, so that checkpoints carry it.
         self.register_buffer("log_unigram", torch.full((config.V,), -math.log(config.V)))
         if config.is_shifted:
-            self.start = nn.Parameter(torch.zeros(width))
+            self.start = nn.Parameter(torch.empty(width))
         if config.has_tied_simplex:
-            self.own_embed = nn.Parameter(torch.randn(width, width) * width**-0.5)
+            self.own_embed = nn.Parameter(torch.empty(width, width))
         else:
-            self.simplex_embed = nn.Parameter(torch.randn(config.V, width))
-        self.time_embed = nn.Parameter(torch.zeros(width, NUM_TIME_FEATURES))
-        # At 0 the head is silent: a new network predicts the posterior of the unigram.
-        self.head = nn.Parameter(torch.zeros(config.V, width))
+            self.simplex_embed = nn.Parameter(torch.empty(config.V, width))
+        self.time_embed = nn.Parameter(torch.empty(width, NUM_TIME_FEATURES))
+        self.head = nn.Parameter(torch.empty(config.V, width))
         if config.has_self_conditioning:
-            self.self_embed = nn.Parameter(torch.zeros(width, width))
+            self.self_embed = nn.Parameter(torch.empty(width, width))
+        if not self.words.is_meta:
+            for name, value in self.initial_values():
+                self.get_parameter(name).data.copy_(value)
+
+    def initial_values(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights of a new network by name, one at a time, always in the same order.
+
+        So a process that keeps a part of each has the values of one that keeps them whole.
+        """
+        width = self.config.D
+        yield "words", torch.randn(self.words.shape)
+        for index, layer in enumerate(self.transformer_layers()):
+            for name, value in layer.initial_values():
+                yield f"layers.{index}.{name}", value
+        if self.config.has_tied_simplex:
+            yield "own_embed", torch.randn(width, width) * width**-0.5
+        else:
+            yield "simplex_embed", torch.randn(self.simplex_embed.shape)
+        # With its head at 0 a new network is silent: it predicts the posterior of the unigram.
+        for name in ("start", "time_embed", "head", "self_embed"):
+            if hasattr(self, name):
+                yield name, torch.zeros(self.get_parameter(name).shape)
 
     @property
     def device(self) -> torch.device:

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from ssdlm.config import BlockConfig, EncoderConfig
 from ssdlm.denoiser import DenoiserModule
@@ -169,7 +168,7 @@ def load_ours(folder: Path) -> DenoiserModule:
     stored = read_stored(source)
     sizes = config.backbone if isinstance(config, EncoderConfig) else vars(config)
     require_sizes(sizes, stored, source=source)
-    with torch.device("meta"), unfilled():  # what does not fit is refused before it fills memory
+    with torch.device("meta"):  # what does not fit is refused before it fills memory
         denoiser = build(config)
     own = denoiser.state_dict()
     require_shapes(own, stored, source=source)
@@ -179,15 +178,6 @@ def load_ours(folder: Path) -> DenoiserModule:
         denoiser = build(config)
     fill(denoiser, tensors, source=source, is_copied=not is_quantised(stored))
     return denoiser
-
-
-class unfilled(TorchFunctionMode):
-    """Build networks as shapes: no random weight is drawn, or scaled."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.mul:
-            return args[0]
-        return (torch.empty if func is torch.randn else func)(*args, **(kwargs or {}))
 
 
 def read_config(folder: Path) -> EncoderConfig | BlockConfig:

@@ -84,6 +84,13 @@ def require_numbers(tensors: Mapping[str, Tensor], path: Path) -> None:
             )
 
 
+def shapes_in(path: Path) -> dict[str, Tensor]:
+    """Return a safetensors file's tensors as shapes without memory; the types are not theirs."""
+    with safe_open(path, "pt") as stored:
+        shapes = {name: stored.get_slice(name).get_shape() for name in stored.keys()}  # noqa: SIM118
+    return {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+
+
 def names_in(path: Path) -> list[str]:
     """Return the names of a safetensors file's tensors."""
     with safe_open(path, "pt") as stored:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from ssdlm.config import ranged, require_ranges, required
 from ssdlm.options import GenerateOptions
@@ -116,7 +115,7 @@ def sharded_work(run: Run, folder: NewFolder) -> Callable[[], None]:
 
 def tensors_of(run: Run) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
     """Return weights, their moving average and the optimiser's moments by name, not copied."""
-    weights = unique_tensors(run.denoiser)
+    weights = distributed.unique_tensors(run.denoiser)
     average = {name: run.ema.mean[name] for name in weights} if run.ema is not None else {}
     moments = {
         f"{name}/{field}": value
@@ -170,7 +169,7 @@ def restore(run: Run, folder: Path) -> None:
     """Take a run to where a checkpoint left it; every process reads its own part of the tensors."""
     state = read_checked(folder / STATE, State)
     run.step, run.clock, run.spikes = state.step, state.clock, state.spikes
-    weights = unique_tensors(run.denoiser)
+    weights = distributed.unique_tensors(run.denoiser)
     distributed.read_into(weights, folder / checkpoint.WEIGHTS)
     restore_moments(run, folder)
     for group, known in zip(run.optimizer.param_groups, state.groups, strict=True):
@@ -206,11 +205,3 @@ def restore_moments(run: Run, folder: Path) -> None:
     prefix = "moments/"
     names = [name.removeprefix(prefix) for name in shards.names(folder, "moments")]
     shards.read_shards(folder, {prefix + name: value for name, value in make(names).items()})
-
-
-def unique_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return a module's weights and buffers by name, themselves and not copies; tied ones once."""
-    found: dict[int, tuple[str, Tensor]] = {}
-    for name, value in module.state_dict(keep_vars=True).items():
-        found.setdefault(id(value), (name, value))
-    return dict(found.values())

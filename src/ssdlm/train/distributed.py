@@ -51,28 +51,62 @@ def make_accelerator(*, precision: str, device: str) -> Any:
 
 
 def distribute(
-    accelerator: Any, module: nn.Module, *, sharding: str, layers: Iterable[nn.Module]
+    accelerator: Any, module: nn.Module, *, is_sharded: bool, layers: Iterable[nn.Module]
 ) -> Any:
-    """Return the module as every process calls it: replicated, or in shards layer by layer."""
-    module.to(accelerator.device)
-    if sharding == "ddp" or accelerator.num_processes == 1:
+    """Return the module as every process calls it: replicated, or in shards layer by layer.
+
+    What is to be cut into shards may be without memory; then each process gets that of its shards.
+    """
+    if not is_sharded:
+        module.to(accelerator.device)
         # Buffers are alike from the start and never change; DDP would send them in every pass.
         names = [name for name, _ in module.named_buffers()]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, names)
         return accelerator.prepare_model(module)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard
 
-    mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
-    for layer in layers:
-        fully_shard(layer, mesh=mesh)
-    return fully_shard(module, mesh=mesh)
+    count = accelerator.num_processes
+    mesh = init_device_mesh(accelerator.device.type, (count,))
+    is_empty = not has_memory(module)
+    if not is_empty:
+        module.to(accelerator.device)
+
+    def place(weight: nn.Parameter) -> Shard | None:
+        # Torch cuts along the first dimension, whose 3 of queries, keys and values are too few.
+        is_short = weight.dim() > 1 and weight.shape[0] < count
+        return Shard(1) if is_short and weight.shape[1] % count == 0 else None
+
+    for part in (*layers, module):
+        fully_shard(part, mesh=mesh, shard_placement_fn=place)
+    if is_empty:
+        give_memory(module, accelerator.device)
+    return module
 
 
-def new_group(accelerator: Any) -> Any:
-    """Return a group of all processes that a thread may use beside training; None for one alone."""
-    if accelerator.num_processes == 1:
-        return None
+def has_memory(module: nn.Module) -> bool:
+    """Tell whether a module has weights, and not their shapes alone."""
+    return not any(weight.is_meta for weight in module.parameters())
+
+
+def give_memory(module: nn.Module, device: torch.device) -> None:
+    """Give a module in shards the memory of its own, with nothing in it; tied weights stay tied."""
+    made: dict[int, nn.Parameter] = {}
+    for part in module.modules():
+        for name, weight in part.named_parameters(recurse=False, remove_duplicate=False):
+            if id(weight) not in made:
+                empty = torch.empty_like(weight, device=device)
+                made[id(weight)] = nn.Parameter(empty, requires_grad=weight.requires_grad)
+            part.register_parameter(name, made[id(weight)])
+        for name, buffer in part.named_buffers(recurse=False):
+            is_meta = buffer.is_meta
+            filled = torch.empty_like(buffer, device=device) if is_meta else buffer.to(device)
+            setattr(part, name, filled)
+
+
+def new_group() -> Any:
+    """Return a group of all processes that a thread may use beside training."""
     return torch.distributed.new_group(backend="gloo")
 
 
@@ -115,9 +149,15 @@ def read_into(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Read a file's tensors into others of the same names; of a shard its own part alone."""
     with safe_open(path, "pt") as stored:
         for name, tensor in tensors.items():
-            own, place = own_part(tensor)
-            if own.numel() > 0:
-                own.copy_(stored.get_slice(name)[place])
+            copy_part(tensor, stored.get_slice(name))
+
+
+@torch.no_grad()
+def copy_part(tensor: Tensor, whole: Any) -> None:
+    """Copy into a tensor, of a shard into its own part, what a whole one has in that place."""
+    own, place = own_part(tensor)
+    if own.numel() > 0:
+        own.copy_(whole[place])
 
 
 def own_part(tensor: Tensor) -> tuple[Tensor, tuple[slice, ...]]:
@@ -128,6 +168,14 @@ def own_part(tensor: Tensor) -> tuple[Tensor, tuple[slice, ...]]:
     own, (chunk,) = tensor.to_local(), tensor.__create_chunk_list__()  # pyright: ignore
     spans = zip(chunk.offsets, chunk.sizes, strict=True)
     return own, tuple(slice(at, at + length) for at, length in spans)
+
+
+def unique_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's weights and buffers by name, themselves and not copies; tied ones once."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, value in module.state_dict(keep_vars=True).items():
+        found.setdefault(id(value), (name, value))
+    return dict(found.values())
 
 
 def broadcast(accelerator: Any, value: Any) -> Any:

@@ -1,6 +1,6 @@
 """The weights that a run begins with: random, a checkpoint's, or a masked LM's.
 
-checkpoint, shards -> [initial_weights] -> run, resume
+checkpoint, shards -> [initial_weights] -> sharded_weights, run, resume
 """
 
 from __future__ import annotations
@@ -25,8 +25,16 @@ UNIGRAM_TOKENS, STRETCHES = 2**24, 64
 
 
 def make_denoiser(config: Config, stores: list[TokenStore]) -> DenoiserModule:
-    """Return the denoiser a run begins with; refuse one that does not fit the data."""
+    """Return the denoiser a run begins with, whole; refuse one that does not fit the data."""
     denoiser = load_init(config) if config.train.init else build(config.model)
+    require_room(config, stores, denoiser)
+    if isinstance(config.model, BlockConfig) and not config.train.init:
+        denoiser.set_unigram(count_tokens(stores, denoiser.V))
+    return denoiser
+
+
+def require_room(config: Config, stores: list[TokenStore], denoiser: DenoiserModule) -> None:
+    """Refuse a denoiser that the data's tokens, or a sequence of them, do not fit in."""
     if denoiser.V < stores[0].V:
         raise ValueError(
             f"the model has a vocabulary of {denoiser.V} and the data one of {stores[0].V}; "
@@ -37,9 +45,6 @@ def make_denoiser(config: Config, stores: list[TokenStore]) -> DenoiserModule:
             f"data.max_len={config.data.max_len} is more than the {denoiser.max_len} positions of "
             "the model; lower it"
         )
-    if isinstance(config.model, BlockConfig) and not config.train.init:
-        denoiser.set_unigram(count_tokens(stores, denoiser.V))
-    return denoiser
 
 
 def build(model: EncoderConfig | BlockConfig) -> DenoiserModule:

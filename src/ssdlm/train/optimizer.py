@@ -131,11 +131,14 @@ class MuonAdamW(torch.optim.Optimizer):
         by_shape: dict[torch.Size, list[Tensor]] = {}
         for weight in weights:
             by_shape.setdefault(weight.shape, []).append(weight)
-        for shape, members in by_shape.items():
-            moves = orthogonalized(torch.stack(self.nesterov(members, group)))
+        for shape, alike in by_shape.items():
             scale = group["lr"] * max(1.0, shape[-2] / shape[-1]) ** 0.5
-            torch._foreach_mul_(members, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(members, list(moves.to(members[0].dtype)), alpha=-scale)
+            # A matrix in shards is whole in every process meanwhile: those go one by one.
+            size = 1 if hasattr(alike[0], "full_tensor") else len(alike)
+            for members in (alike[i : i + size] for i in range(0, len(alike), size)):
+                moves = orthogonalized(torch.stack(self.nesterov(members, group)))
+                torch._foreach_mul_(members, 1 - group["lr"] * group["weight_decay"])
+                torch._foreach_add_(members, list(moves.to(members[0].dtype)), alpha=-scale)
 
     def nesterov(self, weights: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
         """Return gradients that look one step ahead of their running means, which it updates."""

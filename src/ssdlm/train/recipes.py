@@ -96,6 +96,33 @@ def mini() -> Config:
     )
 
 
+def large() -> Config:
+    """A BlockDenoiser of 1.3 billion parameters (V = 50,265), in shards on several GPUs.
+
+    Learning rates are those of `mini`, lowered for the width. One step of it was taken on a GPU,
+    and no more.
+    """
+    own = mini()
+    return Config(
+        model=BlockConfig(V=0, D=2048, num_layers=22, num_heads=16, B=25),
+        data=DataConfig(max_len=1000),
+        train=replace(
+            own.train,
+            steps=100_000,
+            batch=512,
+            micro_batch=8,
+            lr=1e-3,
+            muon_lr=0.01,
+            warmup=2000,
+            ema=0.9999,
+            recompute=True,
+            sharding="fsdp",
+            save_every=1000,
+            save_seconds=0.0,
+        ),
+    )
+
+
 def paper_mini() -> Config:
     """The paper's recipe at the size of `mini`: an encoder from random weights, for one GPU.
 
@@ -174,7 +201,15 @@ def tiny() -> Config:
 
 RECIPES: dict[str, Callable[[], Config]] = {
     recipe.__name__: recipe
-    for recipe in (paper_large, paper_rocstories, paper_mini, mini, autoregressive, tiny)
+    for recipe in (
+        paper_large,
+        paper_rocstories,
+        paper_mini,
+        large,
+        mini,
+        autoregressive,
+        tiny,
+    )
 }
 EARLIER_NAMES = {"twin": "autoregressive"}
 """Names that recipes had before; they still work."""

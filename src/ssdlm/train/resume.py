@@ -20,9 +20,10 @@ from ssdlm.storage import checkpoint
 from ssdlm.storage.files import locked, read_checked, write_json
 from ssdlm.train import checkpoint_folders, distributed
 from ssdlm.train.checkpoints import MODEL_FILES, SETTINGS, export, restore
-from ssdlm.train.initial_weights import build, find_init, make_denoiser
+from ssdlm.train.initial_weights import build, find_init
 from ssdlm.train.log import LOG, RUN, RunFile
 from ssdlm.train.run import WEIGHTS, Run, assemble, resolve
+from ssdlm.train.sharded_weights import begin, outline
 
 WRITTEN = ("checkpoints", LOG, "tensorboard", checkpoint.WEIGHTS, *MODEL_FILES)
 """All that a run writes into OUT beside its settings."""
@@ -52,17 +53,19 @@ def start(config: Config, folders: list[Path], out: Path, *, fresh: bool) -> Run
     accelerator = distributed.make_accelerator(
         precision=config.train.precision, device=config.train.device
     )
+    is_sharded = is_sharded and accelerator.num_processes > 1
     newest = None if fresh else find_checkpoint(accelerator, out, asked)
     torch.manual_seed(mix(config.train.seed, WEIGHTS))
+    fill = None
     if newest is None:
         refuse_own_weights(config.train.init, out)
         config = resolve(config, stores)
-        denoiser = make_denoiser(config, stores)
+        denoiser, fill = begin(config, stores, is_sharded=is_sharded)
         config = replace(config, model=denoiser.config)
     else:
         config = read_checked(newest / SETTINGS, Config)
-        denoiser = build(config.model)
-    run = assemble(config, accelerator, out, stores, denoiser, is_sharded=is_sharded)
+        denoiser = (outline if is_sharded else build)(config.model)
+    run = assemble(config, accelerator, out, stores, denoiser, is_sharded=is_sharded, fill=fill)
     if newest is not None:
         restore(run, newest)
     if accelerator.is_main_process and newest is not None:

@@ -5,7 +5,7 @@ initial_weights, windows, objective -> [run] -> resume, loop
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -137,8 +137,9 @@ def assemble(
     denoiser: DenoiserModule,
     *,
     is_sharded: bool,
+    fill: Callable[[], None] | None = None,
 ) -> Run:
-    """Return a run around a denoiser, at its first step."""
+    """Return a run around a denoiser, at its first step; `fill` gives one in shards its weights."""
     train, data = config.train, config.data
     if train.batch % accelerator.num_processes:
         raise ValueError(
@@ -150,9 +151,11 @@ def assemble(
     module = distributed.distribute(
         accelerator,
         objective,
-        sharding="fsdp" if is_sharded else "ddp",
+        is_sharded=is_sharded,
         layers=denoiser.transformer_layers(),
     )
+    if fill is not None:
+        fill()
     holdouts = [TokenStore.open(store.dir, "holdout") for store in stores]
     return Run(
         config=config,
@@ -166,7 +169,7 @@ def assemble(
         ema=Ema(denoiser, decay=train.ema) if train.ema > 0 else None,
         windows=windows,
         validation_rows=read_validation_rows(config, holdouts),
-        group=distributed.new_group(accelerator) if is_sharded else None,
+        group=distributed.new_group() if is_sharded else None,
         bytes_per_token=sum(s.num_bytes for s in holdouts) / max(1, sum(map(len, holdouts))),
     )
 
