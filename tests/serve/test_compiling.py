@@ -15,9 +15,9 @@ import pytest
 from tests import tiny
 from tests.serve.running import serving, wait_for
 
-from ssdlm.constraints.words import TextConstraint, Wanted
+from ssdlm.constraints.words import ConstraintCompiler, TextConstraint, Wanted
 from ssdlm.serve import compiling
-from ssdlm.serve.compiling import CompilerProcess, GivenUp, answer
+from ssdlm.serve.compiling import CompilerProcess, GivenUp, answer, tidy
 
 SLOW = {"regex": "(ab|cd|ef){2000}", "must_not": ["b"]}
 """Some seconds; with words that must not appear, nothing comes from a cache."""
@@ -156,13 +156,25 @@ def test_signals_are_the_servers_to_follow(compiler):
 
 
 def test_a_large_automaton_is_refused(monkeypatch):
-    tokenizer = tiny.tokenizer()
-    facts = {"V": tokenizer.V, "max_len": None}
-    (placement,) = pickle.loads(answer(wanted(regex="a{9}"), tokenizer, **facts))
+    compiler = ConstraintCompiler(tiny.tokenizer(), V=64, max_len=None)
+    (placement,) = pickle.loads(answer(wanted(regex="a{9}"), compiler))
     assert placement.is_feasible
     monkeypatch.setattr(compiling, "MOST_BYTES", 1000)
-    refusal = pickle.loads(answer(wanted(regex="a{9}"), tokenizer, **facts))
+    refusal = pickle.loads(answer(wanted(regex="a{9}"), compiler))
     assert refusal.startswith("regex='a{9}' needs an automaton of ") and "simpler" in refusal
+
+
+def test_who_asks_for_the_same_waits_for_it_once():
+    compiler = ConstraintCompiler(tiny.tokenizer(), V=64, max_len=None)
+    for number in range(compiling.MOST_KEPT + 3):
+        (first,) = pickle.loads(answer(wanted(must_not=["a" * (number + 1)]), compiler))
+        tidy(compiler)
+        kept = dict(compiler.automata)
+        (other,) = pickle.loads(answer(wanted(7, must_not=["a" * (number + 1)]), compiler))
+        assert compiler.automata == kept and len(kept) <= compiling.MOST_KEPT
+        assert (len(first.slots), len(other.slots)) == (12, 7)
+        tidy(compiler)
+        assert not any(automaton.cache for automaton in compiler.automata.values())
 
 
 def test_the_process_has_no_torch_in_it():

@@ -6,14 +6,13 @@ and an automaton over tokens. Whatever cannot be done is refused here, before an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from ssdlm.constraints.automaton import (
     Automaton,
     Matcher,
-    PartialMatches,
     build_automaton,
     is_word_char,
 )
@@ -77,34 +76,8 @@ class Wanted:
         return describe(self.constraint)
 
 
-def compile_all(
-    wanted: Sequence[Wanted],
-    tokenizer: Tokenizer,
-    *,
-    V: int,
-    max_len: int | None,
-    cache: ArrayCache = NO_CACHE,
-) -> list[Placement]:
-    """Return a feasible placement for each text; those that are alike share their automaton."""
-    compilers: dict[tuple[int, bool], ConstraintCompiler] = {}
-    placements = []
-    for one in wanted:
-        key = one.length, one.stop_at_end
-        if key not in compilers:
-            compilers[key] = ConstraintCompiler(
-                tokenizer,
-                V=V,
-                max_len=max_len,
-                length=one.length,
-                stop_at_end=one.stop_at_end,
-                cache=cache,
-            )
-        placements.append(compilers[key].compile(one.constraint, one.context))
-    return placements
-
-
 class ConstraintCompiler:
-    """Turns constraints on text into placements, for one tokenizer and length of text."""
+    """Turns constraints on text into placements, for one tokenizer."""
 
     def __init__(
         self,
@@ -112,15 +85,12 @@ class ConstraintCompiler:
         *,
         V: int,
         max_len: int | None,
-        length: int,
-        stop_at_end: bool,
         cache: ArrayCache = NO_CACHE,
     ) -> None:
         self.tokenizer = tokenizer
-        self.V, self.max_len, self.length = V, max_len, length
-        self.end_of_text = tokenizer.end_of_text if stop_at_end else None
-        # Most prompts of a call share their automaton, and it is the slow part.
-        self.automata: dict[tuple[Grammar | bool, tuple[str, ...], PartialMatches], Automaton] = {}
+        self.V, self.max_len = V, max_len
+        self.automata: dict[Hashable, Automaton] = {}
+        """Those that were built: most texts of a call share theirs, and it is the slow part."""
         self.cache = cache
 
     @cached_property
@@ -129,19 +99,20 @@ class ConstraintCompiler:
         spellings = self.tokenizer.token_bytes()
         return spellings + [b""] * (self.V - len(spellings))
 
-    def compile(self, constraint: TextConstraint, context: Sequence[int]) -> Placement:
+    def compile(self, wanted: Wanted) -> Placement:
         """Return a feasible placement for the `length` tokens and the suffix after a context."""
-        suffix = self.suffix(constraint)
+        constraint, length = wanted.constraint, wanted.length
+        suffix = self.suffix(constraint, length)
         words = tuple(self.required_word(word, constraint.must_not) for word in constraint.must)
-        pins = self.pins(constraint) | dict(enumerate(suffix, start=self.length))
-        total = self.length + len(suffix)
+        pins = self.pins(constraint, length) | dict(enumerate(suffix, start=length))
+        total = length + len(suffix)
         needed, room = sum(len(word.tokens) for word in words), total - len(pins)
         if needed > room:
             raise ValueError(
                 f"must={list(constraint.must)} takes {needed} tokens and there is room for {room}; "
                 "raise length or drop a word"
             )
-        automaton = self.automaton(constraint, context)
+        automaton = self.automaton(wanted)
         placement = find_placement(TokenConstraint(automaton, total, pins, words))
         if placement is None:
             shortest = automaton.shortest()
@@ -160,15 +131,15 @@ class ConstraintCompiler:
             )
         return placement
 
-    def suffix(self, constraint: TextConstraint) -> tuple[int, ...]:
+    def suffix(self, constraint: TextConstraint, length: int) -> tuple[int, ...]:
         """Return the tokens after the gap; they share its block, so that it is written to them."""
         if not constraint.suffix:
             return ()
         tokens = self.spell("suffix", constraint.suffix)
-        total = self.length + len(tokens)
+        total = length + len(tokens)
         if self.max_len is not None and total > self.max_len:
             raise ValueError(
-                f"length={self.length} and suffix={constraint.suffix!r} make a block of {total} "
+                f"length={length} and suffix={constraint.suffix!r} make a block of {total} "
                 f"tokens, and the model has {self.max_len} positions; shorten either"
             )
         if constraint.end_at_sentence and not SENTENCE_END.search(constraint.suffix):
@@ -178,16 +149,19 @@ class ConstraintCompiler:
             )
         return tokens
 
-    def automaton(self, constraint: TextConstraint, context: Sequence[int]) -> Automaton:
+    def automaton(self, wanted: Wanted) -> Automaton:
         """Return the automaton for a text after a prompt."""
+        constraint = wanted.constraint
         words = constraint.must_not
-        prompt = b"".join(self.spellings[token] for token in context) if words else b""
+        prompt = b"".join(self.spellings[token] for token in wanted.context) if words else b""
         # A suffix has been seen to end a sentence, and stays whole.
         is_sentence = constraint.end_at_sentence and not constraint.suffix
+        end_of_text = self.tokenizer.end_of_text if wanted.stop_at_end else None
         matcher = Matcher(words)
-        key = constraint.grammar or is_sentence, words, matcher.after_prompt(prompt)
+        before = matcher.after_prompt(prompt)
+        key = constraint.grammar, is_sentence, end_of_text, words, before
         if key not in self.automata and constraint.grammar:
-            also = ByteMachine(*matcher.byte_table(matcher.after_prompt(prompt)))
+            also = ByteMachine(*matcher.byte_table(before))
             self.automata[key] = constraint.grammar.compile(
                 self.tokenizer, self.spellings, self.cache, also if words else None
             )
@@ -196,7 +170,7 @@ class ConstraintCompiler:
                 words,
                 self.spellings,
                 prompt=prompt,
-                end_of_text=self.end_of_text,
+                end_of_text=end_of_text,
                 is_sentence=is_sentence,
             )
         return self.automata[key]
@@ -211,15 +185,15 @@ class ConstraintCompiler:
             raise ValueError(f"must={word!r} contains must_not={banned!r}; drop one of them")
         return RequiredWord(self.spell("must", text), needs_boundary=is_word_char(word[-1]))
 
-    def pins(self, constraint: TextConstraint) -> dict[int, int]:
+    def pins(self, constraint: TextConstraint, length: int) -> dict[int, int]:
         """Return the pinned tokens by position."""
         pins: dict[int, int] = {}
         for position, text in constraint.pin:
             tokens = self.spell("pin", text)
-            if not 0 <= position <= self.length - len(tokens):
+            if not 0 <= position <= length - len(tokens):
                 raise ValueError(
                     f"pin={text!r} takes {len(tokens)} tokens from {position} on, and "
-                    f"length={self.length}; raise length or pin it elsewhere"
+                    f"length={length}; raise length or pin it elsewhere"
                 )
             new = dict(enumerate(tokens, start=position))
             if pins.keys() & new.keys():

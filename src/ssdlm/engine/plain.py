@@ -15,7 +15,7 @@ import torch
 from ssdlm.constraints.constrained import constrained
 from ssdlm.constraints.grammatical import grammatical
 from ssdlm.constraints.placement import Placement
-from ssdlm.constraints.words import Wanted, compile_all
+from ssdlm.constraints.words import ConstraintCompiler, Wanted
 from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion.grid import Sliding
 from ssdlm.diffusion.likelihood import text_nll
@@ -143,9 +143,9 @@ class Engine:
     def compile(self, wanted: Sequence[Wanted]) -> list[Placement]:
         """Return a legal placement of what each text must contain, or raise where there is none."""
         assert self.tokenizer is not None  # else nothing is wanted
-        V, max_len = self.denoiser.V, self.denoiser.max_len
-        cache = user_cache("grammars")
-        return compile_all(wanted, self.tokenizer, V=V, max_len=max_len, cache=cache)
+        V, max_len, cache = self.denoiser.V, self.denoiser.max_len, user_cache("grammars")
+        compiler = ConstraintCompiler(self.tokenizer, V=V, max_len=max_len, cache=cache)
+        return [compiler.compile(one) for one in wanted]
 
     def write(self, requests: Requests) -> Iterator[tuple[int, Generation]]:
         """Yield (number, text) as texts get done; where several compete, the likeliest."""

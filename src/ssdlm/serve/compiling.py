@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 
 from ssdlm.constraints.placement import Placement
-from ssdlm.constraints.words import Wanted, compile_all
+from ssdlm.constraints.words import ConstraintCompiler, Wanted
 from ssdlm.storage.arrays import user_cache
 from ssdlm.tokenizer import Tokenizer
 
@@ -33,6 +33,8 @@ START_SECONDS = 60.0
 """For the process to start."""
 LOOK_SECONDS = 0.05
 """Between two looks whether anybody still waits."""
+MOST_KEPT = 8
+"""Automata that are kept for the next who asks for the same."""
 MOST_BYTES = 32 << 20
 """Of the automata of one request: all that wait have theirs in memory."""
 
@@ -130,18 +132,20 @@ def work(number: int) -> None:
     pipe = Connection(number)
     try:
         tokenizer, V, max_len = pipe.recv()
+        cache = user_cache("grammars")
+        compiler = ConstraintCompiler(tokenizer, V=V, max_len=max_len, cache=cache)
         pipe.send_bytes(b"")
         while True:
-            pipe.send_bytes(answer(pipe.recv(), tokenizer, V=V, max_len=max_len))
+            pipe.send_bytes(answer(pipe.recv(), compiler))
+            tidy(compiler)
     except (EOFError, ConnectionError):
         return
 
 
-def answer(wanted: list[Wanted], tokenizer: Tokenizer, *, V: int, max_len: int | None) -> bytes:
+def answer(wanted: list[Wanted], compiler: ConstraintCompiler) -> bytes:
     """Return the placements, or why there are none, as they go through a pipe."""
     try:
-        cache = user_cache("grammars")
-        found = pickle.dumps(compile_all(wanted, tokenizer, V=V, max_len=max_len, cache=cache))
+        found = pickle.dumps([compiler.compile(one) for one in wanted])
     except ValueError as error:
         return pickle.dumps(str(error))
     except MemoryError:
@@ -152,3 +156,11 @@ def answer(wanted: list[Wanted], tokenizer: Tokenizer, *, V: int, max_len: int |
             f"{MOST_BYTES >> 20}; make it simpler, with fewer or lower repeats, or fewer words"
         )
     return found
+
+
+def tidy(compiler: ConstraintCompiler) -> None:
+    """Keep automata for those who ask for the same, but few, and nothing of single texts."""
+    while len(compiler.automata) > MOST_KEPT:
+        del compiler.automata[next(iter(compiler.automata))]
+    for automaton in compiler.automata.values():
+        automaton.cache.clear()
