@@ -7,7 +7,7 @@ import random
 import re
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +18,9 @@ from tests import bpe, tiny
 from tests.constraints.babbler import CPU, Babbler, CheapNoise
 
 from ssdlm import SSDLM, DecodeConfig, classifier_guide, cli
-from ssdlm.constraints.grammatical import grammatical, log_allowed_mass
+from ssdlm.constraints.grammatical import grammatical
 from ssdlm.denoiser import Denoiser
+from ssdlm.engine.schedule import Batch, Job
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
 PATTERNS = [
@@ -223,7 +224,7 @@ class Exact(Denoiser):
     def denoise(self, cache, w_t, progress):
         if self.moves is None:
             return self.first.log().expand(w_t.shape)
-        rows, law = [], self.first
+        rows, law = [], self.moves[cache.context[0, -1]]  # a chain begins behind an a
         for index in range(
             w_t.shape[1]
         ):  # what is known of a position: its left neighbour, or less
@@ -343,7 +344,7 @@ def masked_law(model: SSDLM, pattern: str, next_law, weights: Counter | None = N
             continue
         legal = placement.legal_tokens(state, len(done))
         law = next_law(done)
-        mass = log_allowed_mass(law.log(), legal)
+        mass = math.log(law[torch.from_numpy(legal)].sum())
         for token in legal.nonzero()[0].tolist():
             after = placement.step(state, len(done), token)
             share = chance * law[token].item() / math.exp(mass)
@@ -377,6 +378,63 @@ def test_a_window_of_one_position_masks_from_left_to_right(monkeypatch):
     found = sampled(model, 150, regex=CHAIN_PATTERN, grid="staggered", width=1.0)
     masked = masked_law(model, CHAIN_PATTERN, next_law)
     assert distance(found, masked) < 0.1
+
+
+def worth(model: SSDLM, pattern: str, count: int) -> list[tuple[list[int], float]]:
+    """The tokens of some particles, and what the engine says they are worth."""
+    (first,) = model.requests(["a"], {"regex": pattern, "top_p": 1.0, "returns": "w_0"})
+    found = []
+    for number in range(count):
+        batch, job = Batch(1, model.engine.steps), Job(replace(first, branch=(0, number)))
+        batch.join([job])
+        while len(job.tokens) < model.options.length:
+            batch.turn()
+        found.append((job.tokens, job.log_weight))
+    return found
+
+
+@pytest.mark.parametrize("B", [4, 2], ids=["a block", "blocks"])
+def test_a_particle_is_weighed_by_the_mass_that_each_token_was_left(B):
+    config = DecodeConfig(length=4, B=(B,), T=B, grid="staggered", width=1.0)
+    model = SSDLM(Exact(CHAIN_START, CHAIN), letters_tokenizer(), config)
+    (request,) = model.requests(["a"], {"regex": CHAIN_PATTERN})
+    placement = request.placement
+    for tokens, log_weight in worth(model, CHAIN_PATTERN, 4):
+        state, expected = placement.constraint.automaton.start, 0.0
+        for position, token in enumerate(tokens):
+            legal = torch.from_numpy(placement.legal_tokens(state, position))
+            expected += math.log(next_law(tuple(tokens[:position]))[legal].sum())
+            state = placement.step(state, position, token)
+        assert log_weight == pytest.approx(expected, abs=1e-4)
+        assert log_weight < -0.1
+
+
+def test_what_is_drawn_at_once_is_worth_its_chance_to_match_whatever_it_is():
+    laws, pattern = random_law(4, 4, seed=3), "(ab|c)*"
+    chances = [
+        math.prod(laws[i, t].item() for i, t in enumerate(one))
+        for one in itertools.product(range(4), repeat=4)
+        if re.fullmatch(pattern, text_of(one))
+    ]
+    model = SSDLM(Exact(laws), letters_tokenizer(), DecodeConfig(length=4, B=(4,), T=1))
+    for _, log_weight in worth(model, pattern, 4):
+        assert log_weight == pytest.approx(math.log(sum(chances)), abs=1e-4)
+
+
+def test_particles_match_and_go_on_where_they_are(monkeypatch):
+    monkeypatch.setattr("ssdlm.engine.plain.RowNoise", CheapNoise)
+    config = DecodeConfig(length=6, B=(2,), T=2, grid="staggered", width=1.0, returns="w_0")
+    model = SSDLM(Exact(CHAIN_START, CHAIN), letters_tokenizer(), config)
+    options = {"regex": CHAIN_PATTERN, "top_p": 1.0, "particles": 3}
+    for text in model.generate("a", num_samples=5, **options):
+        assert re.fullmatch(CHAIN_PATTERN, text.text)
+    (request,) = model.requests(["a"], options)
+    later = request.placement.after([0, 0], 2)
+    start = request.placement.read(request.placement.constraint.automaton.start, 0, [0, 0])
+    assert later.constraint.automaton.start == start
+    for position in range(2):
+        found, wanted = later.legal_tokens(start, position), request.placement
+        assert (found == wanted.legal_tokens(start, position + 2)).all()
 
 
 # What is refused, and what is kept.

@@ -131,12 +131,19 @@ def test_a_scorer_may_read_the_continuation_alone(model):
 
 
 class Chain(Schedule):
-    """A schedule that writes a Markov chain of three letters in no time: its law is known."""
+    """A schedule that writes a Markov chain of three letters in no time: its law is known.
+
+    Texts that do not match are never written: a token after which none could is left out, and the
+    mass of the others is what a particle is worth, as under a grammar.
+    """
 
     rows = ((0.6, 0.3, 0.1), (0.2, 0.5, 0.3), (0.3, 0.3, 0.4))
 
-    def __init__(self):
-        self.jobs = []
+    def __init__(self, length, matches=lambda tokens: True):
+        self.jobs, self.length = [], length
+        texts = itertools.product(range(3), repeat=length)
+        self.texts = [tokens for tokens in texts if matches(tokens)]
+        self.starts = {tokens[:end] for tokens in self.texts for end in range(length + 1)}
 
     def submit(self, request, look_every=None):
         self.jobs.append(Job(request))
@@ -145,44 +152,61 @@ class Chain(Schedule):
     def turn(self):
         jobs, self.jobs = self.jobs, []
         for job in jobs:
-            draw, last = random.Random(job.request.noise_seed), job.request.context[-1]
+            draw, done = random.Random(job.request.noise_seed), job.request.context[1:]
             for _ in range(job.request.options.length):
-                (last,) = draw.choices(range(3), self.rows[last])
-                job.tokens.append(last)
+                row = self.rows[(0, *done)[-1]]
+                legal = [token for token in range(3) if (*done, token) in self.starts]
+                job.log_weight += math.log(sum(row[token] for token in legal))
+                done += tuple(draw.choices(legal, [row[token] for token in legal]))
+            job.tokens = list(done[len(job.request.context) - 1 :])
             job.passes, job.is_over = [1], True
         return jobs
 
-    def law(self, length):
-        """Return the probability of each text, as the tests write it."""
-        found = {}
-        for tokens in itertools.product(range(3), repeat=length):
-            pairs = zip((0, *tokens), tokens, strict=False)
-            found[" ".join(map(str, tokens))] = math.prod(self.rows[a][b] for a, b in pairs)
-        return found
+    def law(self, score=lambda tokens: 0.0):
+        """Return the law of texts that match, tilted by a score."""
+        chances = {
+            tokens: math.exp(score(tokens))
+            * math.prod(self.rows[a][b] for a, b in itertools.pairwise((0, *tokens)))
+            for tokens in self.texts
+        }
+        return {tokens: p / sum(chances.values()) for tokens, p in chances.items()}
+
+    def distance(self, n, law, options, count=400):
+        """Return how far texts out of n particles are from a law."""
+        controls = Controls(tiny.block(), None)
+        swarms = Swarms(count, n, self, lambda job: job, controls)
+        jobs = [Job(Request("", (0,), options, sample=index)) for index in range(count)]
+        swarms.join(jobs)
+        while not all(len(job.tokens) == self.length for job in jobs):
+            swarms.turn()
+        found = Counter(tuple(job.tokens) for job in jobs)
+        return sum(abs(p - found[tokens] / count) for tokens, p in law.items()) / 2
+
+
+def ones(texts):
+    return [1.5 * text.count("1") for text in texts]
+
+
+PIECES = DecodeConfig(length=4, B=(4,), T=4, grid="sliding", particle_step=2)
 
 
 def test_the_law_tends_to_the_tilted_one_as_particles_are_more(unchecked):
-    def ones(texts):
-        return [1.5 * text.count("1") for text in texts]
-
-    options = DecodeConfig(length=4, B=(4,), T=4, grid="sliding", particle_step=2)
-    options = options.change(control=Scorer(ones, reads="continuation"))
-    controls, chain, count = Controls(tiny.block(), None), Chain(), 400
-    tilted = {text: p * math.exp(1.5 * text.count("1")) for text, p in chain.law(4).items()}
-    expected = {text: weight / sum(tilted.values()) for text, weight in tilted.items()}
-    distances = []
-    for n in (1, 4, 16):
-        swarms = Swarms(count, n, chain, lambda job: job, controls)
-        jobs = [Job(Request("", (0,), options, sample=index)) for index in range(count)]
-        swarms.join(jobs)
-        while not all(len(job.tokens) == 4 for job in jobs):
-            swarms.turn()
-        found = Counter(" ".join(map(str, job.tokens)) for job in jobs)
-        gaps = [abs(p - found[text] / len(jobs)) for text, p in expected.items()]
-        distances.append(sum(gaps) / 2)
+    chain, options = Chain(4), PIECES.change(control=Scorer(ones, reads="continuation"))
+    law = chain.law(lambda tokens: 1.5 * tokens.count(1))
+    distances = [chain.distance(n, law, options) for n in (1, 4, 16)]
     assert distances == sorted(distances, reverse=True)
     assert distances[0] > 0.4
     assert distances[-1] < 0.2  # what so many draws are off by themselves
+
+
+def test_the_law_tends_to_that_given_a_match_as_particles_are_more(unchecked):
+    """Left out from left to right, illegal tokens leave another law; weights make up for it."""
+    chain = Chain(4, lambda tokens: tokens.count(2) == 2)
+    assert len(chain.texts) == 24
+    distances = [chain.distance(n, chain.law(), PIECES) for n in (1, 4, 16, 64)]
+    assert distances[0] > 0.2
+    assert distances[0] > 1.5 * distances[1] > 1.5 * distances[2]
+    assert distances[3] < 0.08
 
 
 def test_a_classifier_of_another_vocabulary_steers_by_particles(model, tmp_path):

@@ -16,8 +16,8 @@ left out, and the rest stay in proportion.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -26,7 +26,8 @@ import torch
 from ssdlm.constraints.constrained import ConstrainedCache, Prediction, constrained
 from ssdlm.constraints.grammars.kinds import KindTable
 from ssdlm.constraints.placement import BOUNDARY, FREE
-from ssdlm.diffusion.projection import Projection
+from ssdlm.diffusion.projection import Projection, Truncate, untruncated
+from ssdlm.diffusion.sampler import Step
 from ssdlm.diffusion.simplex import to_logits
 from ssdlm.shapes import Block, Levels, Simplex, Tensor
 
@@ -40,6 +41,17 @@ class grammatical(constrained):
 
     ends_as_drawn: bool = False
     """Whether a text ends as it is drawn (w_0), and not as the argmax of logits."""
+    is_weighed: bool = False
+    """Whether to keep what draws are worth."""
+    truncate: Truncate = untruncated
+    """How logits are cut before tokens are drawn, to know their chances without the grammar."""
+    seen: tuple[Tensor, ...] = field(default=(), repr=False)
+    """The state and the levels of the latest call."""
+    log_weights: Tensor = field(default_factory=lambda: torch.zeros(0), repr=False)
+    """Of the latest draw (N, b): log p/q of each token, where p is what the network says of it
+    without the grammar, and q its chance under it. With illegal tokens left out and no more, that
+    is the log of the probability that legal ones have together. Multiplied by the weights of all
+    of its tokens, each of the draw that decided it, a text has the law given a match again."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,6 +72,18 @@ class grammatical(constrained):
         here = replace(cache, states=states, written=cache.written + window.start)
         return self.hold(here, logits, w_t[:, window], progress[:, window], has_own_levels=True)
 
+    def hold(
+        self,
+        cache: ConstrainedCache,
+        logits: Simplex,
+        w_t: Simplex,
+        levels: Levels,
+        *,
+        has_own_levels: bool,
+    ) -> Simplex:
+        self.seen = w_t, levels
+        return super().hold(cache, logits, w_t, levels, has_own_levels=has_own_levels)
+
     def predict(
         self,
         cache: ConstrainedCache,
@@ -77,8 +101,14 @@ class grammatical(constrained):
             if not self.ends_as_drawn:
                 logits = prediction.logits  # what the call returned is about its argmax alone
             w_hat = torch.empty_like(logits)
+            if self.is_weighed:
+                self.log_weights = logits.new_zeros(logits.shape[:2])
+                free = self.truncate(prediction.logits, *self.seen)
             for row in range(len(logits)):
                 drawing = Drawing(project, u[row : row + 1], w_hat[row], self.K)
+                if self.is_weighed:
+                    choices = free[row], prediction.logits[row]
+                    drawing = Weighing(drawing, choices, self.log_weights[row])
                 for index, token in prediction.walk(row, logits[row], drawing).items():
                     drawing.put(index, token)
             return w_hat
@@ -110,6 +140,31 @@ class Drawing:
         """Set the token at a position."""
         tokens = torch.tensor([[token]], device=self.w_hat.device)
         self.w_hat[index] = to_logits(tokens, V=self.w_hat.shape[-1], K=self.K)[0, 0]
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """Chooses a row's tokens by a projection, and keeps what they are worth."""
+
+    drawing: Drawing
+    choices: tuple[Tensor, ...]
+    """What the network says without the grammar (B, V): cut to its nucleus, and whole."""
+    log_weights: Tensor
+    """Those of the row (B,), filled in position by position."""
+
+    def __call__(self, index: int, logits: Tensor) -> int:
+        """Return the token at a position."""
+        token = self.drawing(index, logits)
+        for choice in self.choices:
+            p = choice[index].log_softmax(-1)[token]
+            if p > -torch.inf:  # else it was cut, and nothing legal was left
+                self.log_weights[index] = p - logits.log_softmax(-1)[token]
+                break
+        return token
+
+    def put(self, index: int, token: int) -> None:
+        """Set the token at a position."""
+        self.drawing.put(index, token)
 
 
 @dataclass(frozen=True)
@@ -248,12 +303,13 @@ class GrammarPrediction(Prediction):
         return messages[::-1]
 
 
-def log_allowed_mass(logits: Tensor, legal: np.ndarray) -> float:
-    """Return the log of the share that legal tokens (V,) have in a position's probabilities.
-
-    Summed over a text's positions it is the log of the weight that turns masking from left to right
-    into the law given a match.
-    """
-    mask = torch.from_numpy(legal).to(logits.device)
-    legal_sum = logits.masked_fill(~mask, -torch.inf).logsumexp(-1)
-    return float(legal_sum - logits.logsumexp(-1))
+def weighed(steps: Iterator[Step], denoiser: grammatical) -> Iterator[Step]:
+    """Yield a denoiser's steps, each with what the tokens are worth that it has decided."""
+    level = torch.ones(0)
+    for step in steps:
+        before = level if len(level) else torch.ones(len(step.progress))
+        level = torch.zeros_like(before) if step.is_last else step.progress
+        is_new = ((before > 0) & (level == 0))[step.window]
+        log_weight = (denoiser.log_weights * is_new.to(denoiser.device)).sum(1)
+        yield replace(step, log_weight=log_weight)
+        level = torch.ones(0) if step.is_last else level

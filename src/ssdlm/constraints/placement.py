@@ -8,7 +8,7 @@ states can always be finished legally.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -98,6 +98,20 @@ class Placement:
                 return None
             state = self.step(state, position, token)
         return state
+
+    def after(self, tokens: Sequence[int], length: int) -> Placement:
+        """Return the placement of the next `length` tokens behind legal ones; without words."""
+        constraint, done = self.constraint, len(tokens)
+        state = self.read(constraint.automaton.start, 0, tokens)
+        assert state is not None, "what was written was legal"
+        automaton = replace(constraint.automaton, start=state)
+        constraint = replace(constraint, automaton=automaton, length=length)
+        return replace(self, constraint=constraint, slots=self.slots[done:], safe=self.safe[done:])
+
+    @property
+    def is_free(self) -> bool:
+        """Whether every position is free, so that a text can be written piece by piece."""
+        return all(slot == FREE for slot in self.slots)
 
     def move(self, number: int, position: int) -> Placement | None:
         """Return the placement with one word elsewhere, None if it does not fit there."""

@@ -51,6 +51,8 @@ class Step:
     """How noisy each of `tokens` is after the step, 1 being noise and 0 decided; on the CPU."""
     num_passes: int = 1
     """Passes of the network since the step before."""
+    log_weight: Tensor | None = None
+    """The logarithm of what each row's new tokens are worth (N,), where that is kept."""
 
 
 @dataclass(frozen=True)

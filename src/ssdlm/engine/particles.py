@@ -5,7 +5,8 @@
 This is sequential Monte Carlo (Feynman-Kac steering). With scores s, weights tend to make the text
 one of p(text) exp(weight * s(text)). After every few tokens a particle's weight is multiplied by
 exp(weight * difference of its scores). Where the effective number of particles falls below half,
-they are resampled, systematically. The text that stays is drawn by weight.
+they are resampled, systematically. The text that stays is drawn by weight. Under a grammar a token
+also multiplies it by p/q, its probability without the grammar over that with it.
 
 Between two weighings a particle is a request like any other: its context is the prompt and what it
 has written. So particles go through lanes and plain loops as texts do, guided or not. All noise is
@@ -41,13 +42,15 @@ class Particle:
     """The weighted sum of its scores when it was last weighed."""
     base: float = 0.0
     """What that was when particles were last resampled."""
+    worth: float = 0.0
+    """The logarithm of what its tokens are worth since then, if a grammar holds them."""
     is_over: bool = False
     """Whether nothing that is written later would change it."""
 
     @property
     def log_weight(self) -> float:
         """The logarithm of its weight, which was 1 when particles were last resampled."""
-        return self.score - self.base
+        return self.score - self.base + self.worth
 
 
 @dataclass(eq=False)
@@ -73,17 +76,23 @@ class Swarm:
 
     def requests(self) -> list[tuple[Request, Particle]]:
         """Return what is to be written before the next weighing."""
-        own, size = self.request.options, self.chunks[self.round]
-        if self.request.placement is None:  # else it is written as a whole
-            B = own.B if self.request.slides else (own.whole_block(self.round),)
+        first, size, made = self.request, self.chunks[self.round], []
+        own, placement = first.options, first.placement
+        if len(self.chunks) > 1:
+            B = own.B if first.slides else (own.whole_block(self.round),)
             own = replace(own, length=size, B=B, stop=())
-        made = []
         for number, particle in enumerate(self.particles):
-            if not particle.is_over:
-                context = (*self.request.context, *particle.tokens)
-                branch = (self.round, number)
-                request = replace(self.request, context=context, options=own, branch=branch)
-                made.append((request, particle))
+            if particle.is_over:
+                continue
+            request = replace(
+                first,
+                context=(*first.context, *particle.tokens),
+                options=own,
+                branch=(self.round, number),
+            )
+            if placement is not None and len(self.chunks) > 1:
+                request = replace(request, placement=placement.after(particle.tokens, size))
+            made.append((request, particle))
         return made
 
     def texts(self, tokenizer: Tokenizer | None) -> list[tuple[str, str]]:
@@ -108,7 +117,7 @@ class Swarm:
         elif effective(weights) < len(weights) / 2:
             chosen = systematic(weights, self.uniform(RESAMPLING), len(weights))
             kept = [self.particles[index] for index in chosen]
-            self.particles = [replace(one, base=one.score) for one in kept]
+            self.particles = [replace(one, base=one.score, worth=0.0) for one in kept]
         self.job.tokens = common_start([particle.tokens for particle in self.particles])
 
     def uniform(self, stream: int) -> float:
@@ -178,7 +187,9 @@ class Swarms:
         """Give a text's particles the tokens that were written; tell whether there were any."""
         done = [job for job in swarm.writing if job.is_over]
         for job in done:
-            swarm.writing.pop(job).tokens += tuple(job.tokens)
+            particle = swarm.writing.pop(job)
+            particle.tokens += tuple(job.tokens)
+            particle.worth += job.log_weight
             swarm.job.passes[-1] += sum(job.passes)
         return bool(done)
 
@@ -205,7 +216,9 @@ class Swarms:
 
 def chunks_of(request: Request) -> list[int]:
     """Return how many tokens of a text are written before each weighing of its particles."""
-    if request.placement is not None:
+    if request.placement is not None and not (
+        request.options.has_grammar and request.placement.is_free
+    ):
         return [request.options.length]
     if not request.slides:
         return request.blocks()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ssdlm.constraints.constrained import constrained
-from ssdlm.constraints.grammatical import grammatical
+from ssdlm.constraints.grammatical import grammatical, weighed
 from ssdlm.constraints.placement import Placement
 from ssdlm.constraints.words import ConstraintCompiler, Wanted
 from ssdlm.denoiser import Denoiser
@@ -278,7 +278,13 @@ class Engine:
         if placements := [one.placement for one in batch if one.placement is not None]:
             is_drawn = options.returns == "w_0"
             if options.has_grammar:
-                denoiser = grammatical(denoiser, placements, ends_as_drawn=is_drawn)
+                denoiser = grammatical(
+                    denoiser,
+                    placements,
+                    ends_as_drawn=is_drawn,
+                    is_weighed=bool(batch[0].branch),
+                    truncate=strategy.truncate,
+                )
             else:
                 denoiser = constrained(denoiser, placements, strategy.suppress)
             strategy = replace(strategy, suppress=())  # else a legal token could be lost to one
@@ -289,7 +295,9 @@ class Engine:
             strategy = before_suffix(strategy, options, num_given)
         noise = RowNoise(seeds)
         if not batch[0].slides:
-            yield from generate(denoiser, context, strategy, blocks=blocks, noise=noise)
+            steps = generate(denoiser, context, strategy, blocks=blocks, noise=noise)
+            is_worth = isinstance(denoiser, grammatical) and denoiser.is_weighed
+            yield from weighed(steps, denoiser) if is_worth else steps
             return
         path = Sliding(options.T, options.width)
         whole = [options.whole_block(number) for number in range(len(blocks))]

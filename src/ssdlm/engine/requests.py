@@ -73,7 +73,7 @@ class Request:
         options = tuple(getattr(self.options, name) for name in SHARED_OPTIONS)
         # Guides need not be hashable, so they are told apart by identity.
         controls = tuple(one if isinstance(one, str) else id(one) for one in self.options.control)
-        held = self.placement is not None, self.options.has_grammar
+        held = self.placement is not None, self.options.has_grammar, bool(self.branch)
         return len(self.context), tuple(self.blocks()), options, controls, held
 
 

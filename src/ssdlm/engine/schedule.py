@@ -31,6 +31,8 @@ class Job:
     """The latest step of the plain loop, if it goes through that."""
     row: int = 0
     """Which row of it."""
+    log_weight: float = 0.0
+    """The logarithm of what its tokens are worth, where that is kept."""
     look_every: int | None = None
     """How many tokens a lane may write before somebody looks; None is as many as it likes."""
     is_over: bool = False
@@ -112,6 +114,8 @@ class Batch:
             job.step = step
             job.passes += [0] * (step.block + 1 - len(job.passes))
             job.passes[-1] += step.num_passes
+            if step.log_weight is not None:
+                job.log_weight += float(step.log_weight[job.row])
             if step.is_last:
                 job.tokens = job.tokens + step.tokens[job.row].tolist()
         return active
