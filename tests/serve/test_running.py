@@ -15,7 +15,7 @@ from tests.serve.running import Running, serving, tiny_model, wait_for
 from ssdlm.cli import main
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-QUICK = {"header_seconds": 0.3, "body_seconds": 0.3}
+QUICK = {"header_seconds": 0.3, "body_seconds": 0.3, "idle_seconds": 1}
 
 
 def connect(port: int) -> socket.socket:
@@ -72,8 +72,10 @@ def test_a_body_that_is_broken_off_is_nobodys_fault(quick):
 
 
 def test_a_long_text_outlives_the_time_for_headers(quick):
-    text = quick.model.generate("ab", length=300).text
-    assert quick.complete(prompt="ab", max_tokens=300)["choices"][0]["text"] == text
+    text = quick.model.generate("ab", length=100).text
+    began = time.monotonic()
+    assert quick.complete(prompt="ab", max_tokens=100)["choices"][0]["text"] == text
+    assert time.monotonic() - began > QUICK["header_seconds"]
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ class Limits:
     """Events that wait for a client who does not read; then its request is given up."""
     header_seconds: float = 10.0
     """For all headers of a request, and for a connection without any."""
+    idle_seconds: int = 10
+    """Between two requests of a connection."""
     body_seconds: float = 30.0
     """For the whole body of a request."""
     send_seconds: float = 60.0

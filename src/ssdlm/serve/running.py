@@ -17,8 +17,6 @@ from ssdlm.serve.limits import Limits
 
 BACKLOG = 2048
 """Connections that may come at once."""
-KEEP_ALIVE = 10
-"""Seconds between two requests of a connection."""
 LAST_SECONDS = 5
 """For answers that are cut off to reach their clients."""
 
@@ -115,7 +113,7 @@ def uvicorn_for(server: Server) -> GracefulServer:
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=KEEP_ALIVE,
+        timeout_keep_alive=limits.idle_seconds,
         timeout_graceful_shutdown=int(limits.grace) + LAST_SECONDS,
     )
     return GracefulServer(config, server)
