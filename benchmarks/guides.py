@@ -3,6 +3,9 @@
     sentiment   tweets of SemEval-2017 task 4A, its 2017 test held out
     tense       windows of articles, books and reviews, labelled by their auxiliary verbs
     judge       MiniLM on sentences of SST-2 and Yelp: what external accuracy is measured with
+    reviews     a second judge of another kind: a network over words, on labelled movie reviews
+    tenses      a judge of tenses of that kind, on other documents than the guide's, which does not
+                see the auxiliary verbs by which they are labelled
     cost        what a guide adds to a call of the network, side by side with none
 
 Labelled files go to OUT.train.jsonl and OUT.test.jsonl, the classifier to OUT. DATA is a folder
@@ -18,7 +21,7 @@ import lzma
 import random
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +30,19 @@ import torch
 from ssdlm import SSDLM
 from ssdlm.evaluate.judge import minilm_folder
 from ssdlm.guidance import load_guide, load_text_classifier
-from ssdlm.guidance.training import GuideConfig, train_guide
+from ssdlm.guidance.judges import VERBS, count_verbs
+from ssdlm.guidance.training import GuideConfig, train_guide, train_judge
 from ssdlm.storage.files import read_json, write_json
 from ssdlm.storage.jsonl import parse_jsonl, write_jsonl
 
 Row = dict[str, str]
 LABELS = ("negative", "neutral", "positive")
-PAST = {"was", "were", "had", "did", "wasn't", "weren't", "hadn't", "didn't"}
-PRESENT = {"is", "are", "am", "has", "does", "isn't", "aren't", "hasn't", "doesn't", "i'm"}
+SIDES = {"0": "negative", "neg": "negative", "1": "positive", "pos": "positive"}
+SIDES |= {label: label for label in SIDES.values()}
+"""What a file of reviews may call its labels."""
 SOURCES = ("wiki-00", "gutenberg-00", "imdb-unlabelled")
+OTHER_SOURCES = ("wiki-01", "gutenberg-01", "imdb-labelled-test")
+"""Documents that no guide has seen."""
 
 ABOUT = {
     "sentiment": """Data: the tweets of SemEval-2017 task 4A (Rosenthal et al., 2017) of the years
@@ -80,11 +87,13 @@ def cleaned(text: str) -> str:
     return re.sub(r"\s+", " ", text).encode("utf-8", "ignore").decode()
 
 
-def tense(data: Path, *, each: int = 2500) -> tuple[list[Row], list[Row]]:
+def tense(
+    data: Path, *, each: int = 2500, sources: Sequence[str] = SOURCES
+) -> tuple[list[Row], list[Row]]:
     """Return windows of documents, and windows of other documents to test on."""
     draw = random.Random(0)
     parts: tuple[list[Row], list[Row]] = ([], [])
-    for source in SOURCES:
+    for source in sources:
         remaining = {
             (label, part): (each, each // 8)[part]
             for label in ("past", "present")
@@ -114,8 +123,7 @@ def windows(text: str, draw: random.Random, most: int = 6) -> Iterator[Row]:
     for _ in range(min(2 * most, len(words) // 40)):
         start = draw.randrange(len(words))
         window = words[start : start + draw.randint(8, 40)]
-        bare = [word.strip('.,;:!?"()').lower() for word in window]
-        past, present = (sum(word in forms for word in bare) for forms in (PAST, PRESENT))
+        past, present = count_verbs(" ".join(window)).values()
         if max(past, present) >= 2 and not min(past, present):
             yield {"text": " " + " ".join(window), "label": "past" if past else "present"}
 
@@ -130,6 +138,26 @@ def judge(data: Path, *, each: int = 2000) -> tuple[list[Row], list[Row]]:
             texts = draw.sample(sorted({line for line in lines if line.strip()}), count)
             rows += [{"text": text, "label": label, "source": "yelp"} for text in texts]
     return train, test
+
+
+def reviews(data: Path) -> tuple[list[Row], list[Row]]:
+    """Return labelled reviews in windows of 20 to 60 words; one review of ten is to test on."""
+    draw, parts = random.Random(0), ([], [])
+    path = data / "imdb-labelled-test.jsonl.xz"
+    with lzma.open(path, "rb") as lines:
+        for number, line in enumerate(parse_jsonl(lines, source=str(path))):
+            words = line.value["text"].replace("<br />", " ").split()
+            label = SIDES[str(line.value["label"])]
+            while words:
+                size = draw.randint(20, 60)
+                parts[number % 10 == 0].append({"text": " ".join(words[:size]), "label": label})
+                words = words[size:] if len(words) >= size + 20 else []
+    return parts
+
+
+def tenses(data: Path) -> tuple[list[Row], list[Row]]:
+    """Return windows as the guide's, of other documents."""
+    return tense(data, each=5000, sources=OTHER_SOURCES)
 
 
 def sst2(path: Path) -> Iterator[Row]:
@@ -153,6 +181,8 @@ def main() -> None:
     kinds = parser.add_subparsers(metavar="KIND", required=True)
     for kind in SETTINGS:
         add_training(kinds.add_parser(kind, help=ABOUT[kind].partition(",")[0]), kind)
+    for kind, about in (("reviews", "a second judge"), ("tenses", "a judge of tenses")):
+        add_judge(kinds.add_parser(kind, help=about), kind)
     add_cost(kinds.add_parser("cost", help="time of a guided call against an unguided one"))
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
@@ -174,10 +204,7 @@ def add_training(command: argparse.ArgumentParser, kind: str) -> None:
 def make(given: argparse.Namespace) -> None:
     """Write the labelled files, train a classifier on them, and print its accuracy."""
     rows = {"sentiment": sentiment, "tense": tense, "judge": judge}[given.kind](given.data)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    paths = [given.out.with_name(f"{given.out.name}.{part}.jsonl") for part in ("train", "test")]
-    for path, some in zip(paths, rows, strict=True):
-        write_jsonl(path, some)
+    paths = write_rows(given.out, rows)
     start = minilm_folder() if given.kind == "judge" else None
     report = train_guide(
         paths[:1],
@@ -208,6 +235,36 @@ WAYS: dict[str, dict[str, Any]] = {
     "words, t/T 0.15 to 0.6": {"gradient": "words", "band": (0.15, 0.6)},
 }
 """What is timed, by name: options of `SSDLM.generate`."""
+
+
+JUDGES = {
+    "reviews": (reviews, ()),
+    "tenses": (tenses, sorted(set().union(*VERBS.values()))),
+}
+"""Judges over words: their texts, and the words that they do not see."""
+
+
+def add_judge(command: argparse.ArgumentParser, kind: str) -> None:
+    command.set_defaults(run=make_judge, kind=kind)
+    command.add_argument("--data", type=Path, required=True)
+    command.add_argument("--out", type=Path, required=True, help="new folder")
+    command.add_argument("--threads", type=int, default=2)
+
+
+def make_judge(given: argparse.Namespace) -> None:
+    """Write the labelled files, train a judge on them, and print its accuracy."""
+    rows, without = JUDGES[given.kind]
+    train, test = write_rows(given.out, rows(given.data))
+    print(train_judge([train], test=test, out=given.out, without=without, is_shown=True))
+
+
+def write_rows(out: Path, parts: Sequence[list[Row]]) -> list[Path]:
+    """Write texts to train and to test on beside a folder; return the files."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    paths = [out.with_name(f"{out.name}.{part}.jsonl") for part in ("train", "test")]
+    for path, some in zip(paths, parts, strict=True):
+        write_jsonl(path, some)
+    return paths
 
 
 def add_cost(command: argparse.ArgumentParser) -> None:

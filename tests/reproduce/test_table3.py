@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,10 @@ def arguments(toy, tmp_path_factory) -> list[str]:
     prompts = root / "pplm.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": p}) + "\n" for p in ("the book", "the city")))
     sets = [f"judge={toy.judge}", f"guide={guide}", f"control_judges={judge}"]
+    other = tiny.save_classifier(root / "other", seed=5)
+    tiny.tokenizer().save(other)
     sets += [f"labels={labels[0]},{labels[1]}", f"second={guide}={labels[1]}:3"]
+    sets += [f"second_judges={other}"]
     models = [f"--model=ours={toy.ours}", f"--model=paper={toy.paper}"]
     return ["--scale", "toy", "--set", *sets, f"--prompts=pplm={prompts}", *models]
 
@@ -93,6 +97,23 @@ def test_the_page_has_the_judges_accuracy_pairs_and_a_plot(done):
     assert pair["lam"] == 2.0
     for metric in ("control_external", "control_internal", "control_second", "ppl_ratio"):
         assert pair["values"][metric] is not None
+    folder = done / "cells/control/4/ours/own-p0.9/lam2"
+    reports = [json.loads(path.read_text())["metrics"] for path in folder.glob("*+*/report.json")]
+    shares = {"j=": [], "other=": []}
+    for (end, own), report in product(shares.items(), reports):
+        own += [value for key, value in report.items() if f"/{end}" in key]
+    assert len(shares["j="]) == len(shares["other="]) == 2
+    assert pair["values"]["control_external"] == pytest.approx(sum(shares["j="]) / 2)
+    assert pair["values"]["control_second_external"] == pytest.approx(sum(shares["other="]) / 2)
+
+
+def test_two_judges_have_a_column_each(arguments, done, tmp_path):
+    (judge,) = [word for word in arguments if word.startswith("control_judges=")]
+    first = judge.partition("=")[2]
+    second = Path(first).with_name("other")
+    scale = replace(scale_of("toy"), control_judges=(first, str(second)))
+    assert table3.parts_of(scale) == {"j": first, "other": str(second)}
+    assert table3.parts_of(replace(scale, control_judges=(first,))) == {}
 
 
 def save_as_on_the_hub(folder: Path, num_labels: int, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""From text to a model: tokenizer, prepare, train, estimate, train-guide, plot.  [training]"""
+"""From text to a model: tokenizer, prepare, train, estimate, train-guide and -judge, plot."""
 
 from __future__ import annotations
 
@@ -189,6 +189,44 @@ def run_train_guide(arguments: argparse.Namespace) -> None:
         test=arguments.test,
         words=arguments.words,
         config=configure(settings),
+        is_shown=True,
+    )
+    print(report)
+
+
+def add_train_judge(commands: Any) -> None:
+    command = commands.add_parser("train-judge", help="train a classifier to measure with")
+    command.set_defaults(run=run_train_judge, gathers="data")
+    command.add_argument(
+        "data",
+        nargs="+",
+        metavar="DATA",
+        help=".jsonl .csv .tsv with text and label (also .gz .xz .zst), unseen by any guide",
+    )
+    command.add_argument("--out", required=True, help="folder to create")
+    command.add_argument(
+        "--test", help="labelled file to measure it on; without one, a tenth of the texts"
+    )
+    command.add_argument(
+        "--without",
+        nargs="+",
+        default=[],
+        metavar="WORD",
+        help="words that it does not see, such as those that its labels were found by",
+    )
+    command.add_argument("--seed", type=int, default=0, help="same seed, same judge (default 0)")
+
+
+def run_train_judge(arguments: argparse.Namespace) -> None:
+    """Train a judge."""
+    from ssdlm.guidance.training import train_judge
+
+    report = train_judge(
+        arguments.data,
+        out=arguments.out,
+        test=arguments.test,
+        without=arguments.without,
+        seed=arguments.seed,
         is_shown=True,
     )
     print(report)

@@ -17,8 +17,9 @@ from ssdlm.evaluate.diversity import PromptMean
 from ssdlm.evaluate.figures import Figure, measure
 from ssdlm.evaluate.samples import Pool
 from ssdlm.guidance import load_text_classifier
-from ssdlm.guidance.classifiers import TextClassifier, label_index
+from ssdlm.guidance.classifiers import label_index
 from ssdlm.guidance.grammar import ControlSpec, find_guide, parse_control
+from ssdlm.guidance.judges import TextReader, is_judge
 
 NEUTRAL = ("neutral", "neu")
 """The authors leave the label that means this out of the choice, unless it is the one asked for;
@@ -38,13 +39,14 @@ def control_figures(
     for name, specs in (("control_internal", guides), ("control_external", judges)):
         for text in specs:
             spec = parse_control(text)
-            classifier = load_text_classifier(find_guide(spec.name), device)
+            home = spec.name if is_judge(spec.name) else find_guide(spec.name)
+            classifier = load_text_classifier(home, device)
             label = name if len(specs) == 1 else f"{name}:{text}"
             figures.append(measure(label, accuracy(pools, classifier, spec), bootstrap, high=1.0))
     return figures
 
 
-def accuracy(pools: Sequence[Pool], classifier: TextClassifier, spec: ControlSpec) -> PromptMean:
+def accuracy(pools: Sequence[Pool], classifier: TextReader, spec: ControlSpec) -> PromptMean:
     """Return the share of samples that have the label, read as prompt and continuation."""
     texts = [pool.prompt + sample.text for pool in pools for sample in pool.samples]
     target = label_index(dict(enumerate(classifier.labels)), spec.label, spec.name)

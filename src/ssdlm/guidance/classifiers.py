@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 
+from ssdlm.guidance.judges import TextReader, is_judge, load_text_judge
 from ssdlm.shapes import Tensor
 from ssdlm.storage.files import read_json
 from ssdlm.storage.tensors import require_sizes
@@ -88,9 +89,14 @@ class TextClassifier:
         return logits
 
 
-def load_text_classifier(name_or_path: str | Path, device: str = "cpu") -> TextClassifier:
-    """Return a classifier with its tokenizer, by Hub id or folder, maybe with `[LABEL+LABEL]`."""
+def load_text_classifier(name_or_path: str | Path, device: str = "cpu") -> TextReader:
+    """Return a classifier with its tokenizer, by Hub id or folder, maybe with `[LABEL+LABEL]`.
+
+    It may be a judge of another kind, too: a folder of `ssdlm train-judge`, or `verbs`.
+    """
     home, _ = split_labels(name_or_path)
+    if is_judge(home):
+        return load_text_judge(home, device)
     return TextClassifier(load_classifier(name_or_path).to(device), load_tokenizer(home))
 
 

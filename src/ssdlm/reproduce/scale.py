@@ -74,6 +74,7 @@ class Scale:
     guide: str = "cardiffnlp/twitter-roberta-base-sentiment"
     labels: tuple[str, ...] = ("positive", "negative")
     control_judges: tuple[str, ...] = ("textattack/bert-base-uncased-yelp-polarity",)
+    second_judges: tuple[str, ...] = ()  # of the second control: folders of `train-judge`, or verbs
     control_ppl: str = "gpt2-xl"  # judge of controlled texts, where it is another one
 
 

@@ -19,6 +19,7 @@ HEADINGS = {
     "dist-1": "Dist-1", "dist-2": "Dist-2", "dist-3": "Dist-3",
     "control_external": "C-Ext.", "control_internal": "(Int.)",
     "control_second": "second (Int.)", "control_second_verbs": "second, by its verbs",
+    "control_second_external": "second, C-Ext.",
 }  # fmt: skip
 OF_GOLD = {"mauve": 1.0, "delta_log_ppl": 0.0}
 """What human text is by definition, being what the others are compared with."""

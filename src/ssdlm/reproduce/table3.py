@@ -13,6 +13,7 @@ from itertools import product
 from pathlib import Path
 
 from ssdlm.guidance.classifiers import split_labels
+from ssdlm.guidance.judges import VERBS, count_verbs
 from ssdlm.reproduce import published
 from ssdlm.reproduce.experiment import Definition, Experiment, Result, Results
 from ssdlm.reproduce.page import Page
@@ -28,7 +29,8 @@ TEXT_METRICS = ("ppl_macro", "dist-1", "dist-2", "dist-3")
 CLASSIFIERS = {"control_external": "control_judges", "control_internal": "control_guides"}
 """Accuracies, and the option of `evaluate` that names their classifiers."""
 PAIR_METRICS = (
-    *CLASSIFIERS, "control_second", "control_second_verbs", "ppl_macro", "ppl_ratio", "dist-2"
+    *CLASSIFIERS, "control_second_external", "control_second", "control_second_verbs",
+    "ppl_macro", "ppl_ratio", "dist-2",
 )  # fmt: skip
 READS: dict[str, Options] = {
     "context": {},
@@ -37,11 +39,6 @@ READS: dict[str, Options] = {
 """Options for what a guide reads: the default, as the paper says, or as the authors' code does."""
 ENDINGS = {"context": "", "block": "-block"}
 """How the names of samplers end, by what a guide reads."""
-VERBS = {
-    "past": {"was", "were", "had", "did", "wasn't", "weren't", "hadn't", "didn't"},
-    "present": {"is", "are", "am", "has", "does", "isn't", "aren't", "hasn't", "doesn't", "i'm"},
-}
-"""The auxiliary verbs of a tense: what shows it without any classifier."""
 
 
 @dataclass(frozen=True)
@@ -136,11 +133,13 @@ def pairs(experiment: Experiment, lam: float) -> Iterator[ControlTarget]:
     first = targets(experiment, lam) if lam else ()
     for target, second in product(first, experiment.scale.second):
         guide = second.partition(":")[0]
+        label = guide.partition("=")[2]
+        outside = tuple(f"{name}={label}" for name in experiment.scale.second_judges)
         yield ControlTarget(
-            f"{target.name}+{guide.partition('=')[2]}",
+            f"{target.name}+{label}",
             (*target.control, second),
             tuple(dict.fromkeys((*target.guides, guide))),  # a pair of one label asks once
-            target.judges,
+            (*target.judges, *outside),
         )
 
 
@@ -160,9 +159,10 @@ def setting_of(
 def page(experiment: Experiment, results: Results) -> Page:
     """Return the page: for each length the paper's rows, then ours; pairs; and the pictures."""
     scale = experiment.scale
-    by_label = [f"control_external:{label}" for label in scale.labels]
-    shown = columns([*CLASSIFIERS, *TEXT_METRICS, "ppl_ratio", *by_label], digits=1)
-    judges = ", ".join(f"{name} ({accuracy_of(name)})" for name in scale.control_judges) or "none"
+    by_part = [f"control_external:{part}" for part in (*parts_of(scale), *scale.labels)]
+    shown = columns([*CLASSIFIERS, *TEXT_METRICS, "ppl_ratio", *by_part], digits=1)
+    every = [*scale.control_judges, *scale.second_judges]
+    judges = ", ".join(f"{name} ({accuracy_of(name)})" for name in every) or "none"
     what = (
         f"the paper's prompts x {scale.control_samples} samples x {len(scale.labels)} labels, "
         f"figures are means over the labels; guide {scale.guide}, outside judge {judges}"
@@ -185,6 +185,12 @@ def page(experiment: Experiment, results: Results) -> Page:
         notes.append("no outside judge was given; name one with --set control_judges=FOLDER")
     notes.append("neutral is left out of the classifiers' choice, as the authors do")
     return Page("Controlled generation", parts, {"tables": values}, notes, plots)
+
+
+def parts_of(scale: Scale) -> dict[str, str]:
+    """Return the outside judges by what columns call them, where there are several."""
+    named = {Path(split_labels(name)[0]).name: name for name in scale.control_judges}
+    return named if len(named) > 1 else {}
 
 
 def accuracy_of(judge: str) -> str:
@@ -220,13 +226,21 @@ def row_over_targets(
     values["ppl_ratio"] = ppl / base if ppl and base else None
     values["control_second_verbs"] = share_by_verbs(some)
     seconds = tuple(f"{one.partition('=')[0]}=" for one in scale.second)
+    outside, second_outside = (
+        tuple(f"{name}=" for name in names) for names in (scale.control_judges, scale.second_judges)
+    )
     accuracies = {
-        "control_external": answers(some, "control_external"),
+        "control_external": answers(some, "control_external", begins=outside),
+        "control_second_external": answers(some, "control_external", begins=second_outside),
         "control_internal": answers(some, "control_internal", begins=(f"{scale.guide}=",)),
         "control_second": answers(some, "control_internal", begins=seconds),
     }
     for one in scale.labels:
-        accuracies[f"control_external:{one}"] = answers(some, "control_external", ends=f"={one}")
+        found = answers(some, "control_external", begins=outside, ends=f"={one}")
+        accuracies[f"control_external:{one}"] = found
+    for part, name in parts_of(scale).items():
+        found = answers(some, "control_external", begins=(f"{name}=",))
+        accuracies[f"control_external:{part}"] = found
     for metric, found in accuracies.items():
         values[metric] = average(result.value(known) for result, known in found)
         if interval := average_interval([result.interval(known) for result, known in found]):
@@ -256,8 +270,7 @@ def share_by_verbs(some: Sequence[Result]) -> float | None:
         if tense not in VERBS:
             continue
         for line in result.texts():
-            words = [word.strip('.,;:!?"()').lower() for word in line["text"].split()]
-            count = {name: sum(word in forms for word in words) for name, forms in VERBS.items()}
+            count = count_verbs(line["text"])
             others = sum(count.values()) - count[tense]
             if count[tense] != others:
                 right.append(float(count[tense] > others))

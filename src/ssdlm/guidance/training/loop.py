@@ -15,6 +15,7 @@ from torch.nn.utils import parametrize
 
 from ssdlm.data.labelled import Labelled
 from ssdlm.guidance.classifiers import TextClassifier, pad_id, pad_rows
+from ssdlm.guidance.judges import WordJudge
 from ssdlm.guidance.training.model import merge_embeddings
 from ssdlm.guidance.training.settings import GuideConfig
 from ssdlm.progress import bar
@@ -172,7 +173,7 @@ class Score:
         return f"{100 * self.accuracy:.1f} | {100 * self.macro_f1:.1f} | {recall}"
 
 
-def score(classifier: TextClassifier, texts: Sequence[Labelled]) -> Score:
+def score(classifier: TextClassifier | WordJudge, texts: Sequence[Labelled]) -> Score:
     """Return accuracy, macro F1 and the recall of each label."""
     classifier.model.eval()
     labels = classifier.labels

@@ -1,0 +1,105 @@
+"""A judge from end to end: labelled files in, a folder out.  data.labelled -> [judge]
+
+It is no guide: a network over words (`guidance.judges`) that reads finished texts. To measure a
+guide's work it must see other data than the guide did.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.nn import functional as F
+
+from ssdlm.data.labelled import Labelled, once, read_labelled, without_repeats
+from ssdlm.guidance.judges import WordConfig, WordJudge, WordNetwork, padded, save_text_judge
+from ssdlm.guidance.training.loop import Score, batches, learning_rate_factor, score
+from ssdlm.guidance.training.run import check_labels, split
+from ssdlm.progress import bar
+from ssdlm.storage.files import new_folder
+
+EPOCHS = 3
+BATCH_SIZE = 64
+LR = 2e-3
+HOLDOUT = 0.1
+"""The share of texts that measure a judge, if no other ones are given."""
+
+
+@dataclass(frozen=True)
+class JudgeReport:
+    """The result of a training."""
+
+    out: str
+    train_texts: int
+    score: Score
+    """On texts that training did not see."""
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"wrote {self.out}: accuracy {100 * self.score.accuracy:.1f} % on "
+            f"{self.score.texts:,} texts that it did not see; trained on {self.train_texts:,}, "
+            f"{self.seconds:.0f} s"
+        )
+
+
+def train_judge(
+    data: Sequence[str | Path],
+    *,
+    out: str | Path,
+    test: str | Path | None = None,
+    without: Sequence[str] = (),
+    seed: int = 0,
+    is_shown: bool = False,
+) -> JudgeReport:
+    """Train a judge on labelled files and write it as a folder, whole or not at all.
+
+    `without` are words that it never sees. A tenth of the texts is held out to measure it, unless
+    there is a file to `test` it on.
+    """
+    started = time.monotonic()
+    rows = once([row for path in data for row in read_labelled(Path(path))], "the data", labels=2)
+    if test is None:
+        train, seen_not = split(rows, HOLDOUT, seed)
+    else:
+        seen_not = once(read_labelled(Path(test)), str(test), labels=1)
+        train = without_repeats(rows, seen_not)
+    labels = sorted({row.label for row in rows})
+    check_labels(labels, train, seen_not, ())
+    with new_folder(Path(out)) as folder, torch.random.fork_rng():
+        torch.manual_seed(seed)
+        config = WordConfig(tuple(labels), without=tuple(word.lower() for word in without))
+        judge = WordJudge(WordNetwork(config), config)
+        fit(judge, train, seed, is_shown=is_shown)
+        judge.model.half().float()  # what is measured is what is stored
+        found = score(judge, seen_not)
+        save_text_judge(judge, folder, guide_accuracy={"texts held out": found.accuracy})
+    return JudgeReport(str(out), len(train), found, time.monotonic() - started)
+
+
+def fit(judge: WordJudge, texts: Sequence[Labelled], seed: int, *, is_shown: bool) -> None:
+    """Train a judge's network in place, every label counting alike."""
+    rows = [judge.encode(row.text) for row in texts]
+    targets = torch.tensor([judge.labels.index(row.label) for row in texts])
+    counts = torch.bincount(targets, minlength=len(judge.labels))
+    weights = len(rows) / (len(counts) * counts)
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(judge.model.parameters(), lr=LR, weight_decay=0.01)
+    total, step = EPOCHS * -(-len(rows) // BATCH_SIZE), 0
+    judge.model.train()
+    with bar("train-judge", total, is_shown=is_shown) as show:
+        for _ in range(EPOCHS):
+            for chosen in batches(rows, BATCH_SIZE, generator):
+                for group in optimizer.param_groups:
+                    group["lr"] = LR * learning_rate_factor((step + 0.5) / total)
+                logits = judge.model(padded([rows[index] for index in chosen]))
+                loss = F.cross_entropy(logits, targets[chosen], weight=weights)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                step += 1
+                show(step, "batches")
+    judge.model.eval()
