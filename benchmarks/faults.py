@@ -189,7 +189,12 @@ def broken(path: Path, known: Snapshot) -> list[str]:
 
 
 def try_command(
-    command: Command, inputs: Path, folder: Path, every: int, has_time: Callable[[], bool]
+    command: Command,
+    inputs: Path,
+    folder: Path,
+    kinds: Sequence[str],
+    every: int,
+    has_time: Callable[[], bool],
 ) -> list[Result]:
     """Fail each call of each kind in turn; return what was tried, and what went wrong."""
 
@@ -204,7 +209,7 @@ def try_command(
     assert code == 0, said
     expected = snapshot(work / command.output, command.varies)
     results = []
-    for kind in KINDS:
+    for kind in kinds:
         work, words = fresh("work")
         _, said = run(words, kind, 0, str(work))
         result = Result(command.name, kind, int(said.rpartition("calls ")[2]))
@@ -241,7 +246,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=900.0, help="in all")
     parser.add_argument("--every", type=int, default=1, help="try one call in so many")
     parser.add_argument("--commands", default=",".join(one.name for one in COMMANDS))
+    parser.add_argument("--kinds", default=",".join(KINDS), help="of calls (default all)")
     args = parser.parse_args()
+    kinds = [kind for kind in KINDS if kind in args.kinds.split(",")]
     if LIBRARY not in os.environ:
         with tempfile.TemporaryDirectory() as folder:
             library = str(compile_shim(Path(folder)))
@@ -267,10 +274,11 @@ def main() -> None:
                     command,
                     folder / "inputs",
                     folder,
+                    kinds,
                     args.every,
                     lambda: time.monotonic() - began < args.seconds,
                 )
-                for row in results[-len(KINDS) :]:
+                for row in results[-len(kinds) :]:
                     line = f"{row.command:12}{row.kind:8}{row.tried:>5} of {row.calls} calls"
                     print(f"{line}{len(row.wrong):>5} wrong", flush=True)
                     print(*row.wrong, sep="\n", end="\n" * bool(row.wrong), flush=True)

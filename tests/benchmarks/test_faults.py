@@ -57,7 +57,7 @@ cli.main = main
 command = faults.Command("careless", "careless @/out.json", "out.json")
 folder = Path({str(tmp_path)!r}).resolve()
 (folder / "inputs").mkdir()
-found = faults.try_command(command, folder / "inputs", folder, 1, lambda: True)
+found = faults.try_command(command, folder / "inputs", folder, list(faults.KINDS), 1, lambda: True)
 print([(row.kind, row.calls, len(row.wrong)) for row in found if row.calls])
 """
     (tmp_path / "shim").mkdir()
