@@ -219,7 +219,7 @@ class TrainConfig:
     """Also keep checkpoints whose step is a multiple of this; 0: none."""
     tensorboard: bool = True
     """Also write TensorBoard events when tensorboard is installed."""
-    tracker: Literal["none", "wandb", "trackio"] = "none"
+    tracker: Literal["none", "wandb", "trackio", "mlflow"] = "none"
     """Also send the log to this service."""
     decode_T: int = ranged(200, least=1, most=MOST)
     """Diffusion steps per block of the exported model, where a request gives no other number."""

@@ -77,3 +77,57 @@ def test_every_damage_to_a_line_of_a_log_is_refused_in_one_line(tmp_path):
         cut_log(path, 5)
 
     assert check_reader(path, read) > 40
+
+
+@pytest.fixture
+def mlflow(tmp_path, monkeypatch):
+    """A client of MLflow with a store in a folder."""
+    module = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    return module.MlflowClient()
+
+
+def test_mlflow_gets_the_figures_of_a_run_and_goes_on_with_it(mlflow, tmp_path):
+    settings = {"train": {"lr": 0.5, "init": "x" * 900}}
+    for step in (0, 2):
+        log = RunLog(
+            tmp_path / "run",
+            step=step,
+            steps=10,
+            settings=settings,
+            tensorboard=False,
+            tracker="mlflow",
+        )
+        (tmp_path / "run").mkdir(exist_ok=True)
+        for number in (step + 1, step + 2):
+            log.write(RECORD | {"step": number})
+        log.close()
+    experiment = mlflow.get_experiment_by_name("ssdlm").experiment_id
+    (run,) = mlflow.search_runs([experiment])
+    assert run.info.run_name == "run" and run.info.status == "FINISHED"
+    assert run.data.params["train.lr"] == "0.5"
+    assert run.data.metrics["validation/bound"] == 1.5
+    steps = [metric.step for metric in mlflow.get_metric_history(run.info.run_id, "loss")]
+    assert steps == [1, 2, 3, 4]
+
+
+def test_mlflow_that_fails_costs_its_figures_and_not_the_training(mlflow, tmp_path, monkeypatch):
+    log = RunLog(tmp_path, step=0, steps=9, settings={}, tensorboard=False, tracker="mlflow")
+
+    def gone(*args, **kwargs):
+        raise ConnectionError("nobody\nthere")
+
+    monkeypatch.setattr(log.tracker.client, "log_metric", gone)
+    with pytest.warns(UserWarning, match=r"does not take figures \(nobody there\)"):
+        log.write(RECORD | {"step": 1})
+    log.write(RECORD | {"step": 2})  # said once
+    log.close()
+    assert len(read_log(tmp_path / "log.jsonl")) == 2
+
+
+def test_a_store_that_mlflow_cannot_open_is_refused_in_one_line(mlflow, tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "other").as_uri())
+    with pytest.raises(ValueError, match=r"^train.tracker=mlflow cannot begin [^\n]*TRACKING_URI"):
+        RunLog(tmp_path, step=0, steps=9, settings={}, tensorboard=False, tracker="mlflow")

@@ -40,6 +40,7 @@ def make_accelerator(*, precision: str, device: str) -> Any:
     is_cpu = device == "cpu" or not torch.accelerator.is_available()
     if is_cpu and precision == "fp16":
         raise ValueError("train.precision=fp16 needs a GPU; use bf16 or fp32")
+    join_again("gloo" if is_cpu else "nccl")
     # Sharding is done here: accelerate refuses to shard on CPUs.
     os.environ.pop(SHARDING_ASKED, None)
     # A run before this one in the same process may have had another precision.
@@ -48,6 +49,22 @@ def make_accelerator(*, precision: str, device: str) -> Any:
     return Accelerator(
         mixed_precision=PRECISIONS[precision], cpu=is_cpu, kwargs_handlers=[replicas]
     )
+
+
+def join_again(backend: str) -> None:
+    """Join the other processes of a launcher that had to start all of them again.
+
+    torchrun keeps one store of addresses for all attempts, in which those of dead processes would
+    be found; the number of the attempt tells them apart.
+    """
+    attempt, group = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), torch.distributed
+    has_old_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if attempt == "0" or not has_old_store or group.is_initialized():
+        return
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = group.PrefixStore(f"attempt-{attempt}", group.TCPStore(address, port, is_master=False))
+    rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    group.init_process_group(backend, store=store, rank=rank, world_size=count)
 
 
 def distribute(

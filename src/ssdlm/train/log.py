@@ -20,6 +20,7 @@ from ssdlm.progress import bar
 from ssdlm.settings import read
 from ssdlm.storage.files import parse_object, write_text
 from ssdlm.storage.jsonl import Line, append_jsonl, parse_jsonl
+from ssdlm.train.mlflow import MlflowRun
 from ssdlm.values import require
 
 LOG, RUN = "log.jsonl", "run.json"
@@ -74,7 +75,7 @@ class RunLog(NoLog):
         self.pending: list[Record] = []
         """Records for which the disk had no room yet."""
         self.board = open_board(out, step) if tensorboard else None
-        self.tracker = open_tracker(tracker, out, settings)
+        self.tracker = open_tracker(tracker, out, settings, step)
         self.latest: Record = {}
         self.open = ExitStack()
         self.bar = self.open.enter_context(bar("step", steps, done=step))
@@ -188,11 +189,13 @@ def open_board(out: Path, step: int) -> Any:
         return SummaryWriter(str(out / "tensorboard"), purge_step=step + 1)
 
 
-def open_tracker(name: str, out: Path, settings: Record) -> Any:
-    """Return a started run of wandb or trackio, None for none."""
+def open_tracker(name: str, out: Path, settings: Record, step: int = 0) -> Any:
+    """Return a started run of a service, which has `log` and `finish`; None for none."""
     if name == "none":
         return None
     if find_spec(name) is None:
         raise ValueError(f"train.tracker={name} is not installed; pip install {name}")
+    if name == "mlflow":
+        return MlflowRun(out, settings, step)
     module = __import__(name)
     return module.init(project="ssdlm", name=out.name, config=settings, resume="allow")
