@@ -1,7 +1,7 @@
 # Needs python3 (3.10 or later, with pip and venv) and make; everything else goes into .venv.
 
 PYTHON ?= python3
-EXTRAS ?= train,eval,grammar,serve,s3,ray,dev,docs
+EXTRAS ?= train,mlflow,eval,grammar,serve,s3,ray,dev,docs
 PROMPT ?= "The movie was"
 SERVE ?= --port 8000
 RUN := .venv/bin/python -m

@@ -178,7 +178,7 @@ def flatten(record: Record, prefix: str = "") -> dict[str, float]:
     return flat
 
 
-def open_board(out: Path, step: int) -> Any:
+def open_board(out: Path, step: int = 0) -> Any:
     """Return a TensorBoard writer that drops what came after a step, None if not installed."""
     if find_spec("tensorboard") is None:
         return None
