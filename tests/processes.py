@@ -52,6 +52,20 @@ def die_at_rename(point: int) -> None:
     os.replace = replace
 
 
+def end_at_rename(point: int, function: Callable[..., Any], *given: Any) -> int | None:
+    """Call a function in a process that is killed at this point; return how the process ended."""
+    process = server().Process(target=call_deadly, args=(point, function, given))
+    process.start()
+    process.join(LIMIT)
+    return process.exitcode
+
+
+def call_deadly(point: int, function: Callable[..., Any], given: Sequence[Any]) -> None:
+    """Call a function until a rename kills the process; point 0 is none."""
+    die_at_rename(point)
+    function(*given)
+
+
 def spawn(overrides: list[str], data: list[Path], out: Path, **options: Any) -> Any:
     """Start `tiny` with overrides in a process of its own."""
     process = server().Process(target=work, args=(overrides, data, out), kwargs=options)

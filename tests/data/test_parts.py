@@ -2,11 +2,11 @@
 
 import json
 import shutil
-import subprocess
-import sys
+import signal
 
 import pytest
 from tests import bpe
+from tests.processes import end_at_rename
 
 from ssdlm import cli
 from ssdlm.data import parts, writer
@@ -84,38 +84,27 @@ def test_a_single_held_out_document_is_moved_as_one_process_moves_it(folder, tmp
     assert content(tmp_path / "all") == content(tmp_path / "one")
 
 
-KILLED_AT = """
-import sys
-from pathlib import Path
-from ssdlm.data import writer
-from tests.processes import die_at_rename
-from tests.data.test_parts import given
-from ssdlm.data.merging import merge_stores
-from ssdlm.data.parts import prepare_part
-from ssdlm.storage.parts import Shard
-folder, out, point, what = sys.argv[1:]
-writer.SHARD_TOKENS = 200
-die_at_rename(int(point))
-if what == "part":
-    prepare_part(shard=Shard(1, 3), out=out, **given(Path(folder), "holdout"))
-else:
-    merge_stores([Path(what, f"part-{i}") for i in range(3)], out)
-"""
-"""A part or a merge, killed before (odd point) or after (even) a file gets its final name."""
+def do_again(folder, out, parts):
+    """Prepare the second of three parts; or put `parts` together, where they are given."""
+    writer.SHARD_TOKENS = 200
+    if parts:
+        merge_stores(parts, out)
+    else:
+        prepare_part(shard=Shard(1, 3), out=out, **given(folder, "holdout"))
 
 
-@pytest.mark.parametrize("point", [2, 3, 6, 9, 12])
-def test_killed_anywhere_parts_and_merge_end_with_the_same_bytes(folder, tmp_path, point):
+def test_killed_anywhere_parts_and_merge_end_with_the_same_bytes(folder, tmp_path):
     out = make_parts(folder, tmp_path, 3)
     prepare(out=tmp_path / "one", **given(folder, "holdout"))
-    for what, target in (("part", tmp_path / "again"), (str(tmp_path), tmp_path / "all")):
-        command = [sys.executable, "-c", KILLED_AT, folder, target, str(point), what]
-        assert subprocess.run(command).returncode == -9
-        assert not (target / "part.json").exists() and not (target / "index.json").exists()
-    prepare_part(shard=Shard(1, 3), out=tmp_path / "again", **given(folder, "holdout"))
-    assert content(tmp_path / "again") == content(out[1])
-    merge_stores(out, tmp_path / "all")
-    assert content(tmp_path / "all") == content(tmp_path / "one")
+    for point in (2, 3, 6, 9, 12):
+        again, merged = tmp_path / f"again-{point}", tmp_path / f"all-{point}"
+        for target, given_parts in ((again, []), (merged, out)):
+            assert end_at_rename(point, do_again, folder, target, given_parts) == -signal.SIGKILL
+            assert not (target / "part.json").exists() and not (target / "index.json").exists()
+        prepare_part(shard=Shard(1, 3), out=again, **given(folder, "holdout"))
+        assert content(again) == content(out[1])
+        merge_stores(out, merged)
+        assert content(merged) == content(tmp_path / "one")
 
 
 def test_a_missing_doubled_foreign_or_damaged_part_is_named(folder, tmp_path):

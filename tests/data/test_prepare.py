@@ -3,14 +3,13 @@
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests import bpe
 from tests.mutations import check_reader
+from tests.processes import end_at_rename
 
 from ssdlm.data import encoding, writer
 from ssdlm.data.prepare import prepare
@@ -19,17 +18,11 @@ from ssdlm.data.writer import is_held_out
 from ssdlm.storage.files import locked
 from ssdlm.tokenizer import load_tokenizer
 
-KILLED_AT = """
-import sys
-from ssdlm.data import writer
-from tests.processes import die_at_rename
-from ssdlm.data.prepare import prepare
-source, tokenizer, out, shard_tokens, point = sys.argv[1:]
-writer.SHARD_TOKENS = int(shard_tokens)
-die_at_rename(int(point))
-prepare([source], tokenizer=tokenizer, out=out, holdout=0.2)
-"""
-"""Prepare, killed before (odd point) or after (even) a file gets its final name."""
+
+def prepare_in_parts(source, tokenizer, out):
+    """Prepare, in parts of 200 tokens."""
+    writer.SHARD_TOKENS = 200
+    prepare([source], tokenizer=tokenizer, out=out, holdout=0.2)
 
 
 @pytest.fixture
@@ -211,8 +204,8 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bytes(tmp_path, tokeniz
 
     # A run names the tokenizer's two files, then two shards and the journal of each part that is
     # left to do: kills before the first part, within it twice, then within the third and after it.
-    command = [sys.executable, "-c", KILLED_AT, given, str(tmp_path / "tokenizer"), str(killed)]
-    codes = [subprocess.run([*command, "200", str(p)]).returncode for p in (3, 6, 9, 18, 10, 0)]
+    words = (prepare_in_parts, given, tmp_path / "tokenizer", killed)
+    codes = [end_at_rename(point, *words) for point in (3, 6, 9, 18, 10, 0)]
     assert codes == [-signal.SIGKILL] * 5 + [0]
     assert content(killed) == content(whole)
     assert len(TokenStore.open(killed).shards) > 5
