@@ -140,18 +140,18 @@ def judge(data: Path, *, each: int = 2000) -> tuple[list[Row], list[Row]]:
     return train, test
 
 
-def reviews(data: Path) -> tuple[list[Row], list[Row]]:
-    """Return labelled reviews in windows of 20 to 60 words; one review of ten is to test on."""
+def reviews(data: Path, *, most: int = 3) -> tuple[list[Row], list[Row]]:
+    """Return windows of 20 to 60 words of labelled reviews; one review of ten is to test on."""
     draw, parts = random.Random(0), ([], [])
     path = data / "imdb-labelled-test.jsonl.xz"
     with lzma.open(path, "rb") as lines:
         for number, line in enumerate(parse_jsonl(lines, source=str(path))):
             words = line.value["text"].replace("<br />", " ").split()
             label = SIDES[str(line.value["label"])]
-            while words:
-                size = draw.randint(20, 60)
-                parts[number % 10 == 0].append({"text": " ".join(words[:size]), "label": label})
-                words = words[size:] if len(words) >= size + 20 else []
+            for _ in range(most):
+                start = draw.randrange(max(1, len(words) - 20))
+                text = " ".join(words[start : start + draw.randint(20, 60)])
+                parts[number % 10 == 0].append({"text": text, "label": label})
     return parts
 
 

@@ -59,9 +59,9 @@ class WordConfig:
 
     labels: tuple[str, ...]
     num_words: int = 1 << 15
-    """Rows of the table of words; each word has the row of its hash."""
+    """Rows of the table of words; each word, and how it ends, has the row of its hash."""
     D: int = 32
-    widths: tuple[int, ...] = (2, 3, 4)
+    widths: tuple[int, ...] = (1, 2, 3)
     """How many words in a row a filter sees."""
     num_filters: int = 64
     """Of each width."""
@@ -70,29 +70,36 @@ class WordConfig:
 
 
 class WordNetwork(nn.Module):
-    """Filters over words next to each other; of each, the strongest answer counts (Kim, 2014)."""
+    """Filters over words next to each other, the strongest answer of each, and the words' mean.
+
+    The filters are those of Kim (2014). A word is the sum of three vectors: its own, and those of
+    its last three and its last two letters, so that rare words are known by how they end.
+    """
 
     def __init__(self, config: WordConfig) -> None:
         super().__init__()
         self.embedding = nn.Embedding(config.num_words + 1, config.D, padding_idx=0)
+        self.embedding.weight.data.mul_(0.1)
         self.filters = nn.ModuleList(
             nn.Conv1d(config.D, config.num_filters, width, padding=width - 1)
             for width in config.widths
         )
         self.dropout = nn.Dropout(0.5)
-        self.head = nn.Linear(len(config.widths) * config.num_filters, len(config.labels))
+        size = len(config.widths) * config.num_filters + config.D
+        self.head = nn.Linear(size, len(config.labels))
 
     def forward(self, words: Tensor) -> Tensor:
-        """Return logits (N, labels) of texts given as numbers of words (N, S), 0 where none is."""
-        embedded, lengths = self.embedding(words).transpose(1, 2), (words > 0).sum(-1)
-        strongest = []
+        """Return logits (N, labels) of texts given as rows of the table (N, S, 3), 0 for none."""
+        embedded = self.embedding(words).sum(2)
+        lengths = (words[..., 0] > 0).sum(-1, keepdim=True)
+        found = [embedded.sum(1) / lengths.clamp(min=1).sqrt()]
         for one in self.filters:
-            answers = one(embedded).relu()
+            answers = one(embedded.transpose(1, 2)).relu()
             # What stands in a batch beside longer texts is not asked beyond its last word.
             place = torch.arange(answers.shape[-1], device=words.device)
-            is_beyond = place >= lengths.unsqueeze(-1) + one.kernel_size[0] - 1
-            strongest.append(answers.masked_fill(is_beyond.unsqueeze(1), 0.0).amax(-1))
-        return self.head(self.dropout(torch.cat(strongest, -1)))
+            is_beyond = place >= lengths + one.kernel_size[0] - 1
+            found.append(answers.masked_fill(is_beyond.unsqueeze(1), 0.0).amax(-1))
+        return self.head(self.dropout(torch.cat(found, -1)))
 
 
 @dataclass(frozen=True)
@@ -106,10 +113,17 @@ class WordJudge:
     def labels(self) -> list[str]:
         return list(self.config.labels)
 
-    def encode(self, text: str) -> list[int]:
-        """Return the numbers of a text's words, from 1 on."""
-        words = (word for word in WORD.findall(text.lower()) if word not in self.config.without)
-        return [1 + zlib.crc32(word.encode()) % self.config.num_words for word in words]
+    def encode(self, text: str) -> list[list[int]]:
+        """Return the three rows of the table for each word of a text, from 1 on; 0 is none."""
+        words = [word for word in WORD.findall(text.lower()) if word not in self.config.without]
+        return [
+            [self.row(word), *(self.row(f"-{word[-n:]}") if len(word) > n else 0 for n in (3, 2))]
+            for word in words
+        ]
+
+    def row(self, word: str) -> int:
+        """Return the row of the table that a word has."""
+        return 1 + zlib.crc32(word.encode()) % self.config.num_words
 
     @torch.no_grad()
     def log_probs(self, texts: Sequence[str], *, batch_size: int = 64) -> Tensor:
@@ -125,10 +139,10 @@ class WordJudge:
         return found
 
 
-def padded(rows: Sequence[Sequence[int]]) -> Tensor:
-    """Return rows as one tensor, filled up with 0; an empty text has one."""
-    width = max(1, *(len(row) for row in rows))
-    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+def padded(texts: Sequence[Sequence[Sequence[int]]]) -> Tensor:
+    """Return encoded texts as one tensor (N, S, 3), filled up with 0; an empty one has a word."""
+    width = max(1, *(len(words) for words in texts))
+    return torch.tensor([[*words, *[[0, 0, 0]] * (width - len(words))] for words in texts])
 
 
 @dataclass(frozen=True)
