@@ -268,7 +268,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(model, options, sa
 
 
 def test_there_is_no_draft_to_show(model):
-    with pytest.raises(ValueError, match="8 particles are weighed against each other"):
+    with pytest.raises(ValueError, match="particles=8 are weighed against each other"):
         list(model.stream("no", control=vowels))
 
 

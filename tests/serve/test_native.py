@@ -49,6 +49,20 @@ def test_every_length_of_a_gap_is_tried(server):
     assert "shows one text, and 3 are to be written" in refusal["message"]
 
 
+def test_who_needs_particles_is_counted_with_them(tmp_path):
+    folder = tiny.save_classifier(tmp_path / "other", V=63)
+    text = json.loads(tiny.tokenizer().to_json())
+    del text["model"]["vocab"]["2"]
+    text["added_tokens"][0]["id"] = 62
+    (folder / "tokenizer.json").write_text(json.dumps(text))
+    body = {"prompt": "ab", "length": 2, "control": "mood=positive"}
+    with serving(folders={"mood": str(folder)}) as running:
+        answer = running.post("/v1/generate", body).json()
+        assert answer["texts"][0]["passes_per_token"] >= 8
+        refusal = running.refusal("/v1/generate", **body, num_samples=9)
+        assert "72 texts are more than the 64" in refusal["message"]
+
+
 def test_the_models_own_settings_may_be_sent_back(server):
     defaults = server.get("/v1/info").json()["defaults"]
     answer = server.post("/v1/generate", {"prompt": "ab"} | defaults).json()

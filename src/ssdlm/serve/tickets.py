@@ -21,6 +21,7 @@ from ssdlm.options import GenerateOptions
 from ssdlm.serve.compiling import NotCompiled
 from ssdlm.serve.errors import ApiError
 from ssdlm.serve.guides import Guides
+from ssdlm.serve.limits import Limits
 
 
 class Accepted(NamedTuple):
@@ -124,7 +125,7 @@ class Ticket:
         """How many of them are not whole."""
         return 0 if self.is_over else self.num_rows - self.num_whole
 
-    def open(self, engine: Engine, guides: Guides) -> None:
+    def open(self, engine: Engine, guides: Guides, limits: Limits, at_once: int) -> None:
         """Let the engine check what is asked for; a ValueError says what is wrong with it.
 
         NotCompiled says that it has `placements` to wait for.
@@ -132,6 +133,8 @@ class Ticket:
         fitted = {id(one): guides.fitted(one) for one in self.options}
         options = [fitted[id(one)] for one in self.options]
         requests = engine.prepare(self.prompts, options, self.compiled)
+        # Only now is it known who needs particles.
+        limits.check_rows(sum(engine.num_particles(request) for request in requests), at_once)
         for index, request in enumerate(requests):
             request = replace(request, is_watched=self.is_watched)
             look = self.look(engine, request) if self.look is not None else None

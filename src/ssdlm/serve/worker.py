@@ -161,7 +161,7 @@ class Worker:
         if ticket.is_over:
             return
         try:
-            ticket.open(self.engine, self.guides)
+            ticket.open(self.engine, self.guides, self.limits, self.at_once)
         except NotCompiled as error:
             self.compiling.submit(self.compile, ticket, error.wanted)
         except ValueError as error:
