@@ -3,8 +3,8 @@
     control.py write -> [read: what judges say of each text, on a GPU or here] -> [report]
 
 Accuracy is a judge's, which had no part in steering; perplexity a language model's, macro average,
-relative to texts without control. Tense is told by counting auxiliary verbs, and by judges that
-know `past` and `present`. Intervals are over prompts, by bootstrap.
+relative to texts without control. Tense is told by judges that know `past` and `present`, and by
+counting auxiliary verbs (`--judge verbs=verbs`). Intervals are over prompts, by bootstrap.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ssdlm.evaluate.perplexity import Surprise, surprise
 from ssdlm.evaluate.samples import Pool, Sample
 from ssdlm.evaluate.self_bleu import self_bleu
 from ssdlm.guidance import load_text_classifier
-from ssdlm.reproduce.table3 import VERBS
+from ssdlm.guidance.judges import NEITHER
 from ssdlm.storage.files import read_json, write_file, write_json
 from ssdlm.storage.jsonl import parse_jsonl
 
@@ -51,10 +51,8 @@ class Texts:
         """The lines of its file, those of a prompt together."""
         lines = parse_jsonl(self.path.read_bytes().splitlines(), source=self.path.name)
         rows = [row for _, row in lines]
-        order = {
-            prompt: number for number, prompt in enumerate(dict.fromkeys(map(prompt_of, rows)))
-        }
-        return sorted(rows, key=lambda row: order[row["prompt"]])
+        prompts = list(dict.fromkeys(row["prompt"] for row in rows))
+        return sorted(rows, key=lambda row: prompts.index(row["prompt"]))
 
     @cached_property
     def pools(self) -> list[Pool]:
@@ -148,22 +146,15 @@ def accuracies(arm: Texts) -> Iterator[tuple[str, PromptMean]]:
         asked = [row["tense" if is_tense else "label"] for row in arm.rows]
         if is_tense and not any(asked):
             continue
-        right = [
-            float(labels[int(number)] == label) if label else 0.5
-            for number, label in zip(said, asked, strict=True)
-        ]
-        yield name, arm.mean(right)
-    if any(row["tense"] for row in arm.rows):
-        yield "verbs", arm.mean([by_verbs(row["text"], row["tense"]) for row in arm.rows])
+        found = [labels[int(number)] for number in said]
+        yield name, arm.mean([right(*pair) for pair in zip(found, asked, strict=True)])
 
 
-def by_verbs(text: str, tense: str) -> float | None:
-    """Return whether a text has more auxiliary verbs of a tense than of others; None if as many."""
-    words = [word.strip('.,;:!?"()').lower() for word in text.split()]
-    count = {name: sum(word in forms for word in words) for name, forms in VERBS.items()}
-    own = count[tense]
-    others = sum(count.values()) - own
-    return None if own == others else float(own > others)
+def right(found: str, asked: str) -> float | None:
+    """Return whether a judge found what was asked for; half where nothing was, None for neither."""
+    if found == NEITHER:
+        return None
+    return float(found == asked) if asked else 0.5
 
 
 def mauve_against(plain: Texts, arms: Sequence[Texts], encoder: str) -> dict[str, float]:

@@ -104,6 +104,10 @@ def check_generate(arguments: argparse.Namespace) -> None:
     assert bool(arguments.input) == bool(arguments.output)
 
 
+def check_explain(arguments: argparse.Namespace) -> None:
+    check_controls(list(options_for(arguments, arguments.model).control), arguments.model)
+
+
 def check_convert(arguments: argparse.Namespace) -> None:
     strategy_of(options_for(arguments, arguments.source), tiny.block())
     assert arguments.quantise in ("none", "int8")
@@ -159,6 +163,7 @@ def check_serve(arguments: argparse.Namespace) -> None:
 CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "generate": check_generate,
     "convert": check_convert,
+    "explain": check_explain,
     "train": check_train,
     "estimate": check_estimate,
     "train-guide": check_train_guide,

@@ -90,7 +90,7 @@ def test_the_control_pages_own_function_acts_on_the_default_model(tmp_path):
     (snippet,) = (
         body
         for body in fences((ROOT / "docs/control.md").read_text(), "python")
-        if "builtin:mini" in body
+        if "def no_letter_e" in body
     )
     *_, call = snippet.strip().splitlines()
     assert call.startswith("model.generate(")
