@@ -279,12 +279,12 @@ def test_independent_positions_are_drawn_from_the_law_given_a_match(pattern):
     for tokens in sequences:
         chances = []
 
-        def follow(index, one, tokens=tokens, chances=chances):
-            chances.append(one.double().softmax(-1)[tokens[index]].item())
-            return tokens[index]
+        def follow(index, rows, one, tokens=tokens, chances=chances):
+            chances.append(one[0].double().softmax(-1)[tokens[index]].item())
+            return torch.tensor([tokens[index]])
 
         if re.fullmatch(pattern, text_of(tokens)):
-            denoiser.prediction.walk(0, logits[0], follow)
+            denoiser.prediction.walk(logits, follow)
             drawn[text_of(tokens)] += math.prod(chances)
     wanted = given_a_match(law, pattern)
     assert len(wanted) > 2
