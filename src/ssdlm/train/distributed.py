@@ -8,6 +8,8 @@ the same names and shapes however its run was split.
 from __future__ import annotations
 
 import os
+import socket
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +25,9 @@ from ssdlm.storage.checkpoint import resolve_device
 PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 SHARDING_ASKED = "ACCELERATE_USE_FSDP"
 """What `accelerate launch --use_fsdp` sets."""
+STORE_PORT = "ssdlm/port"
+JOIN_SECONDS = 300
+"""How long processes that are started again wait for the first of them."""
 
 
 def is_sharding_asked() -> bool:
@@ -40,7 +45,7 @@ def make_accelerator(*, precision: str, device: str) -> Any:
     is_cpu = device == "cpu" or not torch.accelerator.is_available()
     if is_cpu and precision == "fp16":
         raise ValueError("train.precision=fp16 needs a GPU; use bf16 or fp32")
-    join_again("gloo" if is_cpu else "nccl")
+    join_elastic("gloo" if is_cpu else "nccl")
     # Sharding is done here: accelerate refuses to shard on CPUs.
     os.environ.pop(SHARDING_ASKED, None)
     # A run before this one in the same process may have had another precision.
@@ -51,20 +56,39 @@ def make_accelerator(*, precision: str, device: str) -> Any:
     )
 
 
-def join_again(backend: str) -> None:
-    """Join the other processes of a launcher that had to start all of them again.
+def join_elastic(backend: str) -> None:
+    """Join the other processes of a launcher that may start all of them again.
 
     torchrun keeps one store of addresses for all attempts, in which those of dead processes would
-    be found; the number of the attempt tells them apart.
+    be found. So the first process opens a store of its own, and leaves its port in the other one.
     """
-    attempt, group = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), torch.distributed
-    has_old_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if attempt == "0" or not has_old_store or group.is_initialized():
+    may_restart = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
+    is_old_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if not (may_restart and is_old_store) or torch.distributed.is_initialized():
         return
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = group.PrefixStore(f"attempt-{attempt}", group.TCPStore(address, port, is_master=False))
-    rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    group.init_process_group(backend, store=store, rank=rank, world_size=count)
+    address, rank = os.environ["MASTER_ADDR"], int(os.environ["RANK"])
+    old = torch.distributed.TCPStore(address, int(os.environ["MASTER_PORT"]), is_master=False)
+    if rank == 0:
+        store = torch.distributed.TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        old.set(STORE_PORT, str(store.port))
+    else:
+        store = find_store(old, address)
+    count = int(os.environ["WORLD_SIZE"])
+    torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=count)
+
+
+def find_store(old: Any, address: str) -> Any:
+    """Return the store that the first process has opened; a port may be that of a dead one."""
+    until = time.monotonic() + JOIN_SECONDS
+    while True:
+        port = int(old.get(STORE_PORT))
+        try:
+            socket.create_connection((address, port), timeout=JOIN_SECONDS).close()
+            return torch.distributed.TCPStore(address, port, is_master=False)
+        except (OSError, RuntimeError):
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
 
 
 def distribute(
