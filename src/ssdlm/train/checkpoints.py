@@ -203,5 +203,5 @@ def restore_moments(run: Run, folder: Path) -> None:
     from ssdlm.train import shards
 
     prefix = "moments/"
-    names = [name.removeprefix(prefix) for name in shards.names(folder, "moments")]
+    names = sorted(name.removeprefix(prefix) for name in shards.names(folder, "moments"))
     shards.read_shards(folder, {prefix + name: value for name, value in make(names).items()})
