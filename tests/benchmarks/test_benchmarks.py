@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import lzma
 import math
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from ssdlm import SSDLM, DecodeConfig
 from ssdlm.config import BlockConfig
 from ssdlm.constraints.grammars.pattern import read_pattern
 from ssdlm.denoiser.block import BlockDenoiser
+from ssdlm.guidance import load_text_classifier
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -145,6 +147,38 @@ def test_the_cost_of_a_guide_stands_beside_no_guide(load, monkeypatch, capsys, t
     found = call(guides.main, monkeypatch, capsys, *args)
     assert list(found["ms"]) == list(guides.WAYS)
     assert all(value > 0 for value in found["ms"].values())
+
+
+def test_judges_over_words_are_made_from_documents_of_their_own(
+    load, monkeypatch, capsys, tmp_path
+):
+    guides = load("guides")
+    reviews = [
+        {"text": f"It was {'good' if n % 2 else 'bad'}. " + "So it goes. " * 12, "label": n % 2}
+        for n in range(40)
+    ]
+    articles = [
+        {"text": " ".join(f"It {verb} {n} and she {verb} so." for _ in range(20))}
+        for n, verb in enumerate(("was", "is") * 20)
+    ]
+    for name in guides.OTHER_SOURCES:
+        rows = reviews if name.startswith("imdb") else articles
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / f"{name}.jsonl.xz").write_bytes(lzma.compress(text.encode()))
+    assert not set(guides.SOURCES) & set(guides.OTHER_SOURCES)
+    for kind, labels in (("reviews", ["negative", "positive"]), ("tenses", ["past", "present"])):
+        out = tmp_path / kind
+        args = [kind, "--data", str(tmp_path), "--out", str(out), "--threads", "1"]
+        run(guides.main, monkeypatch, args)
+        assert f"wrote {out}: accuracy" in capsys.readouterr().out
+        judge = load_text_classifier(out)
+        assert judge.labels == labels
+        train, test = (
+            {json.loads(line)["text"] for line in (tmp_path / f"{kind}.{part}.jsonl").open()}
+            for part in ("train", "test")
+        )
+        assert train and test
+    assert judge.encode("It was and is") == judge.encode("It and")
 
 
 def block_model(folder: Path) -> SSDLM:

@@ -6,7 +6,7 @@ denoised, so that the classifier's gradient means something there too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
 
 import torch
@@ -107,9 +107,7 @@ def learning_rate_factor(progress: float) -> float:
     return min(progress / WARMUP, (1 - progress) / (1 - WARMUP), 1.0) if progress < 1 else 0.0
 
 
-def batches(
-    rows: Sequence[Sequence[int]], size: int, generator: torch.Generator
-) -> Iterator[list[int]]:
+def batches(rows: Sequence[Sized], size: int, generator: torch.Generator) -> Iterator[list[int]]:
     """Yield the numbers of rows in random order, rows of similar length together."""
     shuffled = torch.randperm(len(rows), generator=generator).tolist()
     found = []
