@@ -154,8 +154,9 @@ def test_judges_over_words_are_made_from_documents_of_their_own(
 ):
     guides = load("guides")
     reviews = [
-        {"text": f"It was {'good' if n % 2 else 'bad'}. " + "So it goes. " * 12, "label": n % 2}
+        {"text": f"It was {('bad', 'good')[side]} {n}. " + "So it goes. " * 12, "label": side}
         for n in range(40)
+        for side in [n // 2 % 2]
     ]
     articles = [
         {"text": " ".join(f"It {verb} {n} and she {verb} so." for _ in range(20))}
