@@ -183,7 +183,7 @@ def test_a_bucket_without_rights_is_one_line_and_status_2(folder, tmp_path, buck
             prepare(folder, f"{there}/a.txt", "--out", f"{there}/s"), f"no right to write {there}/s"
         )
         refused(generate(folder, f"{there}/p.jsonl", f"{there}/x"), f"no right to write {there}/x")
-    assert left_here() == [] and not (tmp_path / "s").exists()
+    assert not list((cache_folder() / "unsent").iterdir()) and not (tmp_path / "s").exists()
 
 
 @pytest.mark.parametrize(
@@ -208,6 +208,13 @@ def test_a_place_that_is_none_is_one_line_and_status_2(folder, bucket, place, sa
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("error: ") and said in line
     assert object_store.client("s3").list_buckets()["Buckets"][0]["Name"] == "corpus"
+
+
+def test_a_store_elsewhere_is_to_be_copied_before_training(tmp_path, capsys):
+    words = ["--recipe", "tiny", "--data", "s3://a/b", "--out", tmp_path / "run"]
+    assert run("train", *words) == 2
+    said = "error: data=s3://a/b is not on a disk; copy it to one first\n"
+    assert capsys.readouterr().err == said and not (tmp_path / "run").exists()
 
 
 def test_a_server_that_nobody_runs_is_one_line_and_status_2(folder, bucket, monkeypatch, capsys):

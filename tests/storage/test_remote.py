@@ -167,6 +167,7 @@ def test_readers_of_every_kind_take_a_stream(root, tmp_path):
         ("nowhere://a/b", "nowhere://a/b: nowhere is no known protocol; use s3://"),
         ("s3://", "s3:// names no file; give a bucket"),
         ("memory://no/such", "memory://no/such does not exist; check the bucket"),
+        ("hf://datasets/a/b/c.txt", "cannot read hf://datasets/a/b/c.txt: "),
         ("smb://a/b", "smb://a/b needs a package that is not installed: "),
     ],
 )

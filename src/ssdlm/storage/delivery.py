@@ -128,7 +128,12 @@ def working(place: Remote) -> Iterator[Path]:
     folder = cache_folder() / "unsent" / digest
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, f"another process of this machine is writing {place}; wait for it"):
-        yield folder
+        try:
+            yield folder
+        except BaseException:
+            with suppress(OSError):  # something was made, and stays
+                folder.rmdir()
+            raise
         shutil.rmtree(folder)
 
 

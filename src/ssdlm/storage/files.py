@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -13,12 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ssdlm.settings import from_json
-from ssdlm.values import quote
+from ssdlm.values import quote, shorten
 
 C = TypeVar("C")
 
 JSON_KINDS = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}
 """What JSON calls values that are neither objects nor numbers."""
+PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+"""How the name of a file elsewhere begins."""
 STANDARD = Path("-")
 """Standard input, or standard output, where a command line names a file."""
 DEEPEST = 100
@@ -39,9 +42,16 @@ class JsonError(ValueError):
 
 
 def named_path(name: str | os.PathLike[str], what: str) -> Path:
-    """Return the path that a user names: `~` is the home folder, and an empty name is refused."""
+    """Return the path that a user names, `~` being the home folder.
+
+    An empty name is refused, and one of a file elsewhere (`remote.place_of` takes those).
+    """
     if not os.fspath(name).strip():
         raise ValueError(f"{what} is empty; give the name of a file or folder")
+    if PROTOCOL.match(os.fspath(name)):
+        raise ValueError(
+            f"{what}={shorten(os.fspath(name))} is not on a disk; copy it to one first"
+        )
     return Path(name).expanduser()
 
 

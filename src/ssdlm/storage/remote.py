@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,10 +14,9 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ssdlm.storage.files import named_path
+from ssdlm.storage.files import PROTOCOL, named_path
 from ssdlm.values import shorten
 
-PROTOCOL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 BLOCK = 1 << 23
 """Bytes that are asked for at a time."""
 WHOLE_OR_ABSENT = {"s3", "s3a", "gs", "gcs", "hf", "abfs", "az", "adl", "oci", "oss", "memory"}
