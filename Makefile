@@ -52,7 +52,7 @@ setup: .venv/.installed ## create .venv with the pinned versions
 	@touch $@
 
 test: lint ## set up, lint, check types, run the tests
-	$(RUN) pytest -q -n auto --maxprocesses=4
+	$(RUN) pytest -q -n auto --maxprocesses=4 --dist worksteal
 
 test-browser: setup ## run the tests of the page in a real browser; needs chromium
 	$(RUN) pytest -q tests/serve/browser

@@ -1,10 +1,11 @@
 """What every test stands on: shape checking on, one thread a worker unless told, no network."""
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 # Set before anything reads them; subprocesses started by tests inherit all four.
 SRC = Path(__file__).resolve().parents[1] / "src"
@@ -22,8 +23,17 @@ torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
 
 # A GPU machine may have neither; `make setup` always brings both.
 if find_spec("jaxtyping") and find_spec("beartype"):
+    import jaxtyping
     from jaxtyping import install_import_hook
 
+    check_types = jaxtyping.jaxtyped
+
+    def check_outer_types(*, typechecker: Any) -> Callable[[Any], Any]:
+        """Leave functions within functions alone: at every call each would get a new checker."""
+        check = check_types(typechecker=typechecker)
+        return lambda made: made if "<locals>" in made.__qualname__ else check(made)
+
+    jaxtyping.jaxtyped = check_outer_types
     if find_spec("triton"):
         # Triton reads the source, which the hook changes.
         for name in ("normals", "rows", "products", "draws", "trees", "encoder"):
