@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests import tiny
-from tests.processes import LIMIT, SMALL, make_store, run_together, spawn
+from tests.processes import LIMIT, SMALL, make_store, spawn
 
 from ssdlm.api import SSDLM
 from ssdlm.config import EncoderConfig
@@ -224,26 +224,6 @@ def test_micro_batches_do_not_change_the_losses(store, tmp_path):
         train(configure("tiny", settings), data=[store], out=tmp_path / name)
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-4)
     assert losses(tmp_path / "uneven") == pytest.approx(losses(tmp_path / "one"), abs=1e-4)
-
-
-@pytest.mark.parametrize("setting", ["sharding=ddp", "sharding=fsdp"])
-def test_two_processes_give_the_losses_of_one(store, tmp_path, setting):
-    settings = [*SMALL, "ema=0.9", "micro_batch=1", "context_share=0.3", setting]
-    alone = spawn(settings, [store], tmp_path / "one")
-    run_together(settings, [store], tmp_path / "two", count=2)
-    alone.join(LIMIT)
-    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-4)
-    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
-    assert all(torch.allclose(one[name], two[name], atol=1e-3) for name in one)
-
-
-def test_a_run_of_two_processes_goes_on_in_one(store, tmp_path):
-    settings = [*SMALL, "sharding=fsdp"]
-    whole, split = tmp_path / "whole", tmp_path / "split"
-    train(configure("tiny", settings), data=[store], out=whole)
-    run_together(settings, [store], split, count=2, bomb=("ssdlm.train.loop:train_step", 7))
-    train(configure("tiny", settings), data=[store], out=split)
-    assert losses(split) == pytest.approx(losses(whole), abs=1e-4)
 
 
 def test_a_mixture_of_stores_is_trained_on(store, tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 
@@ -25,9 +24,7 @@ class Background:
     def wait(self) -> None:
         """Wait until nothing is being written; what came of it is for `end` to say."""
         if self.pending is not None:
-            # An error of the work is raised by `end`; Ctrl-C is one of the wait, and is not caught.
-            with suppress(Exception):
-                self.pending.exception()
+            self.pending.exception()  # waits; it returns the error, which `end` raises
 
     def end(self) -> Path | None:
         """Wait for the work under way; return its result, raise its error, None without work."""
