@@ -13,6 +13,8 @@ particles, scores times 4. Ways:
     both      its gradient, and particles that it weighs
     words     particles alone, weighed by the n-grams of ngrams.py: another kind of model, no tokens
     mixed     the guide's gradient, and particles that the n-grams weigh
+    all       the guide's gradient, and particles that both of them weigh
+    folder    particles alone, weighed by a classifier in a folder (--scorer)
     best      the best of n texts without control by the guide, `best-words` by the n-grams
     fudge     the k likeliest tokens, weighed by what the guide says of the text with each of them
 
@@ -60,9 +62,15 @@ ARMS = (
     *(f"best,n={n}" for n in (4, 8, 16)),
     *(f"best-words,n={n}" for n in (8, 16)),
     *(f"fudge,k=50,w={w}" for w in (1, 2, 4)),
+    *(f"both,lam={lam},n=16,w={w}" for lam, w in ((4, 4), (4, 8), (4.5, 8))),
+    *(f"all,lam={lam},n={n},w=4" for lam, n in ((3, 8), (4, 8), (4, 16), (4.25, 16))),
+    *(f"words,n=16,w={w}" for w in (8, 16)),
+    *(f"{way},n=16,w=8,step={step}" for way, step in product(("guide", "words"), (3, 5))),
+    *(f"both,lam={lam},n=8,w=8,step=5" for lam in (3, 4)),
     "gradient,lam=5,lam2=4",
     *(f"both,lam={a},lam2={b},n=8,w=4,w2=4" for a, b in ((2, 2), (3, 2), (3, 3), (4, 3))),
     *(f"both,lam={a},lam2={b},n=16,w=4,w2=4" for a, b in ((2, 2), (3, 2), (3, 3))),
+    *(f"both,lam={lam},lam2=3,n=16,w={w},w2=4" for lam, w in ((4, 4), (4, 8), (4.5, 8))),
     "guide,n=16,w=4,w2=4",
 )
 
@@ -103,8 +111,8 @@ class Arm:
 class Writer:
     """A model, and the ways to steer it."""
 
-    def __init__(self, model: SSDLM, words: Path, batch_size: int) -> None:
-        self.model, self.words, self.batch_size = model, words, batch_size
+    def __init__(self, model: SSDLM, words: Path, folder: str, batch_size: int) -> None:
+        self.model, self.words, self.folder, self.batch_size = model, words, folder, batch_size
         self.scorers: dict[tuple[str, str], Scorer] = {}
         self.pool: list[Generation] = []
         """Texts without control, of which the best are chosen."""
@@ -125,7 +133,9 @@ class Writer:
         """Return the texts of one target."""
         if arm.way in ("best", "best-words"):
             return self.best(arm, label, prompts, samples)
-        usual = {"num_samples": samples, "batch_size": self.batch_size, "seed": 16}
+        # Labels have noise of their own: else they would choose among the same texts.
+        usual = {"num_samples": samples, "batch_size": self.batch_size}
+        usual["seed"] = 16 + 100 * (label == LABELS[1])
         if arm.way == "fudge":
             return fudged(self.model, label, arm).generate(prompts, **usual)
         options = self.options(arm, label, tense)
@@ -135,13 +145,13 @@ class Writer:
         """Return the options of one target: controls, and how particles are weighed."""
         control: list[Any] = []
         weights: list[float] = []
-        if arm.way in ("gradient", "both", "mixed"):
+        if arm.way in ("gradient", "both", "mixed", "all"):
             control.append(f"sentiment={label}:{arm.lam}")
-            weights.append(arm.w if arm.way == "both" else 0.0)
-        if arm.way == "guide":
-            control.append(self.scorer("sentiment", label))
+            weights.append(arm.w if arm.way in ("both", "all") else 0.0)
+        if arm.way in ("guide", "folder"):
+            control.append(self.scorer("sentiment" if arm.way == "guide" else self.folder, label))
             weights.append(arm.w)
-        if arm.way in ("words", "mixed"):
+        if arm.way in ("words", "mixed", "all"):
             control.append(self.scorer("words", label))
             weights.append(arm.w)
         if tense and arm.lam2:
@@ -233,6 +243,9 @@ def add_write(commands: Any) -> None:
     command.add_argument("arms", nargs="*", default=list(ARMS))
     command.add_argument("--prompts", type=Path, required=True)
     command.add_argument("--words", type=Path, required=True, help="what ngrams.py wrote")
+    command.add_argument(
+        "--scorer", default="", metavar="FOLDER", help="a classifier, for `folder`"
+    )
     command.add_argument("--model", default="builtin:mini")
     command.add_argument("--device", default="auto")
     command.add_argument("--samples", type=int, default=20, help="of a prompt for each of 2 labels")
@@ -247,7 +260,7 @@ def run_write(arguments: argparse.Namespace) -> None:
     prompts = [line["prompt"] for _, line in parse_jsonl(lines, source="prompts")]
     model = SSDLM.from_pretrained(arguments.model, device=arguments.device)
     model.options = replace(model.options, length=arguments.length)
-    writer = Writer(model, arguments.words, arguments.batch_size)
+    writer = Writer(model, arguments.words, arguments.scorer, arguments.batch_size)
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name in arguments.arms:
         path = arguments.out / f"{name}.jsonl"

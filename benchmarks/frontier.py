@@ -36,7 +36,7 @@ from ssdlm.storage.jsonl import parse_jsonl
 COLORS = {
     "plain": "#777777", "gradient": "#1f77b4", "guide": "#2ca02c", "both": "#d62728",
     "words": "#9467bd", "mixed": "#8c564b", "best": "#e377c2", "best-words": "#bcbd22",
-    "fudge": "#17becf",
+    "fudge": "#17becf", "all": "#ff7f0e", "folder": "#000000",
 }  # fmt: skip
 
 

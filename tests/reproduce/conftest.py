@@ -51,6 +51,7 @@ TOY = replace(
     lams=(0.0, 100.0),
     own_top_p=(0.9,),
     own_lams=(0.0, 2.0),
+    own_particles=(1,),
 )
 """A few texts of a few tokens by random models: `--scale toy`."""
 SCALES["toy"] = TOY

@@ -213,6 +213,19 @@ def test_a_guide_may_read_the_block_alone_as_where_the_papers_figures_come_from(
         scale_of("mini", ["control_sees=blok"])
 
 
+def test_particles_go_with_our_model_beside_the_gradient(tmp_path):
+    asked = experiment(tmp_path)
+    asked = replace(asked, scale=replace(asked.scale, own_particles=(1, 8)))
+    every = {one.name: one.options for one in table3.settings(asked)}
+    with_them = {name: options for name, options in every.items() if "-n8" in name}
+    assert with_them
+    for name, options in with_them.items():
+        assert name.startswith("control/") and "/ours/" in name
+        assert options.get("particles") == (None if name.endswith("/lam0") else 8)
+        alone = every[name.replace("-n8", "")]
+        assert alone == {key: value for key, value in options.items() if key != "particles"}
+
+
 def test_a_tense_is_also_known_by_its_verbs(tmp_path):
     every = table3.settings(experiment(tmp_path))
     past = next(one for one in every if one.name.endswith("+past"))

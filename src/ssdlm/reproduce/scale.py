@@ -70,6 +70,7 @@ class Scale:
     lams: tuple[float, ...] = (0.0, 100.0, 500.0, 2000.0)
     own_top_p: tuple[float, ...] = (0.5, 0.9, 0.95)  # of our own sampler with gradient=words
     own_lams: tuple[float, ...] = (0.0, 2.0, 4.0, 5.0, 5.5, 6.0)  # nats by which a word is moved
+    own_particles: tuple[int, ...] = (1, 8)  # beside that gradient, 1 for none
     second: tuple[str, ...] = ("tense=past:4", "tense=present:4")  # beside the first control
     guide: str = "cardiffnlp/twitter-roberta-base-sentiment"
     labels: tuple[str, ...] = ("positive", "negative")

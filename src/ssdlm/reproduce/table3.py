@@ -56,6 +56,7 @@ class Sampler:
         known = self.options
         how = f"{known['projection']}, T = {known['T']}" if "T" in known else "own settings"
         how += ", guided by the block" if known.get("sees") == "block" else ""
+        how += f", {known['particles']} particles" if "particles" in known else ""
         return f"{DIFFUSION[self.role]}: {how}, top-p {known['top_p']:g}".replace("_", "-")
 
     @property
@@ -105,9 +106,13 @@ def samplers(experiment: Experiment, length: int) -> Iterator[Sampler]:
             name = f"{projection}-p{top_p:g}-T{T}{ENDINGS[sees]}"
             yield Sampler("paper", name, options, scale.lams)
     if "ours" in experiment.models:
-        for sees, top_p in product(scale.control_sees, scale.own_top_p):
+        grid = product(scale.own_particles, scale.control_sees, scale.own_top_p)
+        for particles, sees, top_p in grid:
             options = fixed | {"top_p": top_p, "gradient": "words"} | READS[sees]
-            yield Sampler("ours", f"own-p{top_p:g}{ENDINGS[sees]}", options, scale.own_lams)
+            name = f"own-p{top_p:g}"
+            if particles > 1:
+                options, name = options | {"particles": particles}, f"{name}-n{particles}"
+            yield Sampler("ours", name + ENDINGS[sees], options, scale.own_lams)
 
 
 def pair_samplers(experiment: Experiment) -> list[Sampler]:
@@ -149,7 +154,9 @@ def setting_of(
     """Return a setting of this table."""
     scale, source = experiment.scale, Diffusion(experiment.models[sampler.role])
     counts = (scale.num_prompts, scale.control_samples)
-    options = sampler.options | ({"control": list(target.control)} if target.control else {})
+    options = sampler.options | {"control": list(target.control)}
+    if not target.control:  # nothing would weigh particles either
+        options = {n: v for n, v in options.items() if n not in ("control", "particles")}
     measures: Options = {"metrics": METRICS, "control_guides": target.guides}
     measures["control_judges"] = target.judges
     name, judge = f"{sampler.home}/{target.name}", scale.control_ppl
