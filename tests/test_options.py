@@ -62,7 +62,7 @@ def test_every_keyword_has_a_flag_and_every_flag_a_keyword():
     python_only = {name for name, option in known_options().items() if option.kind is OBJECT}
     assert set(all_names()) - python_only <= flags
     about_the_command = {"help", "prompts", "input", "output", "model", "device", "dtype"}
-    about_the_command |= {"deterministic", "shard", "json", "drafts", "no_live"}
+    about_the_command |= {"deterministic", "shard", "ray", "json", "drafts", "no_live"}
     assert flags - set(all_names()) == about_the_command | {"candidates", "guides"}
 
 
