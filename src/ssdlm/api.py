@@ -20,6 +20,7 @@ from ssdlm.engine.prompt_files import OptionsWriter
 from ssdlm.engine.requests import Draft, Generation, Requests, in_order
 from ssdlm.engine.signature import Signature
 from ssdlm.guidance.gradient import LogProb
+from ssdlm.guidance.scorers import Scorer
 from ssdlm.options import GenerateOptions, P, R, all_names, explained, refuse_unused
 from ssdlm.storage import checkpoint
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
@@ -236,4 +237,9 @@ class SSDLM(Signature):
     def fit(self, control: Control) -> LogProb:
         """Return a guide's log-probability of its label for this model's vocabulary."""
         controls = self.engine.controls
-        return controls.fit(controls.guide(control, self.options))
+        guide = controls.guide(control, self.options)
+        if isinstance(guide, Scorer):
+            raise ValueError(
+                f"scorer {guide.name} reads texts, so it has no gradient to fit; give it as control"
+            )
+        return controls.fit(guide)

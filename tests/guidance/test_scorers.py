@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests import tiny
 
-from ssdlm import Scorer, classifier_guide
+from ssdlm import SSDLM, Scorer, classifier_guide
 from ssdlm.guidance.classifiers import load_text_classifier
 from ssdlm.guidance.scorers import guide_scorer, reads_texts
 
@@ -124,3 +124,9 @@ def test_a_classifier_without_a_tokenizer_reads_no_texts(tmp_path):
 def test_a_scorer_is_a_function(unchecked):
     with pytest.raises(ValueError, match="'lengths' is no function; give one"):
         Scorer("lengths")
+
+
+def test_a_scorer_has_no_gradient_to_fit():
+    model = SSDLM(tiny.block(), tiny.tokenizer())
+    with pytest.raises(ValueError, match="scorer brief reads texts, so it has no gradient"):
+        model.fit(Scorer(lambda texts: [0.0] * len(texts), name="brief"))

@@ -56,8 +56,13 @@ class FileSource:
     def name(self) -> str:
         return str(self.path)
 
-    @cached_property
+    @property
     def num_bytes(self) -> int:
+        return self.size
+
+    @cached_property
+    def size(self) -> int:
+        """Looked up once: elsewhere that takes a request."""
         return size_of(self.path)
 
     def identity(self) -> dict[str, Any]:

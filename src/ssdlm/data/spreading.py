@@ -31,8 +31,9 @@ def prepare_spread(
     place = place_of(out, "out")
     if any((place / name).exists() for name in (INDEX, PART)):
         return prepare(inputs, out=out, show_progress=show_progress, **settings)
-    names = ("tokenizer", "holdout", "deduplicate", "workers")
-    Job.read(inputs, *(settings[name] for name in names), show_progress)  # or raise
+    tokenizer, holdout = settings["tokenizer"], settings["holdout"]
+    deduplicate, workers = settings["deduplicate"], settings["workers"]
+    Job.read(inputs, tokenizer, holdout, deduplicate, workers, show_progress)  # or raise
     work = partial(do_part, list(inputs), settings)
     with spread(work, place, address=address, most=MOST_PARTS, is_shown=show_progress) as parts:
         return merge_stores(parts, out, is_shown=show_progress)

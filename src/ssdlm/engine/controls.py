@@ -6,7 +6,7 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ssdlm.denoiser import Denoiser
 from ssdlm.engine.ways import CLASSIFIER_WEIGHT, Way, count_particles
@@ -235,7 +235,9 @@ class Controls:
     ) -> ClassifierGuide | LogProb | Scorer:
         """Return the guide that a text names, where the model is; others as they are."""
         if not isinstance(control, str):
-            return self.scorer_of(control) if reads_texts(control) else control
+            if reads_texts(control):
+                return self.scorer_of(control)
+            return cast(ClassifierGuide | LogProb, control)
         key = control, options.sees, options.special_tokens
         if key not in self.loaded:
             self.loaded[key] = load_guide(
@@ -303,4 +305,4 @@ def one_each(
     """Return a weight for each control: as given, for each or for all; None for its own."""
     if len(given) > 1 and len(given) != len(controls):
         raise ValueError(f"{len(given)} values of {name} for {len(controls)} guides; give one each")
-    return given if len(given) > 1 else (given or (None,)) * len(controls)
+    return given if len(given) > 1 else [given[0] if given else None] * len(controls)

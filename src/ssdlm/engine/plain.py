@@ -296,8 +296,9 @@ class Engine:
         noise = RowNoise(seeds)
         if not batch[0].slides:
             steps = generate(denoiser, context, strategy, blocks=blocks, noise=noise)
-            is_worth = isinstance(denoiser, grammatical) and denoiser.is_weighed
-            yield from weighed(steps, denoiser) if is_worth else steps
+            if isinstance(denoiser, grammatical) and denoiser.is_weighed:
+                steps = weighed(steps, denoiser)
+            yield from steps
             return
         path = Sliding(options.T, options.width)
         whole = [options.whole_block(number) for number in range(len(blocks))]

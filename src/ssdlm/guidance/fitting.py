@@ -257,7 +257,7 @@ def check_lam(lam: object, of: str = "") -> float:
         raise ValueError(f"{error}{of}; to steer away from a label, use != before it") from None
 
 
-def refuse_contradictions(guides: Sequence[ClassifierGuide | LogProb]) -> None:
+def refuse_contradictions(guides: Sequence[object]) -> None:
     """Raise where one label of one classifier is to be sought and avoided at once."""
 
     def target(guide: ClassifierGuide) -> tuple[str, int]:

@@ -80,6 +80,7 @@ class WordNetwork(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(config.num_words + 1, config.D, padding_idx=0)
         self.embedding.weight.data.mul_(0.1)
+        self.widths = config.widths
         self.filters = nn.ModuleList(
             nn.Conv1d(config.D, config.num_filters, width, padding=width - 1)
             for width in config.widths
@@ -93,11 +94,11 @@ class WordNetwork(nn.Module):
         embedded = self.embedding(words).sum(2)
         lengths = (words[..., 0] > 0).sum(-1, keepdim=True)
         found = [embedded.sum(1) / lengths.clamp(min=1).sqrt()]
-        for one in self.filters:
+        for width, one in zip(self.widths, self.filters, strict=True):
             answers = one(embedded.transpose(1, 2)).relu()
             # What stands in a batch beside longer texts is not asked beyond its last word.
             place = torch.arange(answers.shape[-1], device=words.device)
-            is_beyond = place >= lengths + one.kernel_size[0] - 1
+            is_beyond = place >= lengths + width - 1
             found.append(answers.masked_fill(is_beyond.unsqueeze(1), 0.0).amax(-1))
         return self.head(self.dropout(torch.cat(found, -1)))
 

@@ -119,7 +119,7 @@ def write_one_by_one(path: Path, like: Mapping[str, Tensor], read: Callable[[str
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in like:
-            file.write(read(name).contiguous().flatten().view(torch.uint8).numpy())
+            file.write(read(name).contiguous().flatten().view(torch.uint8).numpy().data)
 
 
 @contextmanager

@@ -66,10 +66,12 @@ def join_elastic(backend: str) -> None:
     is_old_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if not (may_restart and is_old_store) or torch.distributed.is_initialized():
         return
+    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
     address, rank = os.environ["MASTER_ADDR"], int(os.environ["RANK"])
-    old = torch.distributed.TCPStore(address, int(os.environ["MASTER_PORT"]), is_master=False)
+    old = TCPStore(address, int(os.environ["MASTER_PORT"]), is_master=False)
     if rank == 0:
-        store = torch.distributed.TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
         old.set(STORE_PORT, str(store.port))
     else:
         store = find_store(old, address)
@@ -79,12 +81,14 @@ def join_elastic(backend: str) -> None:
 
 def find_store(old: Any, address: str) -> Any:
     """Return the store that the first process has opened; a port may be that of a dead one."""
+    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
     until = time.monotonic() + JOIN_SECONDS
     while True:
         port = int(old.get(STORE_PORT))
         try:
             socket.create_connection((address, port), timeout=JOIN_SECONDS).close()
-            return torch.distributed.TCPStore(address, port, is_master=False)
+            return TCPStore(address, port, is_master=False)
         except (OSError, RuntimeError):
             if time.monotonic() > until:
                 raise

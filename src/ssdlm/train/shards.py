@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors import safe_open
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import (
     HuggingFaceStorageReader,
     HuggingFaceStorageWriter,
 )
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from ssdlm.shapes import Tensor
 from ssdlm.storage.tensors import names_in, write_one_by_one
@@ -63,8 +65,8 @@ class FolderWriter(HuggingFaceStorageWriter):
 def write_shards(writer: FolderWriter, tensors: dict[str, Tensor], group: Any) -> None:
     """Write tensors in shards, from every process of a group; raise the error of any of them."""
     try:
-        dcp.save(tensors, storage_writer=writer, process_group=group)
-    except dcp.api.CheckpointException as error:
+        save(tensors, storage_writer=writer, process_group=group)
+    except CheckpointException as error:
         causes = [cause for cause, _ in error.failures.values()]
         # The operating system's word comes first: a full disk in one process is no defect.
         raise min(causes, key=lambda cause: not isinstance(cause, OSError)) from None
@@ -74,7 +76,7 @@ def read_shards(folder: Path, tensors: dict[str, Tensor]) -> None:
     """Read into tensors, which may be shards themselves, what any number of processes wrote."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process is alone
-        dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(folder / SHARDS)))
+        load(tensors, storage_reader=HuggingFaceStorageReader(str(folder / SHARDS)))
 
 
 def names(folder: Path, kind: str) -> set[str]:
