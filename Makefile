@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve setup test test-browser lint format docs generate judge clean
+.PHONY: help demo serve setup test test-browser nightly fuzz lint format docs generate judge clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -52,7 +52,11 @@ setup: .venv/.installed ## create .venv with the pinned versions
 	@touch $@
 
 test: lint ## set up, lint, check types, run the tests
-	$(RUN) pytest -q -n auto --maxprocesses=4 --dist worksteal
+	$(RUN) pytest -q -n auto --maxprocesses=4 --dist worksteal -m "not nightly"
+
+nightly: setup ## run the tests that take minutes, then try 10,000 made-up inputs
+	$(RUN) pytest -q -m nightly
+	$(MAKE) fuzz
 
 test-browser: setup ## run the tests of the page in a real browser; needs chromium
 	$(RUN) pytest -q tests/serve/browser

@@ -50,13 +50,13 @@ def test_a_row_does_not_depend_on_its_batch(model):
     assert model.generate(prompts[::-1], seed=3, **OPTIONS) == together[::-1]
 
 
-def test_a_thousand_random_rows_are_the_same_in_any_company(model):
+def test_hundreds_of_random_rows_are_the_same_in_any_company(model):
     generator = torch.Generator().manual_seed(0)
-    sizes = torch.randint(0, 9, (1000,), generator=generator).tolist()
+    sizes = torch.randint(0, 9, (250,), generator=generator).tolist()
     prompts = [torch.randint(64, (size,), generator=generator).tolist() for size in sizes]
-    order = torch.randperm(1000, generator=generator).tolist()
+    order = torch.randperm(250, generator=generator).tolist()
     options = {"length": 1, "T": 1}
-    together = model.generate(prompts, seed=list(range(1000)), batch_size=500, **options)
+    together = model.generate(prompts, seed=list(range(250)), batch_size=125, **options)
     shuffled = model.generate([prompts[i] for i in order], seed=order, batch_size=3, **options)
     assert [text.tokens for text in shuffled] == [together[i].tokens for i in order]
 

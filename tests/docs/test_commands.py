@@ -167,6 +167,7 @@ CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "train": check_train,
     "estimate": check_estimate,
     "train-guide": check_train_guide,
+    "train-judge": lambda _: None,
     "evaluate": check_evaluate,
     "reproduce": check_reproduce,
     "prepare": check_prepare,
@@ -186,7 +187,7 @@ def check_other(words: list[str]) -> None:
         makefile = (ROOT / "Makefile").read_text()
         assert all(re.search(rf"^{target}:", makefile, re.M) for target in words[1:])
     elif words[0].endswith("python"):
-        source = (ROOT / words[1]).read_text()
+        source = source_of(ROOT / words[1])
         flags = [word.partition("=")[0] for word in words[2:] if word.startswith("--")]
         assert [flag for flag in flags if not has_option(source, flag)] == []
         if "add_parser(" in source:
@@ -196,6 +197,15 @@ def check_other(words: list[str]) -> None:
         assert paths and all((ROOT / path).exists() for path in paths)
     else:
         assert words[0] in SHELL or re.match(r"\w+=", words[0]), "what is this?"
+
+
+def source_of(script: Path) -> str:
+    """The text of a script, with those beside it that it imports."""
+    text = script.read_text()
+    beside = [
+        script.with_name(f"{name}.py") for name in re.findall(r"^from (\w+) import", text, re.M)
+    ]
+    return "\n".join([text, *(path.read_text() for path in beside if path.exists())])
 
 
 def has_option(source: str, flag: str) -> bool:

@@ -31,7 +31,7 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_command_of_the_tutorial_runs_as_written(tmp_path):
     (tmp_path / "bin").mkdir()
     here, env, outputs = tmp_path / "work", environment(tmp_path / "bin"), []

@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it is open, its thread has a running event loop
 def browser() -> Iterator[Any]:
     """Debian's chromium, driven by Playwright."""
     sync_api = pytest.importorskip("playwright.sync_api")
@@ -60,7 +60,7 @@ class Site:
             return json.loads(answer.read())["texts"][0]["text"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """`ssdlm serve` with a tiny model and two guides, one of two labels and one of three."""
     folder = tmp_path_factory.mktemp("page")
