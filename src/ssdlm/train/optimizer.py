@@ -145,7 +145,9 @@ class MuonAdamW(torch.optim.Optimizer):
         grads = [gradient(weight) for weight in weights]
         means = [self.slot(weight, "momentum") for weight in weights]
         torch._foreach_lerp_(means, grads, 1 - group["momentum"])
-        return list(torch._foreach_lerp(grads, means, group["momentum"]))
+        ahead = [grad.clone() for grad in grads]  # torch 2.11 shards the form in place alone
+        torch._foreach_lerp_(ahead, means, group["momentum"])
+        return ahead
 
     def step_adamw(self, weights: list[Tensor], group: dict[str, Any]) -> None:
         """Move weights by Adam with decoupled decay (Loshchilov & Hutter)."""
