@@ -195,7 +195,10 @@ class Writer:
 
 
 class Fudge(DenoiserWrapper):
-    """A denoiser of whose likeliest tokens a guide has read what each would make of the text."""
+    """A denoiser of whose likeliest tokens a guide has read what each would make of the text.
+
+    It has what a sliding window of one position asks for, and no more.
+    """
 
     def __init__(self, denoiser: Any, guide: FittedGuide, *, k: int, weight: float) -> None:
         self.denoiser, self.guide, self.k, self.weight = denoiser, guide, k, weight
@@ -207,9 +210,6 @@ class Fudge(DenoiserWrapper):
 
     def extend(self, cache: Any, block: Any) -> Any:
         return self.denoiser.extend(cache, block)
-
-    def denoise(self, cache: Any, w_t: Any, progress: Any, previous: Any = None) -> Any:
-        raise NotImplementedError("a window of one position is all that is weighed")
 
     @torch.no_grad()
     def read_and_denoise(self, cache: Any, new: Any, w_t: Any, progress: Any) -> tuple[Any, Any]:

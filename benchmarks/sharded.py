@@ -30,7 +30,7 @@ from ssdlm.config import Config
 from ssdlm.data.shards import TokenStore
 from ssdlm.diffusion.noise import mix
 from ssdlm.settings import override
-from ssdlm.storage.tensors import write_one_by_one
+from ssdlm.storage.tensors import unique_tensors, write_one_by_one
 from ssdlm.train import distributed
 from ssdlm.train.checkpoint_folders import find_newest
 from ssdlm.train.checkpoints import begin_save, restore
@@ -159,7 +159,7 @@ def write_masked_lm(folder: Path, sizes: dict[str, int], vocabulary: int) -> Pat
     with init_empty_weights():
         backbone = AutoModelForMaskedLM.from_config(config)
     backbone.tie_weights()
-    like = distributed.unique_tensors(backbone)
+    like = unique_tensors(backbone)
     folder.mkdir()
     write_one_by_one(
         folder / "model.safetensors", like, lambda n: 0.02 * torch.randn(like[n].shape)

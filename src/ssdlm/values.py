@@ -353,6 +353,12 @@ def shorten(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, shortened; its kind where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return shorten(lines[0].strip() if lines else type(error).__name__)
+
+
 def show(value: Any) -> str:
     """Return a value as it is written on a command line."""
     return ",".join(map(str, value)) if type(value) is tuple else str(value)

@@ -10,7 +10,16 @@ from safetensors.torch import load_file
 from ssdlm.cli import main
 from ssdlm.evaluate.run import evaluate
 from ssdlm.guidance import load_text_classifier
-from ssdlm.guidance.judges import VERBS, VerbCounter, count_verbs
+from ssdlm.guidance.judges import (
+    VERBS,
+    VerbCounter,
+    WordConfig,
+    WordJudge,
+    WordNetwork,
+    count_verbs,
+    load_text_judge,
+    save_text_judge,
+)
 from ssdlm.guidance.training import train_judge
 
 FILLER = [
@@ -162,3 +171,17 @@ def test_labels_that_cannot_be_told_apart_are_refused(tmp_path):
     with pytest.raises(ValueError, match="1 label"):
         train_judge([write(tmp_path / "data.jsonl", rows)], out=tmp_path / "judge")
     assert not (tmp_path / "judge").exists()
+
+
+def test_sizes_are_held_against_the_weights_before_they_take_memory(tmp_path, monkeypatch):
+    config = WordConfig(("a", "b"), num_words=8, D=4, num_filters=2)
+    save_text_judge(WordJudge(WordNetwork(config), config), tmp_path)
+    stored = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(stored | {"num_words": 1 << 20}))
+    made = []
+    monkeypatch.setattr(
+        torch.nn.Embedding, "reset_parameters", lambda self: made.append(self.weight.device.type)
+    )
+    with pytest.raises(ValueError, match="is not whole"):
+        load_text_judge(tmp_path)
+    assert made == ["meta"]

@@ -35,11 +35,6 @@ ENCODER = {
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory) -> Path:
-    return make_store(tmp_path_factory.mktemp("data") / "store")
-
-
-@pytest.fixture(scope="module")
 def trained(store, tmp_path_factory) -> Path:
     """A finished run with a moving average."""
     out = tmp_path_factory.mktemp("runs") / "trained"

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.mutations import check_reader
-from tests.processes import LIMIT, SMALL, make_store, spawn
+from tests.processes import LIMIT, SMALL, spawn
 
 from ssdlm.settings import to_json
 from ssdlm.storage import files
@@ -34,11 +34,6 @@ BOMBS = [
     ),  # the last checkpoint written, the oldest not yet removed
 ]
 """Where a run dies, and at which call."""
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory) -> Path:
-    return make_store(tmp_path_factory.mktemp("data") / "store")
 
 
 @pytest.fixture(scope="module")

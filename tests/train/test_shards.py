@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.processes import SMALL, make_store, run_together, start_together
+from tests.processes import SMALL, run_together, start_together
 
 from ssdlm.api import SSDLM
 from ssdlm.storage.tensors import write_one_by_one
@@ -21,11 +21,6 @@ from ssdlm.train.checkpoints import OPTIMIZER
 from ssdlm.train.shards import SHARDS, files_of
 
 SETTINGS = [*SMALL, "ema=0.9", "sharding=fsdp", "micro_batch=1", "train.steps=12", "save_every=1"]
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory) -> Path:
-    return make_store(tmp_path_factory.mktemp("data") / "store")
 
 
 @pytest.fixture(scope="module")

@@ -5,15 +5,10 @@ import math
 
 import pytest
 import torch
-from tests.processes import SMALL, make_store
+from tests.processes import SMALL
 
 from ssdlm.train import checkpoint_folders, configure, train
 from ssdlm.train.spikes import FIRST, MOST_IN_A_ROW, Spikes
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return make_store(tmp_path_factory.mktemp("data") / "store")
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from typing import Any, Protocol, runtime_checkable
 from ssdlm.data import formats
 from ssdlm.data.compression import ERRORS, SUFFIXES, decompressed, split_suffix
 from ssdlm.data.formats import Piece, Tally
-from ssdlm.storage.remote import Place, Remote, first_line, missing, open_place, place_of, size_of
+from ssdlm.storage.remote import Place, Remote, missing, open_place, place_of, size_of
+from ssdlm.values import first_line
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(:[\w.-]+)?")
 

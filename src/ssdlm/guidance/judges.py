@@ -186,10 +186,11 @@ def load_text_judge(name_or_path: str | Path, device: str = "cpu") -> TextReader
         return VerbCounter()
     try:
         config = read_config(read_json(folder / "config.json"))
-        network = WordNetwork(config)
-        weights = load_file(folder / WEIGHTS)
-        network.load_state_dict({name: weight.float() for name, weight in weights.items()})
-    except (KeyError, TypeError, RuntimeError, SafetensorError, OSError):
+        with torch.device("meta"):  # sizes are held against the weights before they take memory
+            network = WordNetwork(config)
+        weights = {name: one.float() for name, one in load_file(folder / WEIGHTS).items()}
+        network.load_state_dict(weights, assign=True)
+    except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError, OSError):
         raise ValueError(
             f"the judge in {folder} is not whole: config.json and {WEIGHTS} do not fit; train it "
             "again"

@@ -2,7 +2,8 @@
 
 It may take seconds and is plain Python: in the engine's thread all streams would pause, in another
 one they would be slowed down, and neither can be stopped. A process can. It starts with the first
-constraint, and anew after one that took too long; it has no torch in it.
+constraint, and anew after one that took too long; it has no torch in it. What goes through the pipe
+is pickled: at both ends is this file, and nobody else has the socket.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from ssdlm.storage.tensors import (
     require_shapes,
     require_sizes,
     save_tensors,
-    unique_tensors,
+    tensors_to_write,
 )
 from ssdlm.values import choose, quote
 
@@ -235,7 +235,7 @@ def save_denoiser(
 
     `tensors` are written instead of the denoiser's own: gathered shards, a moving average.
     """
-    chosen = unique_tensors(denoiser) if tensors is None else tensors
+    chosen = tensors_to_write(denoiser) if tensors is None else tensors
     write_file(folder / WEIGHTS, lambda path: save_tensors(chosen, path))
     save_config(denoiser, folder)
 
@@ -248,7 +248,7 @@ def save_config(denoiser: DenoiserModule, folder: Path) -> None:
 
 def save_as_int8(denoiser: DenoiserModule, folder: Path) -> None:
     """Write the same with every matrix as int8 and fp16 scales, in a quarter of the space."""
-    save_denoiser(denoiser, folder, quantise(unique_tensors(denoiser)))
+    save_denoiser(denoiser, folder, quantise(tensors_to_write(denoiser)))
 
 
 def load_options(folder: Path) -> GenerateOptions | None:

@@ -26,8 +26,8 @@ from typing import Any
 
 from ssdlm.progress import bar
 from ssdlm.storage.parts import Shard, TooManyPartsError
-from ssdlm.storage.remote import Place, Remote, first_line
-from ssdlm.values import shorten
+from ssdlm.storage.remote import Place, Remote
+from ssdlm.values import first_line, shorten
 
 ADDRESS = re.compile(r"(ray://)?(?P<host>[^\s/:]+|\[[0-9a-fA-F:]+\]):(?P<port>[0-9]{1,5})")
 PART_NAME = re.compile(r"[0-9]+-of-([0-9]+)")

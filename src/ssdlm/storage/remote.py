@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ssdlm.storage.files import PROTOCOL, named_path
-from ssdlm.values import shorten
+from ssdlm.values import first_line, shorten
 
 BLOCK = 1 << 23
 """Bytes that are asked for at a time."""
@@ -23,8 +23,6 @@ WHOLE_OR_ABSENT = {"s3", "s3a", "gs", "gcs", "hf", "abfs", "az", "adl", "oci", "
 """Where a file has its name only when all of it is there; elsewhere it is renamed at the end."""
 PACKAGES = {"s3": "'ssdlm[s3]'", "s3a": "'ssdlm[s3]'", "gs": "gcsfs", "gcs": "gcsfs"}
 """What to install for a protocol whose package is missing; fsspec names the others."""
-MOST_LETTERS = 300
-"""Of what a library says."""
 
 
 class RemoteError(ValueError):
@@ -243,10 +241,3 @@ def in_one_line(remote: Remote, what: str) -> Iterator[None]:
         ) from error
     except Exception as error:  # of the network, the store, its library: of every class
         raise RemoteError(f"cannot {what} {remote}: {first_line(error)}") from error
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says, or its kind where it says nothing."""
-    lines = str(error).strip().splitlines()
-    text = lines[0].strip() if lines else type(error).__name__
-    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} ..."

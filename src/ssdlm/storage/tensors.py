@@ -212,7 +212,14 @@ def first_few(names: list[str]) -> str:
 
 
 def unique_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return a module's tensors, those that are tied once."""
-    unique = {value.data_ptr(): key for key, value in reversed(module.state_dict().items())}
-    names = set(unique.values())
-    return {k: v.contiguous().cpu() for k, v in module.state_dict().items() if k in names}
+    """Return a module's weights and buffers by name, themselves and not copies; tied ones once."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, value in module.state_dict(keep_vars=True).items():
+        found.setdefault(id(value), (name, value))
+    return dict(found.values())
+
+
+def tensors_to_write(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's tensors as a file takes them, those that are tied once."""
+    own = unique_tensors(module)
+    return {name: value.detach().contiguous().cpu() for name, value in own.items()}

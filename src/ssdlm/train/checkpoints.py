@@ -22,7 +22,7 @@ from ssdlm.settings import to_json
 from ssdlm.shapes import Tensor
 from ssdlm.storage import checkpoint
 from ssdlm.storage.files import read_checked, write_json
-from ssdlm.storage.tensors import names_in, save_tensors
+from ssdlm.storage.tensors import names_in, save_tensors, unique_tensors
 from ssdlm.train import distributed
 from ssdlm.train.checkpoint_folders import EMA, NewFolder, link
 from ssdlm.train.learning_rate import Clock
@@ -115,7 +115,7 @@ def sharded_work(run: Run, folder: NewFolder) -> Callable[[], None]:
 
 def tensors_of(run: Run) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
     """Return weights, their moving average and the optimiser's moments by name, not copied."""
-    weights = distributed.unique_tensors(run.denoiser)
+    weights = unique_tensors(run.denoiser)
     average = {name: run.ema.mean[name] for name in weights} if run.ema is not None else {}
     moments = {
         f"{name}/{field}": value
@@ -169,7 +169,7 @@ def restore(run: Run, folder: Path) -> None:
     """Take a run to where a checkpoint left it; every process reads its own part of the tensors."""
     state = read_checked(folder / STATE, State)
     run.step, run.clock, run.spikes = state.step, state.clock, state.spikes
-    weights = distributed.unique_tensors(run.denoiser)
+    weights = unique_tensors(run.denoiser)
     distributed.read_into(weights, folder / checkpoint.WEIGHTS)
     restore_moments(run, folder)
     for group, known in zip(run.optimizer.param_groups, state.groups, strict=True):

@@ -215,14 +215,6 @@ def own_part(tensor: Tensor) -> tuple[Tensor, tuple[slice, ...]]:
     return own, tuple(slice(at, at + length) for at, length in spans)
 
 
-def unique_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return a module's weights and buffers by name, themselves and not copies; tied ones once."""
-    found: dict[int, tuple[str, Tensor]] = {}
-    for name, value in module.state_dict(keep_vars=True).items():
-        found.setdefault(id(value), (name, value))
-    return dict(found.values())
-
-
 def broadcast(accelerator: Any, value: Any) -> Any:
     """Return the main process's value in every process."""
     if accelerator.num_processes == 1:

@@ -11,6 +11,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from ssdlm.values import first_line
+
 FOLDER = "ssdlm.out"
 """The tag that has the folder of a run."""
 LONGEST = 500
@@ -41,9 +43,8 @@ class MlflowRun:
                 self.client.update_run(found, status="RUNNING")
             self.run_id = found
         except Exception as error:  # each kind of store fails in its own way
-            reason = " ".join(str(error).split())[:200]
             raise ValueError(
-                f"train.tracker=mlflow cannot begin a run ({reason}); "
+                f"train.tracker=mlflow cannot begin a run ({first_line(error)}); "
                 "check MLFLOW_TRACKING_URI, or use tracker=none"
             ) from error
 
@@ -54,10 +55,8 @@ class MlflowRun:
                 self.client.log_metric(self.run_id, name, value, step=step)
         except Exception as error:
             if not self.is_silent:
-                reason = " ".join(str(error).split())[:200]
-                warnings.warn(
-                    f"mlflow does not take figures ({reason}); training goes on", stacklevel=2
-                )
+                said = f"mlflow does not take figures ({first_line(error)}); training goes on"
+                warnings.warn(said, stacklevel=2)
             self.is_silent = True
 
     def finish(self) -> None:
@@ -65,8 +64,7 @@ class MlflowRun:
         try:
             self.client.set_terminated(self.run_id)
         except Exception as error:
-            reason = " ".join(str(error).split())[:200]
-            warnings.warn(f"mlflow does not end the run ({reason})", stacklevel=2)
+            warnings.warn(f"mlflow does not end the run ({first_line(error)})", stacklevel=2)
 
 
 def find_experiment(client: Any) -> str:

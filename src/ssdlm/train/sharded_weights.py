@@ -24,7 +24,13 @@ from ssdlm.denoiser.encoder import EncoderDenoiser
 from ssdlm.shapes import Tensor
 from ssdlm.storage import checkpoint
 from ssdlm.storage.int8 import SCALE
-from ssdlm.storage.tensors import first_few, is_finite, require_shapes, shapes_in
+from ssdlm.storage.tensors import (
+    first_few,
+    is_finite,
+    require_shapes,
+    shapes_in,
+    unique_tensors,
+)
 from ssdlm.train import distributed
 from ssdlm.train.initial_weights import (
     build,
@@ -99,7 +105,7 @@ def outline_of(model: EncoderConfig | BlockConfig, path: Path) -> DenoiserModule
     sizes = vars(model) if isinstance(model, BlockConfig) else model.backbone
     checkpoint.require_sizes(sizes, shapes, source=path)
     denoiser = outline(model)
-    own = distributed.unique_tensors(denoiser)
+    own = unique_tensors(denoiser)
     if missing := [name for name in own if name not in shapes]:
         raise ValueError(f"{path} lacks {first_few(missing)}; config.json describes another model")
     require_shapes(own, shapes, source=path)
@@ -108,7 +114,7 @@ def outline_of(model: EncoderConfig | BlockConfig, path: Path) -> DenoiserModule
 
 def fill_from(denoiser: DenoiserModule, path: Path) -> None:
     """Give a denoiser in shards the weights of a file of ours."""
-    own = distributed.unique_tensors(denoiser)
+    own = unique_tensors(denoiser)
     distributed.read_into(own, path)
     require_finite_parts(own, path)
 
@@ -138,13 +144,13 @@ def outline_masked_lm(init: str, model: EncoderConfig) -> tuple[EncoderDenoiser,
         backbone = AutoModelForMaskedLM.from_config(settings, dtype=torch.float32)
         denoiser = EncoderDenoiser.from_masked_lm(backbone, K=model.K, B=model.B, T=model.T)
     backbone.tie_weights()
-    shapes, own = shapes_in(path), distributed.unique_tensors(backbone)
+    shapes, own = shapes_in(path), unique_tensors(backbone)
     if any(name not in shapes or shapes[name].shape != own[name].shape for name in own):
         return None
 
     @torch.no_grad()
     def fill() -> None:
-        own = distributed.unique_tensors(backbone)
+        own = unique_tensors(backbone)
         distributed.read_into(own, path)
         require_finite_parts(own, path)
         table = next(name for name, value in own.items() if value is denoiser.words.weight)
