@@ -119,7 +119,7 @@ def test_mlflow_that_fails_costs_its_figures_and_not_the_training(mlflow, tmp_pa
         raise ConnectionError("nobody\nthere")
 
     monkeypatch.setattr(log.tracker.client, "log_metric", gone)
-    with pytest.warns(UserWarning, match=r"does not take figures \(nobody there\)"):
+    with pytest.warns(UserWarning, match=r"does not take figures \(nobody\)"):
         log.write(RECORD | {"step": 1})
     log.write(RECORD | {"step": 2})  # said once
     log.close()
