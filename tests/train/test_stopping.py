@@ -88,3 +88,29 @@ def test_the_usual_norm_is_a_mean_that_forgets():
 def test_the_newest_checkpoints_and_every_nth_are_kept(store, tmp_path):
     run(store, tmp_path / "run", "save_every=1", "keep=2", "keep_every=5")
     assert list(checkpoint_folders.list_steps(tmp_path / "run")) == [12, 11, 10, 5]
+
+
+def test_an_old_checkpoint_that_stayed_is_removed_by_the_next_start(store, tmp_path, monkeypatch):
+    settings = ["save_every=6", "keep=1"]
+
+    def fail(folder):
+        if folder.exists() and folder.name == "step-6":
+            raise OSError(5, "Input/output error", str(folder))
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output error"):
+        patch.setattr(checkpoint_folders, "remove", fail)
+        run(store, tmp_path / "run", *settings)
+    assert list(checkpoint_folders.list_steps(tmp_path / "run")) == [12, 6]
+    run(store, tmp_path / "run", *settings)
+    assert list(checkpoint_folders.list_steps(tmp_path / "run")) == [12]
+
+
+def test_a_damaged_checkpoint_does_not_take_the_place_of_a_newer_one(store, tmp_path):
+    """Past a damaged one, a run writes older steps anew: those are the newest that are whole."""
+    settings = ["save_every=1", "keep=1", "keep_every=10"]
+    run(store, tmp_path / "run", *settings)
+    (tmp_path / "run" / "checkpoints" / "step-12" / "manifest.json").unlink()
+    with pytest.warns(UserWarning, match="step-12 is damaged"):
+        run(store, tmp_path / "run", *settings)
+    assert list(checkpoint_folders.list_steps(tmp_path / "run")) == [12, 10]
+    assert checkpoint_folders.find_damage(tmp_path / "run" / "checkpoints" / "step-12") == ""

@@ -57,9 +57,7 @@ class NewFolder:
         write_json(self.temporary / MANIFEST, manifest)
         remove(self.path)
         os.rename(self.temporary, self.path)
-        for old in list(list_steps(self.out))[self.keep :]:
-            if self.keep_every == 0 or old % self.keep_every:
-                remove(self.path.with_name(f"step-{old}"))
+        remove_old(self.out, self.step, self.keep, self.keep_every)
 
     def write(self, work: Callable[[], None], *, warns: bool = True) -> Path | None:
         """Do what prepares, fills and finishes the folder; None, and a warning, on a full disk."""
@@ -97,6 +95,16 @@ def list_steps(out: Path) -> Iterator[int]:
     """Yield the steps that have a checkpoint, newest first."""
     names = (path.name.removeprefix("step-") for path in (out / "checkpoints").glob("step-*"))
     yield from sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+
+
+def remove_old(out: Path, step: int, keep: int, keep_every: int) -> None:
+    """Remove what is older than the checkpoint of a step and not kept, as `NewFolder` says.
+
+    One that is newer is damaged, or it would have been gone on with; it counts for nothing.
+    """
+    for old in [older for older in list_steps(out) if older < step][keep - 1 :]:
+        if keep_every == 0 or old % keep_every:
+            remove(out / "checkpoints" / f"step-{old}")
 
 
 def remove_partial(out: Path) -> None:

@@ -69,7 +69,9 @@ def start(config: Config, folders: list[Path], out: Path, *, fresh: bool) -> Run
     if newest is not None:
         restore(run, newest)
     if accelerator.is_main_process and newest is not None:
-        export(newest, out)  # the run may have been killed between checkpoint and export
+        # The run may have been killed between a checkpoint and what comes after it.
+        export(newest, out)
+        checkpoint_folders.remove_old(out, run.step, config.train.keep, config.train.keep_every)
     elif accelerator.is_main_process:
         clear(out)
         # Replaced at once and not removed: without it, the folder would be nobody's.
