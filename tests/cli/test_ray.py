@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ def address(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ray")
     with pytest.MonkeyPatch.context() as patch, (folder / "log").open("w") as log:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_niceness", "0")  # else they wait for all other tests
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         started = subprocess.Popen(
@@ -56,57 +58,72 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("spread")
     settings = DecodeConfig(length=4, B=(2,), T=6)
     SSDLM(tiny.block(), tiny.tokenizer(), settings).save_pretrained(folder / "model")
-    prompts = [{"prompt": f"the river {i}"} for i in range(40)]
+    prompts = [{"prompt": f"the river {i}", "num_samples": 1 + i % 2} for i in range(40)]
     (folder / "p.jsonl").write_text("".join(json.dumps(line) + "\n" for line in prompts))
     bpe.write_gpt2(folder / "tokenizer")
-    texts = [f"{i}: " + bpe.TEXT[: 10 + i % 7 * 20].strip() for i in range(20000)]
+    texts = [f"{i}: " + bpe.TEXT[: 10 + i % 7 * 20].strip() for i in range(10000)]
     (folder / "a.txt").write_text("\n\n".join(texts))
     return folder
 
 
-def start(folder, *words):
-    """Start a command in a folder."""
-    command = [sys.executable, "-m", "ssdlm", *map(str, words)]
-    return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
-
-
-def kill_writer(command, folder, pattern):
-    """Kill a process that is writing a file of this kind, once it has some bytes in it."""
-    while command.poll() is None:
-        for path in folder.glob(pattern):
-            for link in Path("/proc").glob("[0-9]*/fd/*"):
-                try:
-                    is_open = os.path.samefile(link, path) and path.stat().st_size
-                except OSError:
-                    continue
-                if is_open:
-                    os.kill(int(link.parts[2]), signal.SIGKILL)
-                    return
+def run_and_kill(words, folder, pattern):
+    """Run a command, kill a process once that writes a file of this kind; return what was said."""
+    command = subprocess.Popen(
+        [sys.executable, "-m", "ssdlm", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    is_killed = False
+    while command.poll() is None and not is_killed:
         time.sleep(0.01)
-    finish(command)
-    raise AssertionError(f"{folder}/{pattern} was never seen")
+        is_killed = any(map(kill_writer, folder.glob(pattern)))
+    said, warned = command.communicate(timeout=240)
+    assert command.returncode == 0, warned
+    assert is_killed, f"{folder}/{pattern} was never seen"
+    return said, warned
 
 
-def finish(command):
-    """Wait for a command, which must end well."""
-    said = command.communicate(timeout=240)[1]
-    assert command.returncode == 0, said
+def kill_writer(path):
+    """Kill a process that has a file open in which there is something; tell whether one had."""
+    with suppress(FileNotFoundError):
+        if path.stat().st_size:
+            for link in Path("/proc").glob("[0-9]*/fd/*"):
+                with suppress(OSError):
+                    if os.path.samefile(link, path):
+                        os.kill(int(link.parts[2]), signal.SIGKILL)
+                        return True
+    return False
 
 
 @pytest.mark.slow
-def test_a_killed_worker_loses_and_repeats_nothing(folder, address, tmp_path):
+def test_texts_of_a_killed_worker_are_neither_lost_nor_repeated(
+    folder, address, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(folder)
     words = ["generate", "--model", "model", "--input", "p.jsonl", "--device", "cpu", "--output"]
-    command = start(folder, *words, tmp_path / "all.jsonl", "--ray", address)
-    kill_writer(command, tmp_path, "all.jsonl.parts/*.part")
-    finish(command)
-    finish(start(folder, *words, tmp_path / "one.jsonl"))
+    on_ray = [*words, str(tmp_path / "all.jsonl"), "--ray", address]
+    said, shown = run_and_kill(on_ray, tmp_path, "all.jsonl.parts/*.part")
+    assert cli.main([*words, str(tmp_path / "one.jsonl")]) == 0
     assert (tmp_path / "all.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
+    assert not list(tmp_path.glob("*.parts"))
+    alone = capfd.readouterr()
+    assert said.replace("all.jsonl", "one.jsonl") == alone.out  # wrote one.jsonl: 60 texts
+    last = "generate 40/40  prompts  0 s left"
+    assert shown.splitlines()[-1] == alone.err.splitlines()[-1] == last
+    assert shown.count("40/40") == 1
 
+
+@pytest.mark.slow
+def test_a_store_of_a_killed_worker_is_the_store_of_one_process(
+    folder, address, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(folder)
     words = ["prepare", "a.txt", "--tokenizer", "tokenizer", "--out"]
-    command = start(folder, *words, tmp_path / "all", "--ray", address)
-    kill_writer(command, tmp_path, "all.parts/*/*.tmp")
-    finish(command)
-    finish(start(folder, *words, tmp_path / "one"))
+    on_ray = [*words, str(tmp_path / "all"), "--ray", address]
+    _, shown = run_and_kill(on_ray, tmp_path, "all.parts/*/*.tmp")
+    assert "parts on Ray 2/2  done" in shown
+    assert cli.main([*words, str(tmp_path / "one")]) == 0
     assert content(tmp_path / "all") == content(tmp_path / "one")
     assert not list(tmp_path.glob("*.parts"))
 
@@ -146,7 +163,7 @@ class Ray:
 
         return Task()
 
-    def wait(self, tasks, num_returns):
+    def wait(self, tasks, num_returns, timeout):
         return tasks[:num_returns], tasks[num_returns:]
 
     def get(self, task):
@@ -189,6 +206,28 @@ def test_there_are_as_many_parts_as_workers_and_prompts(ray, tmp_path):
     (tmp_path / "out.parts").mkdir()
     (tmp_path / "out.parts" / "0-of-2.part").touch()
     assert parts() == (["0-of-2", "1-of-2"], 0)  # as it was begun
+
+
+def test_what_is_done_is_told_while_parts_are_waited_for(ray, tmp_path, monkeypatch, capsys):
+    seen, wait = [], ray.wait
+
+    def wait_in_vain(tasks, **given):
+        monkeypatch.setattr(ray, "wait", wait)
+        return [], tasks
+
+    @contextmanager
+    def watched():
+        yield lambda parts, num_done: seen.append((len(parts), num_done))
+        seen.append("ended")
+
+    def talk(shard, target):
+        print("a worker has died")  # as Ray does
+        write_number(shard, target)
+
+    monkeypatch.setattr(ray, "wait", wait_in_vain)
+    with cluster.spread(talk, tmp_path / "out", address="", most=9, watched=watched):
+        assert seen == [(3, 0), (3, 1), (3, 2), (3, 3), "ended"]
+    assert capsys.readouterr() == ("", "a worker has died\n" * 3)
 
 
 def test_what_a_worker_says_is_said(ray, tmp_path):

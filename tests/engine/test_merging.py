@@ -7,6 +7,8 @@ import pytest
 from tests import tiny
 
 from ssdlm import SSDLM, DecodeConfig, cli
+from ssdlm.engine.merging import num_prompts_done
+from ssdlm.storage.remote import Remote
 
 PROMPTS = ["the river", "a", "the movie", "", "no", "to be", "so it is"]
 
@@ -47,6 +49,7 @@ def test_parts_in_any_order_are_the_file_of_one_process(folder, tmp_path, capsys
     parts = parts_of(folder)
     random.Random(0).shuffle(parts)
     assert merge(parts, tmp_path / "new" / "all.jsonl") == 0
+    assert capsys.readouterr().out.endswith("all.jsonl: 15 texts of 3 parts\n")
     assert (tmp_path / "new" / "all.jsonl").read_bytes() == (folder / "one.jsonl").read_bytes()
     assert [len(path.read_bytes().splitlines()) for path in parts_of(folder)] == [4, 5, 6]
     assert merge(parts, tmp_path / "new" / "all.jsonl") == 0
@@ -54,6 +57,30 @@ def test_parts_in_any_order_are_the_file_of_one_process(folder, tmp_path, capsys
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["all.jsonl"]
     assert merge(parts, "-") == 0
     assert capsys.readouterr().out.encode() == (folder / "one.jsonl").read_bytes()
+
+
+def test_how_much_of_a_job_in_parts_is_done_is_seen_in_their_files(folder, tmp_path):
+    parts = [tmp_path / path.name for path in parts_of(folder)]  # of 2, 2 and 3 prompts
+
+    def num_done():
+        return num_prompts_done(parts, sum(part.exists() for part in parts), len(PROMPTS))
+
+    assert num_done() == 0
+    lines = (folder / "2.jsonl").read_bytes().splitlines(keepends=True)
+    begun = tmp_path / "2.jsonl.part"
+    begun.write_bytes(b"".join(lines[:4]) + lines[4][:9])
+    assert num_done() == 2
+    begun.write_bytes(lines[0][:9])
+    assert num_done() == 0
+    begun.write_bytes(b"".join(lines))
+    assert num_done() == 3
+    for name in ("0.jsonl", "1.jsonl"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    assert num_done() == 6  # all texts are there, and the last part has not its name yet
+    begun.rename(tmp_path / "2.jsonl")
+    assert num_done() == 7
+    elsewhere = [Remote(f"memory://{number}.jsonl") for number in range(3)]
+    assert num_prompts_done(elsewhere, 2, len(PROMPTS)) == 4
 
 
 def test_a_part_that_was_cut_is_finished_with_the_same_bytes(folder, tmp_path):

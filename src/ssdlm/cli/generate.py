@@ -6,6 +6,8 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from ssdlm.engine.prompt_files import FileReport, OptionsWriter
     from ssdlm.engine.requests import Requests
     from ssdlm.engine.sharing import SharedWriter
+    from ssdlm.storage.cluster import Observe
     from ssdlm.storage.parts import Shard
 
 PROMPT_HELP = "texts to continue; without any, what comes through a pipe is one"
@@ -265,10 +268,20 @@ def write_on_ray(arguments: argparse.Namespace) -> None:
         most=count,
         ending=".jsonl",
         uses_gpus=arguments.device != "cpu",
-        is_shown=True,
+        watched=partial(watch_prompts, count),
     ) as parts:
-        merge_texts(parts, target)
-    print(f"wrote {target}: {len(parts)} parts")
+        report = merge_texts(parts, target)
+    print(f"wrote {arguments.output}: {report.texts} texts")
+
+
+@contextmanager
+def watch_prompts(count: int) -> Iterator[Observe]:
+    """Give what shows how many of all prompts are done."""
+    from ssdlm.engine.merging import num_prompts_done
+    from ssdlm.progress import bar
+
+    with bar("generate", count) as show:
+        yield lambda parts, num_done: show(num_prompts_done(parts, num_done, count), "prompts")
 
 
 def write_part(given: dict[str, Any], shard: Shard, output: str) -> None:

@@ -30,7 +30,8 @@ def run_merge(arguments: argparse.Namespace) -> None:
         return
     from ssdlm.engine.merging import merge_texts
 
-    if merge_texts(parts, place_of(arguments.output, "output")):
+    report = merge_texts(parts, place_of(arguments.output, "output"))
+    if report.was_there:
         print(f"{arguments.output} is already there, as these parts make it")
     elif arguments.output != "-":
-        print(f"wrote {arguments.output}: {len(parts)} parts")
+        print(f"wrote {arguments.output}: {report.texts} texts of {len(parts)} parts")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,8 @@ from ssdlm.data.merging import merge_stores
 from ssdlm.data.parts import prepare_part
 from ssdlm.data.prepare import Job, PrepareReport, prepare
 from ssdlm.data.shards import INDEX, PART
-from ssdlm.storage.cluster import spread
+from ssdlm.progress import bar
+from ssdlm.storage.cluster import Observe, spread
 from ssdlm.storage.parts import Shard
 from ssdlm.storage.remote import place_of
 
@@ -35,8 +37,16 @@ def prepare_spread(
     deduplicate, workers = settings["deduplicate"], settings["workers"]
     Job.read(inputs, tokenizer, holdout, deduplicate, workers, show_progress)  # or raise
     work = partial(do_part, list(inputs), settings)
-    with spread(work, place, address=address, most=MOST_PARTS, is_shown=show_progress) as parts:
+    watched = partial(count_parts, is_shown=show_progress)
+    with spread(work, place, address=address, most=MOST_PARTS, watched=watched) as parts:
         return merge_stores(parts, out, is_shown=show_progress)
+
+
+@contextmanager
+def count_parts(*, is_shown: bool) -> Iterator[Observe]:
+    """Give what shows how many parts are done."""
+    with bar("parts on Ray", 0, is_shown=is_shown) as show:
+        yield lambda parts, num_done: show(num_done, "done", len(parts))
 
 
 def do_part(

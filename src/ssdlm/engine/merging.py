@@ -12,19 +12,22 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from ssdlm.storage.delivery import delivered_file, fetched
 from ssdlm.storage.files import STANDARD, write_file
 from ssdlm.storage.parts import Claim, Shard, in_order
-from ssdlm.storage.remote import Place
+from ssdlm.storage.remote import Place, Remote
 
 MARK = re.compile(
     rb', "shard": \["([0-9a-f]{12})", (\d{1,7}), (\d{1,7}), (\d{1,15}), (\d{1,15})\]\}\n\Z'
 )
 LONGEST_MARK = 100
+LONGEST_TAIL = 1 << 20
+"""Bytes of a file in which its last whole line ends."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,15 @@ class Mark:
     """Texts of the part."""
     start: int
     """Where the mark begins in its line."""
+
+
+@dataclass(frozen=True)
+class MergeReport:
+    """What parts are together."""
+
+    texts: int
+    was_there: bool = False
+    """The file was there before, the same."""
 
 
 def append_part(
@@ -60,27 +72,59 @@ def mark_of(line: bytes) -> Mark | None:
     return Mark(found[1].decode(), Shard(number, count), place, total, found.start())
 
 
-def merge_texts(paths: Sequence[Place], target: Place) -> bool:
-    """Write the file that one process would have written; tell whether it was there before.
+def num_prompts_done(parts: Sequence[Place], num_done: int, num_prompts: int) -> int:
+    """Return how many of a job's prompts are done, which is cut into parts of which some are whole.
 
-    `-` is standard output.
+    Of a part under way we count texts, so where prompts get different numbers of them it is about
+    so many; what is under way elsewhere is not seen.
     """
+    if num_done == len(parts):
+        return num_prompts
+    if any(isinstance(part, Remote) for part in parts):
+        return num_prompts * num_done // len(parts)
+    done = 0.0
+    for number, part in enumerate(parts):
+        own = len(Shard(number, len(parts)).share(num_prompts, "prompts"))
+        done += own * share_written(Path(str(part)))
+    return min(int(done), num_prompts - 1)
+
+
+def share_written(part: Path) -> float:
+    """Return how much of a part is there, 1 being all, while it is written or afterwards."""
+    for path in (part.with_name(part.name + ".part"), part):
+        with suppress(OSError), path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LONGEST_TAIL))
+            mark = mark_of(file.read().rpartition(b"\n")[0] + b"\n")
+            return (mark.number + 1) / mark.total if mark else 0.0
+    return 0.0
+
+
+def merge_texts(paths: Sequence[Place], target: Place) -> MergeReport:
+    """Write the file that one process would have written; `-` is standard output."""
     with fetched(paths) as here, delivered_file(target) as near:
         return merge_files(here, near)
 
 
-def merge_files(paths: Sequence[Path], target: Path) -> bool:
-    """Put parts that are on this machine together; tell whether the file was there before."""
+def merge_files(paths: Sequence[Path], target: Path) -> MergeReport:
+    """Put parts that are on this machine together."""
     claims = in_order([read_claim(path) for path in paths])
-    lines = (line for claim in claims for line in texts_of(claim))
+    num_texts = 0
+
+    def write_lines(file: BinaryIO) -> None:
+        nonlocal num_texts
+        for claim in claims:
+            for line in texts_of(claim):
+                file.write(line)
+                num_texts += 1
+
     if target == STANDARD:
-        sys.stdout.buffer.writelines(lines)
-        return False
+        write_lines(sys.stdout.buffer)
+        return MergeReport(num_texts)
     was_there = target.exists()
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
-            file.writelines(lines)
+            write_lines(file)
             file.flush()
             os.fsync(file.fileno())
         if was_there and not filecmp.cmp(temporary, target, shallow=False):
@@ -91,7 +135,7 @@ def merge_files(paths: Sequence[Path], target: Path) -> bool:
 
     target.parent.mkdir(parents=True, exist_ok=True)
     write_file(target, write)
-    return was_there
+    return MergeReport(num_texts, was_there)
 
 
 def read_claim(path: Path) -> Claim:

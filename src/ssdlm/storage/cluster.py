@@ -18,13 +18,18 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import (
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+    redirect_stdout,
+    suppress,
+)
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ssdlm.progress import bar
 from ssdlm.storage.parts import Shard, TooManyPartsError
 from ssdlm.storage.remote import Place, Remote
 from ssdlm.values import first_line, shorten
@@ -42,6 +47,10 @@ JOIN = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logg
 
 Work = Callable[[Shard, str], None]
 """Does one part of a job, into a file or folder of this name."""
+Observe = Callable[[Sequence[Place], int], None]
+"""Takes the parts of a job and how many are done."""
+SECONDS_TO_LOOK = 1.0
+"""Between two calls of it."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,11 @@ class Outcome:
     warnings: Sequence[str] = ()
 
 
+def unwatched() -> AbstractContextManager[Observe]:
+    """Give what looks at nothing."""
+    return nullcontext(lambda parts, num_done: None)
+
+
 @contextmanager
 def spread(
     work: Work,
@@ -63,18 +77,19 @@ def spread(
     most: int,
     ending: str = "",
     uses_gpus: bool = False,
-    is_shown: bool = False,
+    watched: Callable[[], AbstractContextManager[Observe]] = unwatched,
 ) -> Iterator[list[Place]]:
     """Do a job's parts on a cluster; give where they are, and remove them at the end.
 
-    There are as many parts as workers, and at most `most`; or as many as were begun before.
+    There are as many parts as workers, and at most `most`; or as many as were begun before. What
+    `watched` gives is called as they are done.
     """
     folder = parts_folder(place)
-    with joined(address) as ray:
+    with joined(address) as ray, redirect_stdout(sys.stderr):  # Ray says who has died
         gpus = int(ray.cluster_resources().get("GPU", 0)) if uses_gpus else 0
         workers = gpus or int(ray.cluster_resources().get("CPU", 1))
         count = num_begun(folder) or max(1, min(workers, most))
-        do = partial(do_parts, ray, work, folder, ending, num_gpus=int(gpus > 0), is_shown=is_shown)
+        do = partial(do_parts, ray, work, folder, ending, num_gpus=int(gpus > 0), watched=watched)
         try:
             parts = do(count)
         except TooManyPartsError as error:
@@ -92,7 +107,7 @@ def do_parts(
     count: int,
     *,
     num_gpus: int,
-    is_shown: bool,
+    watched: Callable[[], AbstractContextManager[Observe]],
 ) -> list[Place]:
     """Do each part in a task; return where they are, or raise what went wrong with one."""
     parts = [folder / f"{number}-of-{count}{ending}" for number in range(count)]
@@ -105,15 +120,16 @@ def do_parts(
         for number, part in enumerate(parts)
     }
     waiting = list(tasks)
-    with bar("parts on Ray", count, is_shown=is_shown) as show:
-        try:
+    try:
+        with watched() as observe:
             while waiting:
-                (done,), waiting = ray.wait(waiting, num_returns=1)
-                read_outcome(ray, done, Shard(tasks[done], count))
-                show(count - len(waiting), "done")
-        finally:
-            for other in waiting:
-                ray.cancel(other, force=True)
+                done, waiting = ray.wait(waiting, num_returns=1, timeout=SECONDS_TO_LOOK)
+                for one in done:
+                    read_outcome(ray, one, Shard(tasks[one], count))
+                observe(parts, count - len(waiting))
+    finally:
+        for other in waiting:
+            ray.cancel(other, force=True)
     for part in parts:
         if not part.exists():
             raise ValueError(
