@@ -1,9 +1,10 @@
 """What a failing disk leaves behind.  python benchmarks/faults.py [--seconds 900] [--every 1]
 
 Fails every n-th write, fsync, rename, mmap and read of a command's files in turn, through prepare,
-train, generate --input, evaluate, convert, train-guide and merge at tiny size. After each fault the
-command must have ended in one line and status 2, or have come through; every file under its final
-name must be whole; and the same command, started again, must end as one that nothing disturbed.
+train, generate --input, evaluate, convert, train-guide and merge at tiny size, and in either of two
+processes that train a model in shards. After each fault the command must have ended in one line and
+status 2, or have come through; every file under its final name must be whole; and the same command,
+started again, must end as one that nothing disturbed.
 
 The faults come from a library (faults.c), compiled with `cc` and loaded before all others, so that
 writes of C and Rust fail too, except those of C's buffered streams. One process imports everything
@@ -17,7 +18,10 @@ import ctypes
 import errno
 import json
 import os
+import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,7 +29,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 HERE = Path(__file__).resolve().parent
 KINDS = {"write": 1, "fsync": 2, "rename": 3, "mmap": 4, "read": 5}
@@ -33,6 +37,8 @@ CODES = {"write": errno.ENOSPC, "mmap": errno.ENOMEM}
 """With what a call fails, where it is not EIO."""
 LIBRARY = "SSDLM_FAULTS"
 """Names the compiled library in the environment of the process that has it."""
+MOST_SECONDS = 120
+"""A command that takes longer hangs."""
 TEXT = "the river had been quiet for years and nobody knew why it rose that night"
 Snapshot = dict[str, bytes]
 
@@ -47,17 +53,22 @@ class Command:
     """What it writes: a file or a folder, in that folder."""
     varies: tuple[str, ...] = ()
     """Files of the output that differ from run to run: they hold times."""
+    processes: int = 1
+    rank: int = 0
+    """In which of the processes calls fail."""
 
 
+TRAIN = (
+    "train --recipe tiny --data @/store --out @/out D=16 num_layers=1 steps=4 save_every=2 "
+    "save_seconds=0 keep=1 validate_sequences=0 device=cpu"
+)
+"""Checkpoints are written beside training, as they are unless told otherwise."""
+TIMED = ("log.jsonl", "state.json", "manifest.json")
 COMMANDS = (
     Command("prepare", "prepare @/a.txt --tokenizer @/model --out @/out", "out"),
-    Command(
-        "train",
-        "train --recipe tiny --data @/store --out @/out D=16 num_layers=1 steps=4 save_every=2 "
-        "save_seconds=0 keep=1 validate_sequences=0 device=cpu",
-        "out",
-        ("log.jsonl", "state.json", "manifest.json"),
-    ),
+    Command("train", TRAIN, "out", TIMED),
+    Command("train-shards-0", f"{TRAIN} sharding=fsdp", "out", TIMED, processes=2),
+    Command("train-shards-1", f"{TRAIN} sharding=fsdp", "out", TIMED, processes=2, rank=1),
     Command(
         "generate",
         "generate --input @/p.jsonl --output @/out.jsonl --model @/model --device cpu",
@@ -114,36 +125,86 @@ def make_inputs(folder: Path) -> None:
         cli.main([*prepare, str(folder / f"part-{number}"), "--shard", f"{number}/2"])
 
 
-def run(words: Sequence[str], kind: str = "", number: int = -1, root: str = "") -> tuple[int, str]:
-    """Run a command in a forked process, a call failing where asked; return status and stderr."""
-    receive, send = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(receive)
-        code = 99
-        try:
-            os.dup2(send, 2)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            if kind:
-                shim().fault_arm(KINDS[kind], number, CODES.get(kind, errno.EIO), root.encode())
-            from ssdlm import cli
+@dataclass(frozen=True)
+class Fault:
+    """A call that is to fail."""
 
-            code = cli.main(words)
-            if number == 0:
-                os.write(2, f"calls {shim().fault_calls()}\n".encode())
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        except BaseException:
-            import traceback
+    kind: str
+    number: int
+    """From 1; with 0 none fails, and they are counted."""
+    root: str
+    """The folder whose files are meant."""
+    rank: int = 0
+    """The process, of several, in which it fails."""
 
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    os.close(send)
-    with os.fdopen(receive, "rb") as said:
-        text = said.read().decode(errors="replace")
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text
+
+def run(words: Sequence[str], fault: Fault | None = None, processes: int = 1) -> tuple[int, str]:
+    """Run a command in forked processes, a call failing where asked; return status and stderr.
+
+    Of several processes those of the first that ends badly: the others are killed, as by torchrun.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        files = {}
+        for rank, environment in enumerate(environments(processes)):
+            file = Path(folder, str(rank))
+            child = os.fork()
+            if child == 0:
+                os.environ.update(environment)
+                become(words, fault if fault and fault.rank == rank else None, file)
+            files[child] = file
+        code, ended = wait_for(list(files))
+        return code, "".join(files[child].read_text(errors="replace") for child in ended)
+
+
+def environments(processes: int) -> list[dict[str, str]]:
+    """Return what a launcher tells each of several processes, and nothing to one."""
+    if processes == 1:
+        return [{}]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    shared |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+    return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
+
+
+def become(words: Sequence[str], fault: Fault | None, file: Path) -> NoReturn:
+    """Be a command from here on, with a call that fails; what it says goes into a file."""
+    code = 99
+    signal.alarm(MOST_SECONDS)
+    try:
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), 2)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if fault:
+            number = CODES.get(fault.kind, errno.EIO)
+            shim().fault_arm(KINDS[fault.kind], fault.number, number, fault.root.encode())
+        from ssdlm import cli
+
+        code = cli.main(words)
+        if fault and fault.number == 0:
+            os.write(2, f"calls {shim().fault_calls()}\n".encode())
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def wait_for(children: list[int]) -> tuple[int, list[int]]:
+    """Wait until all have ended well, or one has not; return its status, and who has said it."""
+    running = set(children)
+    while running:
+        child, status = os.wait()
+        running.remove(child)
+        if status:
+            for other in running:
+                os.kill(other, signal.SIGKILL)
+                os.waitpid(other, 0)
+            return os.waitstatus_to_exitcode(status), [child]
+    return 0, children
 
 
 def shim() -> Any:
@@ -155,10 +216,19 @@ def snapshot(path: Path, varies: Sequence[str]) -> Snapshot:
     """Return every file of an output by its name, those that vary as nothing."""
     files = [path] if path.is_file() else sorted(path.rglob("*")) if path.is_dir() else []
     return {
-        str(file.relative_to(path.parent)): b"" if file.name in varies else file.read_bytes()
+        str(file.relative_to(path.parent)): b"" if file.name in varies else content(file)
         for file in files
         if file.is_file()
     }
+
+
+def content(file: Path) -> bytes:
+    """Return the bytes of a file; a header of tensors is put in order, which no writer keeps."""
+    raw = file.read_bytes()
+    if file.suffix != ".safetensors":
+        return raw
+    end = 8 + int.from_bytes(raw[:8], "little")
+    return json.dumps(json.loads(raw[8:end]), sort_keys=True).encode() + raw[end:]
 
 
 def differences(found: Snapshot, expected: Snapshot) -> list[str]:
@@ -204,27 +274,30 @@ def try_command(
         shutil.copytree(inputs, work)
         return work, command.words.replace("@", str(work)).split()
 
+    count = command.processes
     work, words = fresh("work")
-    code, said = run(words)
+    code, said = run(words, processes=count)
     assert code == 0, said
     expected = snapshot(work / command.output, command.varies)
     results = []
     for kind in kinds:
         work, words = fresh("work")
-        _, said = run(words, kind, 0, str(work))
-        result = Result(command.name, kind, int(said.rpartition("calls ")[2]))
+        _, said = run(words, Fault(kind, 0, str(work), command.rank), count)
+        counted = re.search(r"^calls (\d+)$", said, re.MULTILINE)
+        assert counted, said
+        result = Result(command.name, kind, int(counted[1]))
         results.append(result)
         for number in range(1, result.calls + 1, every):
             if not has_time():
                 break
             work, words = fresh("work")
             where = f"{command.name}: {kind} {number}"
-            code, said = run(words, kind, number, str(work))
+            code, said = run(words, Fault(kind, number, str(work), command.rank), count)
             errors = [line for line in said.splitlines() if line.startswith("error: ")]
             if code not in (0, 2) or (code == 2 and len(errors) != 1) or "Traceback" in said:
                 result.wrong.append(f"{where}: status {code}, {said[-300:]!r}")
             result.wrong += [f"{where}: {one}" for one in broken(work / command.output, expected)]
-            code, said = run(words)
+            code, said = run(words, processes=count)
             if code != 0:
                 result.wrong.append(f"{where}: started again, status {code}, {said[-300:]!r}")
             elif differs := differences(snapshot(work / command.output, command.varies), expected):
@@ -261,7 +334,7 @@ def main() -> None:
 
     import ssdlm.evaluate.run
     import ssdlm.guidance.training
-    import ssdlm.train  # noqa: F401
+    import ssdlm.train.shards  # noqa: F401
 
     began, results = time.monotonic(), []
     with tempfile.TemporaryDirectory() as name:
@@ -279,7 +352,7 @@ def main() -> None:
                     lambda: time.monotonic() - began < args.seconds,
                 )
                 for row in results[-len(kinds) :]:
-                    line = f"{row.command:12}{row.kind:8}{row.tried:>5} of {row.calls} calls"
+                    line = f"{row.command:16}{row.kind:8}{row.tried:>5} of {row.calls} calls"
                     print(f"{line}{len(row.wrong):>5} wrong", flush=True)
                     print(*row.wrong, sep="\n", end="\n" * bool(row.wrong), flush=True)
     print(json.dumps({"results": [vars(row) for row in results]}))
