@@ -76,7 +76,7 @@ def test_want_of_memory_is_one_line(capsys, monkeypatch):
     def run(arguments):
         raise MemoryError
 
-    monkeypatch.setattr("ssdlm.cli.generate.run_models", run)
+    monkeypatch.setattr("ssdlm.cli.models.run_models", run)
     assert "there is not enough memory" in refused(capsys, "models")
 
 

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from ssdlm import __version__
-from ssdlm.cli import bench, explain, generate, measure, merge, serve, train
+from ssdlm.cli import bench, explain, generate, measure, merge, models, serve, train
 from ssdlm.options import FOREIGN_NAMES
 
 LONGEST = 1000
@@ -160,8 +160,8 @@ def parser() -> Parser:
     for add in (
         generate.add_generate,
         merge.add_merge,
-        generate.add_models,
-        generate.add_convert,
+        models.add_models,
+        models.add_convert,
         explain.add_explain,
         serve.add_serve,
         train.add_tokenizer,

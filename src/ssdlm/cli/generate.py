@@ -1,4 +1,4 @@
-"""Commands that write: generate, models, convert."""
+"""The command that writes texts: generate."""
 
 from __future__ import annotations
 
@@ -288,43 +288,3 @@ def write_part(given: dict[str, Any], shard: Shard, output: str) -> None:
     """Write one part of a file of texts, in a worker."""
     arguments = argparse.Namespace(**given | {"shard": shard, "output": output})
     write_file(arguments, open_writer(arguments))
-
-
-def add_models(commands: Any) -> None:
-    command = commands.add_parser("models", help="list the models and guides that are built in")
-    command.set_defaults(run=run_models)
-
-
-def run_models(arguments: argparse.Namespace) -> None:
-    """List what is built in."""
-    from ssdlm.storage.builtin import list_builtin
-
-    print(*list_builtin(), sep="\n")
-
-
-def add_convert(commands: Any) -> None:
-    command = commands.add_parser(
-        "convert",
-        help="write a checkpoint anew: a run's, the authors', smaller, with options to store",
-    )
-    command.set_defaults(run=run_convert)
-    command.add_argument("source", metavar="SRC", help="folder or Hub id")
-    command.add_argument("target", metavar="DST", help="new folder")
-    command.add_argument(
-        "--quantise", default="none", help="int8: weights in a quarter of the space"
-    )
-    add_options(command, is_stored=True)
-
-
-def run_convert(arguments: argparse.Namespace) -> None:
-    """Write a checkpoint anew in our layout."""
-    from pathlib import Path
-
-    from ssdlm.api import SSDLM
-    from ssdlm.storage.files import new_folder
-
-    model = SSDLM.from_pretrained(arguments.source, device="cpu")
-    model.options = model.options.change(**given_options(arguments))
-    with new_folder(Path(arguments.target)) as folder:
-        model.save_pretrained(folder, quantise=arguments.quantise)
-    print(f"wrote {arguments.target}")
