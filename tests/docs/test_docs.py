@@ -100,10 +100,20 @@ def test_the_control_pages_own_function_acts_on_the_default_model(tmp_path):
     assert namespace["made"].tokens != plain.tokens
 
 
+@pytest.mark.filterwarnings("ignore::ssdlm.engine.controls.ControlWarning")  # of tiny models
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_example_runs_without_a_network(example, tmp_path):
+def test_example_runs_without_a_network(example, tmp_path, monkeypatch, capsys, unchecked):
+    """In this process: most of an example's ten seconds would be importing torch."""
     assert len(example.read_text().splitlines()) < 60
-    done = run_script(example, "--tiny", cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(example), "--tiny"])
+    monkeypatch.syspath_prepend(str(example.parent))
+    runpy.run_path(str(example), run_name="__main__")
+    assert capsys.readouterr().out.strip()
+
+
+def test_an_example_is_a_script_of_its_own(tmp_path):
+    done = run_script(ROOT / "examples" / "01_generate.py", "--tiny", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 
