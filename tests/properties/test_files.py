@@ -26,6 +26,7 @@ from ssdlm.engine.prompt_files import prompt_lines  # noqa: E402
 from ssdlm.storage.files import parse_object, read_json  # noqa: E402
 from ssdlm.storage.jsonl import append_jsonl, parse_jsonl, read_jsonl, write_jsonl  # noqa: E402
 from ssdlm.storage.parts import Shard  # noqa: E402
+from ssdlm.train.checkpoint_folders import NewFolder, find_damage  # noqa: E402
 
 
 @given(raw=st.one_of(st.binary(max_size=80), OBJECTS.map(lambda x: json.dumps(x).encode())))
@@ -165,6 +166,30 @@ def test_any_object_in_place_of_an_index_is_refused(value, name, has_time, tmp_p
         assert read_json(tmp_path / "index.json")["format"] == 1
         found = answer(lambda: TokenStore.open(tmp_path))
         assert isinstance(found, ValueError)
+
+
+@pytest.fixture
+def checkpoint(tmp_path) -> Path:
+    """A checkpoint's folder with one file and a manifest."""
+    folder = NewFolder(tmp_path, 1, keep=1)
+    folder.prepare()
+    (folder.temporary / "state.json").write_text("{}")
+    folder.finish()
+    return folder.path
+
+
+@given(value=OBJECTS, changes=CHANGES, end=ENDS)
+@example(value={"files": {"\x00": {"bytes": 1}}}, changes=[], end=1.0)
+@example(value={"files": {"state.json": {"bytes": 2, "sha256": None}}}, changes=[], end=1.0)
+def test_any_manifest_of_a_run_is_right_or_damaged(value, changes, end, has_time, checkpoint):
+    if has_time():
+        manifest = checkpoint / "manifest.json"
+        whole = manifest.read_bytes()
+        assert find_damage(checkpoint) == ""
+        for raw in (json.dumps({"files": value} | value).encode(), whole):
+            manifest.write_bytes(damaged(raw, changes, end))
+            assert "\n" not in find_damage(checkpoint)
+        manifest.write_bytes(whole)
 
 
 def test_lines_of_several_sources_are_named():
