@@ -38,8 +38,9 @@ from ssdlm.data.prepare import prepare
 from ssdlm.data.shards import TokenStore
 from ssdlm.data.windows import Windows
 from ssdlm.diffusion import noise
-from ssdlm.engine.prompt_files import KeywordWriter, generate_file
+from ssdlm.engine.prompt_files import generate_file
 from ssdlm.engine.requests import Generation
+from ssdlm.engine.writers import KeywordWriter
 from ssdlm.evaluate.autoregressive import equal_lengths
 from ssdlm.storage.files import write_file, write_json
 from ssdlm.tokenizer import Tokenizer, load_tokenizer

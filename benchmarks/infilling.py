@@ -16,111 +16,21 @@ that `gap` chooses from), and by the context stream from left to right, which do
 from __future__ import annotations
 
 import argparse
-import json
-import lzma
-import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
+from infilling_gaps import LENGTHS, Row, prompts
+from infilling_judged import judge, table
 
-from ssdlm.evaluate.bootstrap import Bootstrap, Statistic
-from ssdlm.evaluate.perplexity import Surprise
-from ssdlm.storage.files import read_json, write_json
-from ssdlm.storage.jsonl import parse_jsonl, read_jsonl, write_jsonl
+from ssdlm.storage.files import write_json
+from ssdlm.storage.jsonl import read_jsonl, write_jsonl
 
-LENGTHS = range(5, 25)
-"""Tokens of the gaps, true and tried."""
-LEFT = (32, 28, 24, 20, 16)
-"""Tokens of the left side: the most that there are, its last ones."""
-RIGHT = (24, 16)
-"""Tokens of the right side, its first ones."""
-HOLDOUT = 0.01
 CANDIDATES = 16
 """Texts of the context stream for each gap, and the most that are chosen from."""
 FEW = 4
-SENTENCE = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[\"'(A-Z])")
-
-Row = dict[str, Any]
-
-
-# prompts
-
-
-def prompts(args: argparse.Namespace) -> None:
-    """Write the gaps of stories and reviews, each with its sides and its true content."""
-    from ssdlm.storage.checkpoint import find
-    from ssdlm.tokenizer import load_tokenizer
-
-    tokenizer, rows = load_tokenizer(find(args.model)), []
-    for source, documents in (("stories", stories(args)), ("reviews", reviews(args))):
-        found: list[Row] = []
-        for document in documents:
-            gap = next(gaps(document, tokenizer), None)
-            if gap is not None and len(found) < args.count:
-                found.append({"source": source, **gap})
-        print(f"{source}: {len(found)} gaps", flush=True)
-        rows += found
-    write_jsonl(Path(args.out), rows)
-
-
-def stories(args: argparse.Namespace) -> Iterator[list[str]]:
-    """Yield the sentences of stories that have five."""
-    for path in args.stories:
-        for line in Path(path).read_text(encoding="utf-8").splitlines():
-            value = json.loads(line)
-            text = value["text"] if isinstance(value, dict) else value[0]
-            sentences = SENTENCE.split(text.strip())
-            if len(sentences) == 5:
-                yield sentences
-
-
-def reviews(args: argparse.Namespace) -> Iterator[list[str]]:
-    """Yield the sentences of reviews that were held out, and have no copy in training."""
-    from ssdlm.data.writer import is_held_out
-
-    held, trained, number = [], set(), 0
-    for path in args.reviews:
-        with lzma.open(path, "rb") if path.endswith(".xz") else open(path, "rb") as lines:
-            for line in parse_jsonl(lines, source=path):
-                text = re.sub(r"(<br />|\s)+", " ", line.value["text"]).strip()
-                if is_held_out(number, HOLDOUT):
-                    held.append(text)
-                else:
-                    trained.add(hash(text))
-                number += 1
-    yield from (SENTENCE.split(text) for text in held if hash(text) not in trained)
-
-
-def gaps(sentences: Sequence[str], tokenizer: Any) -> Iterator[Row]:
-    """Yield the gaps of a text, the most central one first, whose sides are long enough."""
-    middle = (len(sentences) - 1) / 2
-    for place in sorted(range(1, len(sentences) - 1), key=lambda place: abs(place - middle)):
-        left = tokenizer.encode(" ".join(sentences[:place]))
-        gold, right = (
-            tokenizer.encode(" " + " ".join(some))
-            for some in (sentences[place : place + 1], sentences[place + 1 :])
-        )
-        left = left[-longest(len(left), LEFT) :]
-        right = right[: longest(len(right), RIGHT)]
-        if len(left) not in LEFT or len(right) not in RIGHT or len(gold) not in LENGTHS:
-            continue
-        texts = [tokenizer.decode_after([0], some) for some in (left, gold, right)]
-        alone = [tokenizer.encode(text) for text in texts]
-        if alone == [left, gold, right] and not any("\ufffd" in text for text in texts):
-            prompt, text, suffix = texts
-            yield {"prompt": prompt, "gold": text, "gold_tokens": gold, "suffix": suffix}
-
-
-def longest(count: int, sizes: Sequence[int]) -> int:
-    """Return the longest of some sizes that there is room for; 0 without any."""
-    return next((size for size in sizes if size <= count), 0)
-
-
-# write
 
 
 class Fill(NamedTuple):
@@ -304,122 +214,6 @@ def grouped(items: Iterable[int], key: Callable[[int], int]) -> dict[int, list[i
     for item in items:
         groups[key(item)].append(item)
     return dict(sorted(groups.items()))
-
-
-# judge, table
-
-
-def judge(args: argparse.Namespace) -> None:
-    """Let the judge read every way to fill the gaps; its nats go to OUT/judged.json."""
-    from ssdlm.evaluate.judge import load_judge
-    from ssdlm.evaluate.perplexity import surprise
-    from ssdlm.evaluate.samples import Pool, Sample
-
-    rows, reader = read_jsonl(Path(args.out) / "texts.jsonl"), load_judge(args.judge, args.device)
-    found: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for name, texts in fillings(rows).items():
-        both = list(zip(rows, texts, strict=True))
-        sides = {
-            "whole": [(row["prompt"], text + row["suffix"]) for row, text in both],
-            "right": [(row["prompt"] + text, row["suffix"]) for row, text in both],
-        }
-        found[name] = {}
-        for side, pairs in sides.items():
-            read = surprise([Pool(left, (Sample(right, None),)) for left, right in pairs], reader)
-            found[name][side] = {"nll": read.nll.tolist(), "tokens": read.tokens.tolist()}
-        print(name, flush=True)
-    write_json(Path(args.out) / "judged.json", {"judge": reader.fingerprint, "nats": found})
-
-
-def fillings(rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Return the texts of every way to fill the gaps: the true ones and none at all, too."""
-    known = {"true sentence": [row["gold"] for row in rows], "nothing": [""] * len(rows)}
-    ways = {name: [row["fills"][name]["text"] for row in rows] for name in rows[0]["fills"]}
-    return known | ways
-
-
-def table(args: argparse.Namespace) -> None:
-    """Print perplexities with intervals over gaps, and whether chosen lengths follow the true."""
-    folder = Path(args.out)
-    rows, nats = read_jsonl(folder / "texts.jsonl"), read_json(folder / "judged.json")["nats"]
-    figures = {}
-    for source in sorted({row["source"] for row in rows}, reverse=True):
-        places = [number for number, row in enumerate(rows) if row["source"] == source]
-        some = [rows[place] for place in places]
-        print(f"\n| {len(places)} {source} | whole | right side | against left to right | passes |")
-        print("|---|---:|---:|---:|---:|")
-        base = read_of(nats, "left to right", "right", places)
-        for name in nats:
-            whole, right = (read_of(nats, name, side, places) for side in ("whole", "right"))
-            line = {
-                "whole": with_interval(whole.micro, len(places)),
-                "right": with_interval(right.micro, len(places)),
-                "ratio": with_interval(ratio_of(right, base), len(places)),
-            }
-            passes = [row["fills"][name]["passes"] for row in some if name in row["fills"]]
-            line["passes"] = float(np.mean(passes)) if passes else None
-            figures[f"{source}, {name}"] = line
-            cells = [shown(line[key], digits) for key, digits in (("whole", 1), ("right", 1))]
-            cells += [shown(line["ratio"], 3), f"{line['passes']:.0f}" if passes else ""]
-            print(f"| {name} | {' | '.join(cells)} |")
-        figures |= lengths_of(source, some)
-    print(json.dumps(figures))
-
-
-def read_of(nats: Any, name: str, side: str, places: Sequence[int]) -> Surprise:
-    """Return what the judge made of one way to fill some of the gaps."""
-    own = {key: np.array(values)[places] for key, values in nats[name][side].items()}
-    return Surprise(own["nll"], own["tokens"], np.arange(len(places)))
-
-
-def ratio_of(one: Surprise, base: Surprise) -> Statistic:
-    """Return the ratio of a perplexity to another over the same gaps."""
-    return lambda weights: one.micro(weights) / base.micro(weights)
-
-
-def with_interval(statistic: Statistic, count: int) -> list[float]:
-    """Return a figure, and the ends of its interval over gaps."""
-    bootstrap = Bootstrap(count)
-    figure = bootstrap.estimate(statistic)
-    return [figure, *(bootstrap.interval(statistic) or (figure, figure))]
-
-
-def shown(line: Sequence[float], digits: int) -> str:
-    """Return a figure with its interval."""
-    figure, low, high = (f"{value:.{digits}f}" for value in line)
-    return f"{figure} [{low}, {high}]"
-
-
-def lengths_of(source: str, rows: Sequence[Row]) -> dict[str, Any]:
-    """Print how the lengths that were chosen go with the true ones; return the figures."""
-    print(f"\n| {source} | mean length | correlation with the true | mean error | within 3 |")
-    print("|---|---:|---:|---:|---:|")
-    true = np.array([len(row["gold_tokens"]) for row in rows], dtype=float)
-    print(f"| true sentence | {true.mean():.1f} | | | |")
-    figures = {}
-    for name in ("gap", "gap, by the sum", "own sentence", f"own sentence, best of {CANDIDATES}"):
-        own = np.array([row["fills"][name]["length"] for row in rows], dtype=float)
-        line = {
-            "length": own.mean(),
-            "correlation": with_interval(correlation(own, true), len(rows)),
-            "error": np.abs(own - true).mean(),
-            "near": (np.abs(own - true) <= 3).mean(),
-        }
-        figures[f"{source}, {name}, lengths"] = line
-        cells = [f"{line['length']:.1f}", shown(line["correlation"], 2), f"{line['error']:.1f}"]
-        print(f"| {name} | {' | '.join(cells)} | {100 * line['near']:.0f} % |")
-    return figures
-
-
-def correlation(one: np.ndarray, other: np.ndarray) -> Statistic:
-    """Return Pearson's correlation as a function of how often each gap counts."""
-
-    def statistic(weights: np.ndarray) -> float:
-        first, second = (x - np.average(x, weights=weights) for x in (one, other))
-        spread = np.sqrt((weights @ first**2) * (weights @ second**2))
-        return float(weights @ (first * second) / spread) if spread else float("nan")
-
-    return statistic
 
 
 def main() -> None:

@@ -16,9 +16,9 @@ from ssdlm.denoiser import Denoiser, DenoiserModule
 from ssdlm.engine.controls import Control
 from ssdlm.engine.ending import text_of
 from ssdlm.engine.plain import Engine, Prompt
-from ssdlm.engine.prompt_files import OptionsWriter
 from ssdlm.engine.requests import Draft, Generation, Requests, in_order
 from ssdlm.engine.signature import Signature
+from ssdlm.engine.writers import OptionsWriter
 from ssdlm.guidance.gradient import LogProb
 from ssdlm.guidance.scorers import Scorer
 from ssdlm.options import GenerateOptions, P, R, all_names, explained, refuse_unused

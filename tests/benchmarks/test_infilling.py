@@ -23,7 +23,8 @@ def infilling():
     sys.path.insert(0, str(FOLDER))
     yield importlib.import_module("infilling")
     sys.path.remove(str(FOLDER))
-    sys.modules.pop("infilling")
+    for name in ("infilling", "infilling_gaps", "infilling_judged"):
+        sys.modules.pop(name)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,8 @@ def run(infilling, folder, words):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(sys, "argv", ["infilling.py", *words])
-        patch.setattr(infilling, "LENGTHS", range(10, 15))
+        for module in (infilling, sys.modules["infilling_gaps"]):
+            patch.setattr(module, "LENGTHS", range(10, 15))
         patch.setattr(infilling, "CANDIDATES", 3)
         patch.setattr(infilling, "FEW", 2)
         infilling.main()

@@ -19,9 +19,10 @@ from ssdlm.storage.builtin import DEFAULT_MODEL
 if TYPE_CHECKING:
     from ssdlm.api import SSDLM
     from ssdlm.engine.plain import Engine
-    from ssdlm.engine.prompt_files import FileReport, OptionsWriter
+    from ssdlm.engine.prompt_files import FileReport
     from ssdlm.engine.requests import Requests
     from ssdlm.engine.sharing import SharedWriter
+    from ssdlm.engine.writers import OptionsWriter
     from ssdlm.storage.cluster import Observe
     from ssdlm.storage.parts import Shard
 

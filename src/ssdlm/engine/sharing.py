@@ -1,4 +1,4 @@
-"""A file of prompts among several processes, of which the first leads.  prompt_files -> [here]
+"""A file of prompts among several processes, of which the first leads.  writers -> [here]
 
     leader: lines -> every process writes its share -> texts back to the leader -> file
 
@@ -22,8 +22,8 @@ from typing import Any, NoReturn
 import torch
 
 from ssdlm.engine.plain import Engine
-from ssdlm.engine.prompt_files import OptionsWriter, PromptLine
 from ssdlm.engine.requests import Generation
+from ssdlm.engine.writers import OptionsWriter, PromptLine
 from ssdlm.options import GenerateOptions
 
 FOREVER = timedelta(days=365)

@@ -18,8 +18,8 @@ import torch
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.layer import norm
 from ssdlm.diffusion.noise import mix
-from ssdlm.engine.prompt_files import KeywordWriter
 from ssdlm.engine.requests import Generation
+from ssdlm.engine.writers import KeywordWriter
 from ssdlm.shapes import Tensor, Tokens
 from ssdlm.storage import checkpoint
 from ssdlm.storage.builtin import is_builtin
