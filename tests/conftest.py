@@ -58,6 +58,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with training, whose tests are the longest: else a worker ends with them, alone."""
+    items.sort(key=lambda item: item.path.parent.name != "train")
+
+
 @pytest.fixture(autouse=True)
 def same_numbers_in_every_run() -> None:
     """Seed torch, so that a test draws the same whatever ran before it in its worker."""
