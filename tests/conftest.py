@@ -24,6 +24,7 @@ torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
 # A GPU machine may have neither; `make setup` always brings both.
 if find_spec("jaxtyping") and find_spec("beartype"):
     import jaxtyping
+    from greenlet import getcurrent
     from jaxtyping import install_import_hook
 
     check_types = jaxtyping.jaxtyped
@@ -33,6 +34,16 @@ if find_spec("jaxtyping") and find_spec("beartype"):
         check = check_types(typechecker=typechecker)
         return lambda made: made if "<locals>" in made.__qualname__ else check(made)
 
+    class ShapesOfLoops:
+        """The shapes that are being checked, of each loop apart: they share a thread."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(getcurrent(), name)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            setattr(getcurrent(), name, value)
+
+    jaxtyping._storage._shape_storage = ShapesOfLoops()  # by default apart for threads alone
     jaxtyping.jaxtyped = check_outer_types
     if find_spec("triton"):
         # Triton reads the source, which the hook changes.

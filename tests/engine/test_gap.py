@@ -162,7 +162,7 @@ def test_options_with_a_gap_survive_json():
 
 def test_requests_of_one_length_can_share_a_batch(model):
     requests: list[Request] = list(model.requests(["a", "b"], {"gap": "2-4", "suffix": SUFFIX}))
-    kinds = [model.engine.kind_of(request) for request in requests]
+    kinds = [request.batch_key() for request in requests]
     assert len(requests) == 6
     assert [kinds.index(kind) for kind in kinds] == [0, 1, 2, 0, 1, 2]
 

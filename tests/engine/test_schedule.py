@@ -67,6 +67,7 @@ def test_texts_in_a_lane_are_those_of_the_plain_loop(engine, num_slots):
 
 
 def test_jobs_take_turns_and_none_waits_for_another_to_end(engine):
+    engine.denoiser.has_packs = False  # else they get on side by side
     schedule, requests = engine.schedule(most_jobs=3), requests_for(engine)
     jobs = [schedule.submit(request) for request in requests]
     turns = work(engine, schedule, jobs)
@@ -100,6 +101,7 @@ def test_who_comes_later_joins_while_others_are_at_work(engine):
 
 
 def test_different_settings_are_different_kinds(engine):
+    engine.denoiser.has_packs = False
     kinds = {
         engine.kind_of(request)
         for changes in ({}, {"length": 4}, {"temperature": 0.5}, {"grid": "warped"})

@@ -17,6 +17,7 @@ from ssdlm.constraints.grammatical import grammatical, weighed
 from ssdlm.constraints.placement import Placement
 from ssdlm.constraints.words import ConstraintCompiler, Wanted
 from ssdlm.denoiser import Denoiser
+from ssdlm.denoiser.meeting import CAN_MEET
 from ssdlm.diffusion.grid import Sliding
 from ssdlm.diffusion.likelihood import text_nll
 from ssdlm.diffusion.noise import RowNoise
@@ -28,6 +29,7 @@ from ssdlm.engine.controls import Controls
 from ssdlm.engine.drafts import DraftEncoder, Feed, Watcher
 from ssdlm.engine.ending import end, text_of, unwritten
 from ssdlm.engine.fleet import Fleet
+from ssdlm.engine.loops import Loops
 from ssdlm.engine.particles import Swarms
 from ssdlm.engine.requests import Draft, Generation, Request, Requests, token_ids
 from ssdlm.engine.schedule import Batch, Job, Schedule, Worker
@@ -39,6 +41,8 @@ from ssdlm.tokenizer import Tokenizer, is_utf8
 from ssdlm.values import quote
 
 Prompt = str | Sequence[int]
+LOOPS = 16
+"""Texts that a CPU writes side by side at most: with two rows each, more would gain little."""
 MOST_WAITING = 4096
 """Requests that are looked at together for those that may share a pass; more wait unseen."""
 
@@ -159,8 +163,7 @@ class Engine:
 
     def candidates(self, requests: Requests) -> Iterator[tuple[Request, Generation]]:
         """Yield every text that is written, as it gets done."""
-        # A CPU takes rows one by one anyway, and texts that get done one by one can be saved so.
-        at_once = 1 if self.device.type == "cpu" else requests[0].options.batch_size
+        at_once = self.rows_at_once(requests[0].options)
         schedule, source = self.schedule(most_jobs=at_once), iter(requests)
         feed = Feed(self.tokenizer, requests[0])  # a streamer takes one text, so it is alone
         while True:
@@ -206,7 +209,21 @@ class Engine:
         """Return what requests that go through the network together have in common."""
         if (count := self.num_particles(request)) > 1:
             return "particles", count, request.options.batch_size
+        if self.has_loop(request):
+            return "loops"
         return self.fleet.kind_of(request) or request.batch_key()
+
+    def has_loop(self, request: Request) -> bool:
+        """Tell whether a text is written by a loop of its own, beside others: on a CPU."""
+        options = request.options
+        can_meet = CAN_MEET and self.device.type == "cpu" and self.denoiser.has_packs
+        return can_meet and options.mode == "diffusion" and options.reduction == "sum"
+
+    def rows_at_once(self, options: GenerateOptions) -> int:
+        """Return how many texts are written side by side."""
+        if self.device.type != "cpu":
+            return options.batch_size
+        return min(options.batch_size, LOOPS) if self.denoiser.has_packs else 1
 
     def num_particles(self, request: Request) -> int:
         """Return how many versions of a text are weighed against each other; 1 for none."""
@@ -216,10 +233,11 @@ class Engine:
         """Return a worker for jobs of one kind."""
         first = jobs[0].request
         if (count := self.num_particles(first)) > 1:
-            rows = 1 if self.device.type == "cpu" else first.options.batch_size
             places = max(1, first.options.batch_size // count)
-            inner = self.schedule(most_jobs=rows)
+            inner = self.schedule(most_jobs=self.rows_at_once(first.options))
             return Swarms(places, count, inner, self.finish, self.controls)
+        if self.has_loop(first):
+            return Loops(self.rows_at_once(first.options), self.steps)
         if self.fleet.kind_of(first):
             return self.fleet.make(first, len(jobs))
         return Batch(self.batch_size(first.options), self.steps)

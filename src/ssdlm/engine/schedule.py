@@ -271,7 +271,7 @@ class Schedule:
         queue = self.queues.get(kind)
         if not queue:
             return
-        room, jobs = worker.room(), []
+        room, jobs = min(worker.room(), self.most_jobs - self.num_jobs), []
         while queue and len(jobs) < room:
             job = queue.popleft()
             if not job.is_over:

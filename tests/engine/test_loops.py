@@ -1,0 +1,108 @@
+"""Texts side by side on a CPU: their passes go as one, and each is what it is alone."""
+
+import pytest
+import torch
+from tests import tiny
+
+from ssdlm import SSDLM
+from ssdlm.denoiser.network import BlockNetwork
+from ssdlm.engine.loops import Loops
+from ssdlm.options import GenerateOptions
+
+PROMPTS = ["a b", "the river", "c", "d e f g h", "the", "b b"]
+USUAL = GenerateOptions(length=8, B=(4,), T=4, nucleus="network", top_p=0.9, returns="w_0")
+WAYS = [
+    {"grid": "sliding", "width": 1.0},
+    {"grid": "sliding", "width": 3.0},
+    {"grid": "staggered", "T": 8},
+    {"grid": "warped"},
+    {"grid": "sliding", "width": 1.0, "regex": "[a-h ]+"},
+    {"grid": "sliding", "width": 1.0, "must_not": ["b"]},
+    {"grid": "sliding", "width": 1.0, "temperature": 0.7, "num_samples": 3},
+]
+
+
+@pytest.fixture
+def model():
+    return SSDLM(tiny.block(), tiny.tokenizer(), USUAL)
+
+
+@pytest.fixture
+def packs(monkeypatch):
+    """How many texts went through the network together, pass by pass."""
+    counts, run = [], BlockNetwork.run_many
+
+    def counted(self, passages):
+        counts.append(len(passages))
+        return run(self, passages)
+
+    monkeypatch.setattr(BlockNetwork, "run_many", counted)
+    return counts
+
+
+@pytest.mark.parametrize("options", WAYS)
+def test_texts_are_what_each_is_alone_on_every_path(model, packs, options):
+    alone = [text.tokens for text in model.generate(PROMPTS, **options, batch_size=1)]
+    assert set(packs) == {1}
+    packs.clear()
+    together = [text.tokens for text in model.generate(PROMPTS, **options, batch_size=16)]
+    assert together == alone
+    assert max(packs) >= len(PROMPTS)
+
+
+def test_guides_steer_each_text_as_alone(model, packs):
+    def fewer(context, logits):
+        return -(logits.softmax(-1) * torch.arange(64.0)).sum((1, 2))
+
+    options = {"grid": "sliding", "width": 1.0, "control": [fewer], "lam": 2.0}
+    alone = [text.tokens for text in model.generate(PROMPTS, **options, batch_size=1)]
+    assert [text.tokens for text in model.generate(PROMPTS, **options)] == alone
+    assert max(packs) == len(PROMPTS)
+    assert alone != [text.tokens for text in model.generate(PROMPTS, grid="sliding", width=1.0)]
+
+
+def test_the_next_join_as_others_leave(model, packs):
+    schedule, jobs = model.engine.schedule(most_jobs=3), []
+    for length, prompts in ((4, PROMPTS[::2]), (8, PROMPTS[1::2])):
+        for request in model.requests(prompts, {"grid": "sliding", "width": 1.0, "length": length}):
+            jobs.append(schedule.submit(request))
+    while not all(job.is_over for job in jobs):
+        for job in schedule.turn():
+            model.engine.finish(job)
+    assert [len(job.tokens) for job in jobs] == [4, 4, 4, 8, 8, 8]
+    assert packs == [3] * 12
+
+
+def test_a_text_that_is_given_up_leaves_before_the_next_pass(model, packs):
+    requests = list(model.requests(PROMPTS, {"grid": "sliding", "width": 1.0}))
+    schedule = model.engine.schedule(most_jobs=8)
+    jobs = [schedule.submit(request) for request in requests]
+    schedule.turn()
+    for job in jobs[1:]:
+        job.cancel()
+    packs.clear()
+    assert schedule.turn() == jobs[:1]
+    assert set(packs) == {1}
+
+
+def test_without_greenlet_texts_are_the_same_one_by_one(model, packs, monkeypatch):
+    together = [text.tokens for text in model.generate(PROMPTS, grid="sliding", width=1.0)]
+    packs.clear()
+    monkeypatch.setattr("ssdlm.engine.plain.CAN_MEET", False)
+    alone = [text.tokens for text in model.generate(PROMPTS, grid="sliding", width=1.0)]
+    assert alone == together
+    assert set(packs) == {1}
+
+
+def test_an_encoder_and_a_chain_have_no_loops():
+    encoder = SSDLM(tiny.encoder(), tiny.tokenizer())
+    (request,) = encoder.requests(["a"], {"length": 4})
+    assert not encoder.engine.has_loop(request)
+    chain = SSDLM(tiny.block(), tiny.tokenizer())
+    (request,) = chain.requests(["a"], {"length": 4, "mode": "autoregressive"})
+    assert not chain.engine.has_loop(request)
+
+
+def test_an_idle_worker_has_room_for_all():
+    loops = Loops(4, lambda requests: iter(()))
+    assert (loops.num_jobs, loops.room(), loops.turn()) == (0, 4, [])
