@@ -44,6 +44,7 @@ FOREIGN = {
     "denoiser.kernels.products": {"triton"},
     "denoiser.kernels.rows": {"triton"},
     "denoiser.kernels.trees": {"triton"},
+    "denoiser.meeting": {"greenlet"},
 }
 """What some modules of the algorithm may import besides."""
 ALLOWED = {"serve": {"fastapi"}}

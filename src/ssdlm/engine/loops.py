@@ -12,6 +12,9 @@ from ssdlm.diffusion.sampler import Step
 from ssdlm.engine.requests import Request
 from ssdlm.engine.schedule import Batch, Job
 
+MOST_LOOPS = 16
+"""Texts that a CPU writes side by side: with two positions each, more would gain little."""
+
 
 class Loops:
     """The worker of texts of any kind, which join and leave between passes."""

@@ -29,7 +29,7 @@ from ssdlm.engine.controls import Controls
 from ssdlm.engine.drafts import DraftEncoder, Feed, Watcher
 from ssdlm.engine.ending import end, text_of, unwritten
 from ssdlm.engine.fleet import Fleet
-from ssdlm.engine.loops import Loops
+from ssdlm.engine.loops import MOST_LOOPS, Loops
 from ssdlm.engine.particles import Swarms
 from ssdlm.engine.requests import Draft, Generation, Request, Requests, token_ids
 from ssdlm.engine.schedule import Batch, Job, Schedule, Worker
@@ -41,8 +41,6 @@ from ssdlm.tokenizer import Tokenizer, is_utf8
 from ssdlm.values import quote
 
 Prompt = str | Sequence[int]
-LOOPS = 16
-"""Texts that a CPU writes side by side at most: with two rows each, more would gain little."""
 MOST_WAITING = 4096
 """Requests that are looked at together for those that may share a pass; more wait unseen."""
 
@@ -223,7 +221,7 @@ class Engine:
         """Return how many texts are written side by side."""
         if self.device.type != "cpu":
             return options.batch_size
-        return min(options.batch_size, LOOPS) if self.denoiser.has_packs else 1
+        return min(options.batch_size, MOST_LOOPS) if self.denoiser.has_packs else 1
 
     def num_particles(self, request: Request) -> int:
         """Return how many versions of a text are weighed against each other; 1 for none."""

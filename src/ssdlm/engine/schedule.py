@@ -271,7 +271,9 @@ class Schedule:
         queue = self.queues.get(kind)
         if not queue:
             return
-        room, jobs = min(worker.room(), self.most_jobs - self.num_jobs), []
+        room, jobs = worker.room(), []
+        if worker.is_shared:  # else they go together or not at all
+            room = min(room, self.most_jobs - self.num_jobs)
         while queue and len(jobs) < room:
             job = queue.popleft()
             if not job.is_over:

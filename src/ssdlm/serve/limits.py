@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ssdlm.engine.loops import MOST_LOOPS
 from ssdlm.options import GenerateOptions
 from ssdlm.values import quote
 
@@ -16,8 +17,8 @@ PASSES_PER_TOKEN = 100
 
 
 def texts_at_once(device: str) -> int:
-    """Return how many texts are written at a time; on a CPU they take turns."""
-    return 8 if device == "cpu" else 256
+    """Return how many texts are written at a time."""
+    return MOST_LOOPS if device == "cpu" else 256
 
 
 @dataclass(frozen=True)
