@@ -5,7 +5,7 @@
     python benchmarks/control.py report runs/frontier --out docs/control-frontier.md
 
 An arm is a way to steer with its numbers, as `both,lam=3,n=8,w=4`: lambda 3 of the gradient, 8
-particles, scores times 4. Ways:
+particles, scores times 4. Scores are log-odds. Ways:
 
     plain     no control
     gradient  the built-in sentiment guide's gradient
@@ -45,33 +45,25 @@ from ssdlm.storage.files import write_json
 from ssdlm.storage.jsonl import parse_jsonl, write_jsonl
 
 LABELS, TENSES = ("positive", "negative"), ("past", "present")
-NUMBERS = {"lam": 5.0, "n": 8, "w": 4.0, "step": 10, "k": 50, "lam2": 0.0, "w2": 0.0}
+NUMBERS = {"lam": 5.0, "n": 8, "w": 8.0, "step": 5, "k": 50, "lam2": 0.0, "w2": 0.0}
 """What an arm may set, and what it is otherwise."""
 MOST = 16
 """Texts from which the best is chosen at most."""
+SWARMS = ((8, 5), (16, 5), (16, 3), (16, 10))
+"""How many particles, and tokens between two weighings."""
 ARMS = (
     "plain",
-    *(f"gradient,lam={lam}" for lam in (2, 3, 4, 4.5, 5, 5.5)),
-    *(f"guide,n={n},w={w}" for n, w in ((4, 4), (8, 2), (8, 4), (8, 8), (16, 4), (16, 8))),
-    *(f"both,lam={lam},n=8,w={w}" for lam, w in product((2, 3, 4, 4.5), (2, 4))),
-    *(f"both,lam={lam},n=4,w=4" for lam in (3, 4)),
-    *(f"both,lam={lam},n=16,w=4" for lam in (2, 3)),
-    *(f"both,lam={lam},n=8,w=4,step=50" for lam in (3, 4)),
-    *(f"words,n={n},w={w}" for n, w in ((8, 2), (8, 4), (16, 1), (16, 2), (16, 4))),
-    *(f"mixed,lam={lam},n=8,w={w}" for lam, w in product((3, 4), (1, 2))),
-    *(f"best,n={n}" for n in (4, 8, 16)),
-    *(f"best-words,n={n}" for n in (8, 16)),
-    *(f"fudge,k=50,w={w}" for w in (1, 2, 4)),
-    *(f"both,lam={lam},n=16,w={w}" for lam, w in ((4, 4), (4, 8), (4.5, 8))),
-    *(f"all,lam={lam},n={n},w=4" for lam, n in ((3, 8), (4, 8), (4, 16), (4.25, 16))),
-    *(f"words,n=16,w={w}" for w in (8, 16)),
-    *(f"{way},n=16,w=8,step={step}" for way, step in product(("guide", "words"), (3, 5))),
-    *(f"both,lam={lam},n=8,w=8,step=5" for lam in (3, 4)),
+    *(f"gradient,lam={lam}" for lam in (4, 4.5, 5, 5.5)),
     "gradient,lam=5,lam2=4",
-    *(f"both,lam={a},lam2={b},n=8,w=4,w2=4" for a, b in ((2, 2), (3, 2), (3, 3), (4, 3))),
-    *(f"both,lam={a},lam2={b},n=16,w=4,w2=4" for a, b in ((2, 2), (3, 2), (3, 3))),
-    *(f"both,lam={lam},lam2=3,n=16,w={w},w2=4" for lam, w in ((4, 4), (4, 8), (4.5, 8))),
-    "guide,n=16,w=4,w2=4",
+    *(f"{way},n={n},step={step}" for way in ("words", "guide") for n, step in SWARMS),
+    *(f"words,n=16,w={w}" for w in (4, 16)),
+    *(f"both,lam={lam},n=8" for lam in (3, 4, 4.5)),
+    *(f"both,lam={lam},n=16" for lam in (3, 4)),
+    *(f"both,lam={lam},lam2=3,n={n},w2=4" for lam, n in ((3, 8), (4, 8), (3, 16), (4, 16))),
+    *(f"{way},lam={lam},n=8" for way, lam in product(("mixed", "all"), (3, 4))),
+    *(f"{way},n={n}" for n, way in product((8, 16), ("best", "best-words"))),
+    *(f"fudge,k=50,w={w}" for w in (2, 4)),
+    "guide,n=16,w2=8",
 )
 
 

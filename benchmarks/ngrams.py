@@ -41,7 +41,7 @@ def features(text: str, size: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Ngrams:
-    """The log-probability that texts are positive, or negative: a function from texts to scores."""
+    """The log-odds that texts are positive, or negative: a function from texts to scores."""
 
     weights: np.ndarray
     bias: float
@@ -57,7 +57,7 @@ class Ngrams:
         sign = 1 if self.label == LABELS[1] else -1
         size = len(self.weights)
         sums = [self.weights[features(text, size)].sum() + self.bias for text in texts]
-        return (-np.logaddexp(0, -sign * np.array(sums))).tolist()
+        return (sign * np.array(sums)).tolist()
 
 
 def windows(path: Path, each: int, draw: random.Random) -> list[list[tuple[str, int]]]:

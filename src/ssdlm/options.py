@@ -205,12 +205,12 @@ class GenerateOptions:
         "are written, of which one stays; 0 is 8 where a control has no gradient, else none",
         low=0, high=MOST_PARTICLES, remedy=f"use 2 to {MOST_PARTICLES}, such as 8", metavar="N")
     particle_step: int = option(
-        10, WHOLE, CONTROL, "tokens between two weighings of the particles of a sliding window; "
+        5, WHOLE, CONTROL, "tokens between two weighings of the particles of a sliding window; "
         "on other grids it is a block, and a text with words to place is weighed at its end",
         low=1, high=MOST, remedy="weigh them every 1 token or more", metavar="N")
     particle_weight: tuple[float, ...] = option(
         (), WEIGHTS, CONTROL, "what scores are multiplied by to weigh particles, one for all or "
-        "one per control; without it, 4 for classifiers and a scorer's own",
+        "one per control; without it, 8 for classifiers and a scorer's own",
         low=0, high=MOST, remedy=f"use 0 (unheard) to {MOST}", metavar="X")
 
     must: tuple[str, ...] = per_prompt(

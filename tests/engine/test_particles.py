@@ -329,7 +329,7 @@ def test_the_command_line_weighs_and_tells(tmp_path, capsys):
     assert f"scorer {folder}: " in capsys.readouterr().err
     assert cli.main(["explain", *model, "--particles", "3"]) == 0
     said = capsys.readouterr().out
-    assert "gradient (logits, lambda 100) and 3 particles (weight 4); it knows all 64" in said
+    assert "gradient (logits, lambda 100) and 3 particles (weight 8); it knows all 64" in said
     assert cli.main(["explain", *model, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["way"] == "gradient"
     assert cli.main(["explain", *model[:2]]) == 2

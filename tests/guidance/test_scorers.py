@@ -3,6 +3,7 @@ wrong."""
 
 import math
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tests import tiny
 
 from ssdlm import SSDLM, Scorer, classifier_guide
 from ssdlm.guidance.classifiers import load_text_classifier
-from ssdlm.guidance.scorers import guide_scorer, reads_texts
+from ssdlm.guidance.scorers import guide_scorer, log_odds, reads_texts
 
 
 def lengths(texts):
@@ -109,9 +110,18 @@ def test_a_classifier_scores_texts_by_its_own_tokenizer(tmp_path):
     expected = load_text_classifier(folder).log_probs(texts)
     guide = classifier_guide(folder, "positive")
     scores = guide_scorer(guide, None, batch_size=2)(texts)
-    assert torch.allclose(torch.tensor(scores), expected[:, 2], atol=1e-5)
+    p = expected[:, 2].exp()
+    assert torch.allclose(torch.tensor(scores), (p / (1 - p)).log(), atol=1e-4)
     others = guide_scorer(classifier_guide(folder, "positive", avoid=True), None, batch_size=2)
-    assert torch.allclose(torch.tensor(others(texts)), (-expected[:, 2].exp()).log1p(), atol=1e-5)
+    assert torch.allclose(torch.tensor(others(texts)), ((1 - p) / p).log(), atol=1e-4)
+
+
+def test_odds_grow_where_probabilities_are_near_one_and_are_finite():
+    sure = [log_odds(-(10.0**-digits)) for digits in (1, 2, 3, 4)]
+    assert all(later - earlier > 2 for earlier, later in pairwise(sure))
+    assert log_odds(0.0) == pytest.approx(log_odds(-1e-9)) == pytest.approx(13.8, abs=0.1)
+    assert log_odds(-math.inf) == -math.inf
+    assert log_odds(-300.0) == pytest.approx(-300.0)
 
 
 def test_a_classifier_without_a_tokenizer_reads_no_texts(tmp_path):

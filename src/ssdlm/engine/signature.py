@@ -281,9 +281,9 @@ class Signature:
             particles: versions of each text that are weighed by what steers it while they are
                 written, of which one stays; 0 is 8 where a control has no gradient, else none [0]
             particle_step: tokens between two weighings of the particles of a sliding window; on
-                other grids it is a block, and a text with words to place is weighed at its end [10]
+                other grids it is a block, and a text with words to place is weighed at its end [5]
             particle_weight: what scores are multiplied by to weigh particles, one for all or one
-                per control; without it, 4 for classifiers and a scorer's own
+                per control; without it, 8 for classifiers and a scorer's own
 
         Constraints:
             must: a word that the text contains
@@ -438,9 +438,9 @@ class Signature:
             particles: versions of each text that are weighed by what steers it while they are
                 written, of which one stays; 0 is 8 where a control has no gradient, else none [0]
             particle_step: tokens between two weighings of the particles of a sliding window; on
-                other grids it is a block, and a text with words to place is weighed at its end [10]
+                other grids it is a block, and a text with words to place is weighed at its end [5]
             particle_weight: what scores are multiplied by to weigh particles, one for all or one
-                per control; without it, 4 for classifiers and a scorer's own
+                per control; without it, 8 for classifiers and a scorer's own
 
         Constraints:
             must: a word that the text contains

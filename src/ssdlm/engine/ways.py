@@ -16,8 +16,8 @@ from ssdlm.options import GenerateOptions
 
 PARTICLES = 8
 """How many there are where a control needs them and nobody says how many."""
-CLASSIFIER_WEIGHT = 4.0
-"""The power of a classifier's probability by which particles are weighed, unless given."""
+CLASSIFIER_WEIGHT = 8.0
+"""The power of a classifier's odds by which particles are weighed, unless given."""
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ READS = ("all", "continuation")
 TIMEOUT = 60.0
 MOST_KNOWN = 1 << 16
 """Texts whose scores are remembered."""
+SURE = 1e-6
+"""A label is no surer than this."""
 PROBES = ("The river had been quiet for a long time.", "She said nothing, and went home.")
 """What a scorer is tried with before anything is written."""
 A_WEIGHT = About(REAL, "", "", low=0, high=1e6, remedy="use 0 (unheard) or more")
@@ -179,9 +181,11 @@ def reads_texts(control: Any) -> bool:
 
 
 def guide_scorer(guide: ClassifierGuide, tokenizer: Tokenizer | None, *, batch_size: int) -> Scorer:
-    """Return a classifier as a scorer: the log-probability of its label, by its own tokenizer.
+    """Return a classifier as a scorer: the log-odds of its label, by its own tokenizer.
 
-    `tokenizer` is the model's, for a classifier that came without one and shares its ids.
+    A log-probability is deaf to what is added to a text once it is right; odds are not: particles
+    that they weigh go on until other judges agree. `tokenizer` is the model's, for a classifier
+    that came without one and shares its ids.
     """
     own = guide.home and guide.token_strings
     found = load_tokenizer(guide.home) if own else tokenizer
@@ -189,8 +193,18 @@ def guide_scorer(guide: ClassifierGuide, tokenizer: Tokenizer | None, *, batch_s
         raise ValueError(f"{guide.title} has no tokenizer to read texts with; put one beside it")
     classifier = TextClassifier(guide.classifier, found)
 
-    def log_prob(texts: Sequence[str]) -> list[float]:
-        return guide.label_log_prob(classifier.logits(texts, batch_size=batch_size)).tolist()
+    def score(texts: Sequence[str]) -> list[float]:
+        log_probs = guide.label_log_prob(classifier.logits(texts, batch_size=batch_size))
+        return [log_odds(log_prob) for log_prob in log_probs.tolist()]
 
     # Its time is known: what it does is here.
-    return Scorer(log_prob, guide.title, timeout=None)
+    return Scorer(score, guide.title, timeout=None)
+
+
+def log_odds(log_prob: float) -> float:
+    """Return log p / (1 - p), at most about 14: what float32 knows of a probability.
+
+    >>> log_odds(math.log(0.5)), round(log_odds(math.log(0.9)), 4)
+    (0.0, 2.1972)
+    """
+    return log_prob - math.log(-math.expm1(min(log_prob, -SURE)))
