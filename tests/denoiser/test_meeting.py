@@ -97,5 +97,5 @@ def test_a_loop_that_is_given_up_lets_go_of_what_it_holds():
 
     loop = Loop(holding())
     assert next_steps([loop]) == [1]
-    loop.throw()
-    assert closed == [True] and loop.dead
+    loop.give_up()
+    assert closed == [True]

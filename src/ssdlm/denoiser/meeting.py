@@ -17,14 +17,16 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 
 try:
-    from greenlet import getcurrent, greenlet
+    import greenlet
 except ImportError:  # a machine without it writes the same texts, one by one
-    getcurrent, greenlet = None, object
+    greenlets: Any = None
+else:
+    greenlets = greenlet
 
 T = TypeVar("T")
 A = TypeVar("A")
 R = TypeVar("R")
-CAN_MEET = getcurrent is not None
+CAN_MEET = greenlets is not None
 """Whether loops can wait for each other here."""
 
 
@@ -35,24 +37,35 @@ class Question(NamedTuple):
     about: Any
 
 
-class Loop(greenlet, Generic[T]):
+class Loop(Generic[T]):
     """Something that is done step by step, and may ask on the way."""
 
     def __init__(self, steps: Iterator[T]) -> None:
-        super().__init__()
         self.steps = steps
+        self.greenlet = greenlets.greenlet(self.work)
+        self.greenlet.is_loop = True
 
-    def run(self) -> None:
+    def work(self, word: object) -> None:
+        del word  # nothing was asked yet
         try:
             for step in self.steps:
-                self.parent.switch(step)
+                self.greenlet.parent.switch(step)
         finally:
             del self.steps  # what it holds is let go, also of a loop that was given up
+
+    def go_on(self, word: object = None) -> Any:
+        """Run with an answer to its question, if it had one; return its next question or step."""
+        return self.greenlet.switch(word)
+
+    def give_up(self) -> None:
+        """End it where it is."""
+        self.greenlet.throw()
 
 
 def meet(answer: Callable[[list[A]], list[R]], about: A) -> R:
     """Return `answer([about])[0]`; loops that wait with the same question are answered together."""
-    if getcurrent is None or not isinstance(here := getcurrent(), Loop):
+    here = greenlets and greenlets.getcurrent()
+    if not getattr(here, "is_loop", False):
         return answer([about])[0]
     is_recorded = torch.is_grad_enabled()
     found = here.parent.switch(Question(answer, about))
@@ -64,8 +77,8 @@ def next_steps(loops: Sequence[Loop[T]]) -> list[T]:
     """Let every loop do its next step, and return the steps."""
     is_recorded, done = torch.is_grad_enabled(), dict[Loop[T], T]()
     for loop in loops:
-        loop.parent = getcurrent()
-    said: list[tuple[Loop[T], Any]] = [(loop, loop.switch()) for loop in loops]
+        loop.greenlet.parent = greenlets.getcurrent()
+    said = [(loop, loop.go_on()) for loop in loops]
     while said:
         asked: dict[Callable[..., Any], list[tuple[Loop[T], Any]]] = {}
         for loop, word in said:
@@ -77,6 +90,6 @@ def next_steps(loops: Sequence[Loop[T]]) -> list[T]:
         for answer, who in asked.items():
             with torch.no_grad():
                 found = answer([about for _, about in who])
-            said += [(loop, loop.switch(one)) for (loop, _), one in zip(who, found, strict=True)]
+            said += [(loop, loop.go_on(one)) for (loop, _), one in zip(who, found, strict=True)]
     torch.set_grad_enabled(is_recorded)
     return [done[loop] for loop in loops]

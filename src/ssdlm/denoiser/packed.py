@@ -69,7 +69,7 @@ def run_packed(layers: Sequence[Layer], passages: Sequence[Passage]) -> list[tup
     for number, layer in enumerate(layers):
         is_last = number == len(layers) - 1  # outside the windows nobody reads the output
         query, key, value = (part.split(sizes, 2) for part in layer.project(x, rotary))
-        attended = []
+        attended: list[Tensor] = []
         for index, (_, _, mask, past, window) in enumerate(passages):
             own = window if is_last else slice(None)
             new[index].append(torch.stack((key[index], value[index]), 1))
@@ -79,8 +79,9 @@ def run_packed(layers: Sequence[Layer], passages: Sequence[Passage]) -> list[tup
         if is_last:
             pieces = zip(x.split(sizes, 1), passages, strict=True)
             x = torch.cat([piece[:, one.window] for piece, one in pieces], 1)
+            sizes = [one.shape[2] for one in attended]
         x = update(x, torch.cat(attended, 2), layer.out, layer.up, layer.down)
-    hidden = norm(x).split([one.shape[2] for one in attended], 1)
+    hidden = norm(x).split(sizes, 1)
     return [(one, torch.stack(own, 1)) for one, own in zip(hidden, new, strict=True)]
 
 

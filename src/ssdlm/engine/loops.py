@@ -40,5 +40,5 @@ class Loops:
 
     def turn(self) -> list[Job]:
         for job in [job for job in self.loops if job.is_over]:
-            self.loops.pop(job).throw()
+            self.loops.pop(job).give_up()
         return [job for jobs in next_steps(list(self.loops.values())) for job in jobs]
