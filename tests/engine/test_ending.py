@@ -28,7 +28,7 @@ class Recorder:
         self.ends += 1
 
 
-def test_a_text_ends_before_the_first_of_its_stop_strings_wherever_it_stands(model):
+def test_a_text_ends_before_the_first_of_its_stop_strings_wherever_it_stands(model, unchecked):
     found = 0
     for seed in range(12):
         whole = model.generate("the", seed=seed)
@@ -67,7 +67,7 @@ def test_a_streamer_gets_the_tokens_of_the_text_in_order_and_then_the_end(model)
         assert text == model.generate("the", seed=3, **options)
 
 
-def test_a_streamer_gets_nothing_of_a_stop_string(model):
+def test_a_streamer_gets_nothing_of_a_stop_string(model, unchecked):
     for seed in range(6):
         whole = model.generate("the", seed=seed)
         for start in range(0, len(whole.text) - 4, 4):

@@ -298,7 +298,7 @@ def test_an_output_nested_too_deep_is_not_ours(model, source, tmp_path):
         path.unlink()
 
 
-def test_many_texts_of_a_prompt_are_written_as_they_come(model, tmp_path, monkeypatch):
+def test_many_texts_of_a_prompt_are_written_as_they_come(model, tmp_path, monkeypatch, unchecked):
     source, target = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
     source.write_text('{"prompt": "a", "num_samples": 1000000}\n{"prompt": "be"}\n')
     model = SSDLM(model.denoiser, model.tokenizer, model.options)
