@@ -37,7 +37,7 @@ CODES = {"write": errno.ENOSPC, "mmap": errno.ENOMEM}
 """With what a call fails, where it is not EIO."""
 LIBRARY = "SSDLM_FAULTS"
 """Names the compiled library in the environment of the process that has it."""
-MOST_SECONDS = 120
+MOST_SECONDS = 600
 """A command that takes longer hangs."""
 TEXT = "the river had been quiet for years and nobody knew why it rose that night"
 Snapshot = dict[str, bytes]
