@@ -22,7 +22,7 @@ PROMPTS = ("The movie was", "I think that", "The river had a long history of", "
 PATHS = {
     "sliding": {},
     "guided": {"control": "sentiment=positive"},
-    "window of four": {"grid": "staggered", "T": 25},
+    "window": {"grid": "staggered", "T": 25},
     "pattern": {"regex": "[A-Za-z ,.]+"},
 }
 
