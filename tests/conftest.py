@@ -3,6 +3,8 @@
 import inspect
 import os
 import re
+import signal
+import threading
 from collections.abc import Callable, Generator
 from functools import wraps
 from importlib import import_module
@@ -18,6 +20,11 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+# A script's background jobs ignore interrupts, which some tests send.
+is_main = threading.current_thread() is threading.main_thread()
+if is_main and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
