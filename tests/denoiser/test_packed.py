@@ -55,6 +55,17 @@ def test_logits_are_to_the_bit_what_each_is_alone(steady):
     assert all(torch.equal(one, own) for one, own in zip(together, alone, strict=True))
 
 
+def test_no_product_has_more_rows_than_were_tried(steady, monkeypatch):
+    rows, to_logits = [], steady.to_logits
+    monkeypatch.setattr(steady, "to_logits", lambda x: rows.append(x.shape[1]) or to_logits(x))
+    hidden = [torch.randn(1, length, steady.config.D) for length in (25, 25, 25, 25, 25)]
+    steady.logits_of_many(hidden)
+    assert rows == [50, 50, 25]
+    rows.clear()
+    steady.logits_of_many([*hidden[:2], torch.randn(1, 14, steady.config.D), hidden[0][:, :1]])
+    assert rows == [64, 2]  # the one that is left is taken twice
+
+
 def test_where_rows_depend_on_their_number_texts_go_one_by_one(network, monkeypatch):
     network.steadiness[torch.get_num_threads()] = False
     monkeypatch.setattr("ssdlm.denoiser.network.run_packed", None)  # is not called
@@ -91,7 +102,7 @@ def test_a_window_has_two_positions_at_least(window, length, wide):
 
 def test_packs_have_a_bound_and_keep_the_order(network):
     passages = [passage(network, length, slice(None)) for length in (40, 20, 10, 70, 2, 62)]
-    packs = list(in_packs(passages))
+    packs = list(in_packs(passages, [one.x.shape[1] for one in passages]))
     assert [[one.x.shape[1] for one in pack] for pack in packs] == [[40, 20], [10], [70], [2, 62]]
     assert [one for pack in packs for one in pack] == passages
     assert MOST == 64

@@ -98,9 +98,11 @@ def test_an_encoder_and_a_chain_have_no_loops():
     encoder = SSDLM(tiny.encoder(), tiny.tokenizer())
     (request,) = encoder.requests(["a"], {"length": 4})
     assert not encoder.engine.has_loop(request)
+    assert encoder.engine.rows_at_once(request) == 1  # saved one by one
     chain = SSDLM(tiny.block(), tiny.tokenizer())
     (request,) = chain.requests(["a"], {"length": 4, "mode": "autoregressive"})
     assert not chain.engine.has_loop(request)
+    assert chain.engine.rows_at_once(request) == 1
 
 
 def test_an_idle_worker_has_room_for_all():

@@ -6,7 +6,7 @@ layer -> [network] -> denoiser.block, which runs it on blocks to decode and to t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import torch
@@ -188,7 +188,7 @@ class BlockNetwork(DenoiserModule):
         if len(passages) == 1 or not self.is_steady:
             return [self.run_one(one) for one in passages]
         layers, found = self.transformer_layers(), []
-        for pack in in_packs(passages):
+        for pack in in_packs(passages, [one.x.shape[1] for one in passages]):
             found += [self.run_one(pack[0])] if len(pack) == 1 else run_packed(layers, pack)
         return found
 
@@ -271,12 +271,16 @@ class BlockNetwork(DenoiserModule):
 
     def logits_of_many(self, many: list[Tensor]) -> list[Tensor]:
         """Return the logits of positions of several texts."""
-        if len(many) > 1 and self.is_steady:
-            together = self.to_logits(torch.cat(many, 1))
-            return list(together.split([one.shape[1] for one in many], 1))
+        is_shared = len(many) > 1 and self.is_steady
+        packs = in_packs(many, [one.shape[1] for one in many]) if is_shared else [[o] for o in many]
+        return [logits for pack in packs for logits in self.logits_of_pack(pack)]
+
+    def logits_of_pack(self, pack: list[Tensor]) -> Sequence[Tensor]:
+        """Return the logits of positions that share a product."""
+        hidden, sizes = torch.cat(pack, 1), [one.shape[1] for one in pack]
         # One row is taken twice: it is the same to the bit among others, but not alone.
-        wide = [one.expand(-1, FEWEST, -1) if one.shape[1] == 1 else one for one in many]
-        return [self.to_logits(w)[:, : one.shape[1]] for w, one in zip(wide, many, strict=True)]
+        rows = hidden.expand(-1, FEWEST, -1) if sum(sizes) < FEWEST else hidden
+        return self.to_logits(rows)[:, : sum(sizes)].split(sizes, 1)
 
     def head_for(self, count: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return output head and prior, padded to a width, and the weights of a mean."""

@@ -10,7 +10,7 @@ not, to the bit, or texts go one by one: that is tried out when there are first 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from ssdlm.denoiser.attention import attend
 from ssdlm.denoiser.layer import Layer, norm, update
 from ssdlm.shapes import Tensor
 
+T = TypeVar("T")
 FEWEST = 2
 """Rows of a product at least: a single one is multiplied in another way, in another order."""
 MOST = 64
@@ -48,14 +49,16 @@ def widened(window: slice, length: int) -> slice:
     return slice(first, min(length, max(last, first + FEWEST)))
 
 
-def in_packs(passages: Sequence[Passage]) -> Iterator[list[Passage]]:
-    """Yield passages in groups of at most MOST positions, or alone, in their order."""
-    pack: list[Passage] = []
-    for passage in passages:
-        if pack and sum(one.x.shape[1] for one in (*pack, passage)) > MOST:
+def in_packs(many: Sequence[T], lengths: Sequence[int]) -> Iterator[list[T]]:
+    """Yield things of so many positions in groups of at most MOST, or alone, in their order."""
+    pack: list[T] = []
+    total = 0
+    for one, length in zip(many, lengths, strict=True):
+        if pack and total + length > MOST:
             yield pack
-            pack = []
-        pack.append(passage)
+            pack, total = [], 0
+        pack.append(one)
+        total += length
     if pack:
         yield pack
 

@@ -161,7 +161,7 @@ class Engine:
 
     def candidates(self, requests: Requests) -> Iterator[tuple[Request, Generation]]:
         """Yield every text that is written, as it gets done."""
-        at_once = self.rows_at_once(requests[0].options)
+        at_once = self.rows_at_once(requests[0])
         schedule, source = self.schedule(most_jobs=at_once), iter(requests)
         feed = Feed(self.tokenizer, requests[0])  # a streamer takes one text, so it is alone
         while True:
@@ -217,11 +217,12 @@ class Engine:
         can_meet = CAN_MEET and self.device.type == "cpu" and self.denoiser.has_packs
         return can_meet and options.mode == "diffusion" and options.reduction == "sum"
 
-    def rows_at_once(self, options: GenerateOptions) -> int:
-        """Return how many texts are written side by side."""
+    def rows_at_once(self, request: Request) -> int:
+        """Return how many texts like this one are written side by side."""
         if self.device.type != "cpu":
-            return options.batch_size
-        return min(options.batch_size, MOST_LOOPS) if self.denoiser.has_packs else 1
+            return request.options.batch_size
+        # Others would only take turns, and texts that get done one by one can be saved so.
+        return min(request.options.batch_size, MOST_LOOPS) if self.has_loop(request) else 1
 
     def num_particles(self, request: Request) -> int:
         """Return how many versions of a text are weighed against each other; 1 for none."""
@@ -232,10 +233,10 @@ class Engine:
         first = jobs[0].request
         if (count := self.num_particles(first)) > 1:
             places = max(1, first.options.batch_size // count)
-            inner = self.schedule(most_jobs=self.rows_at_once(first.options))
+            inner = self.schedule(most_jobs=self.rows_at_once(first))
             return Swarms(places, count, inner, self.finish, self.controls)
         if self.has_loop(first):
-            return Loops(self.rows_at_once(first.options), self.steps)
+            return Loops(self.rows_at_once(first), self.steps)
         if self.fleet.kind_of(first):
             return self.fleet.make(first, len(jobs))
         return Batch(self.batch_size(first.options), self.steps)
