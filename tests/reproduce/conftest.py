@@ -52,6 +52,7 @@ TOY = replace(
     own_top_p=(0.9,),
     own_lams=(0.0, 2.0),
     own_particles=(1,),
+    scorer_particles=(),
 )
 """A few texts of a few tokens by random models: `--scale toy`."""
 SCALES["toy"] = TOY

@@ -194,7 +194,7 @@ def test_the_papers_grid_has_its_lengths_blocks_and_lambdas(tmp_path):
 
 @pytest.mark.parametrize("role", ["paper", "ours"])
 def test_a_guide_may_read_the_block_alone_as_where_the_papers_figures_come_from(tmp_path, role):
-    asked = experiment(tmp_path, control_sees=("context", "block"))
+    asked = experiment(tmp_path, control_sees=("context", "block"), scorer_particles=())
     whole, block = (
         [
             one
@@ -215,15 +215,82 @@ def test_a_guide_may_read_the_block_alone_as_where_the_papers_figures_come_from(
 
 def test_particles_go_with_our_model_beside_the_gradient(tmp_path):
     asked = experiment(tmp_path)
-    asked = replace(asked, scale=replace(asked.scale, own_particles=(1, 8)))
     every = {one.name: one.options for one in table3.settings(asked)}
-    with_them = {name: options for name, options in every.items() if "-n8" in name}
-    assert with_them
+    with_them = {name: options for name, options in every.items() if "-n8/" in name}
+    assert {name.split("/")[4] for name in with_them} == {"lam0", "lam3", "lam4"}
     for name, options in with_them.items():
         assert name.startswith("control/") and "/ours/" in name
-        assert options.get("particles") == (None if name.endswith("/lam0") else 8)
-        alone = every[name.replace("-n8", "")]
-        assert alone == {key: value for key, value in options.items() if key != "particles"}
+        if name.endswith("/lam0"):
+            assert options == every[name.replace("-n8", "")]
+            continue
+        assert (options["particles"], "particle_step" in options) == (8, False)
+        assert options["particle_weight"] == [8.0, 4.0][: len(options["control"])]
+        lam, label = name.split("/")[4:]
+        first, _, second = label.partition("+")
+        expected = [f"sentiment={first}:{lam[3:]}", *([f"tense={second}:3"] if second else [])]
+        assert options["control"] == expected
+
+
+def test_scores_steer_our_model_alone_at_the_largest_length(tmp_path):
+    asked = experiment(tmp_path)
+    every = {one.name: one.options for one in table3.settings(asked) if "scored" in one.name}
+    own = {name for name in every if name.startswith("control/50/ours/own-p0.9-n16-scored/")}
+    assert {name.rpartition("scored/")[2] for name in own} == {
+        "lam0", "lam8/positive", "lam8/negative"
+    }  # fmt: skip
+    assert len(every) == 3 * len(own)  # for each top-p, and no second control
+    options = every["control/50/ours/own-p0.9-n16-scored/lam8/positive"]
+    assert options["control"] == ["sentiment=positive:0"]  # no gradient
+    assert options["particle_weight"] == [8.0]
+    assert (options["particles"], options["particle_step"]) == (16, 3)
+    changed = replace(asked, scale=replace(asked.scale, scorer="my/folder"))
+    (other,) = [
+        one
+        for one in table3.settings(changed)
+        if one.name == "control/50/ours/own-p0.9-n16-scored/lam8/positive"
+    ]
+    assert other.options["control"] == ["my/folder=positive:0"]
+    assert other.measures["control_guides"] == ("sentiment=positive",)
+
+
+def test_rows_of_particles_are_in_the_tables_and_not_over_lambda(arguments, tmp_path):
+    words = ["reproduce", "table3", *arguments, "--out", str(tmp_path)]
+    at = words.index("--set") + 1
+    words[at:at] = [
+        "own_particles=2", "scorer_particles=2", "particle_lams=0,3", "projections=sampling",
+        f"particle_second={arguments[arguments.index('--set') + 5].partition('=')[2]}",
+    ]  # fmt: skip
+    assert cli.main(words) == 0
+    tables = json.loads((tmp_path / "table3.json").read_text())["tables"]
+    rows = {row["label"]: row for row in tables["4"] if row["label"].startswith("ours")}
+    assert list(rows) == [
+        "ours, own p0.9 n2, lambda 0",
+        "ours, own p0.9 n2, lambda 3",
+        "ours, own p0.9 n2 scored, weight 0",
+        "ours, own p0.9 n2 scored, weight 8",
+    ]
+    assert [row.get("weight") for row in rows.values()] == [None, None, 0.0, 8.0]
+    for row in rows.values():
+        assert row["values"]["control_external"] is not None
+    plain, scored = (rows[f"ours, own p0.9 n2 scored, weight {n}"]["values"] for n in (0, 8))
+    assert scored["ppl_ratio"] == pytest.approx(scored["ppl_macro"] / plain["ppl_macro"])
+    assert [pair["label"] for pair in tables["pairs"]] == ["ours, own p0.9 n2, lambda 3"]
+    made = json.loads(
+        next(tmp_path.glob("cells/control/4/ours/*scored/lam8/*/made.json")).read_text()
+    )
+    assert made["settings"]["options"]["particles"] == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("particle_weights=", "particle_weights is empty; give a number"),
+        ("scorer_particles=1", "scorer_particles=1 is out of range; one alone is not weighed"),
+    ],
+)
+def test_particles_that_weigh_nothing_are_refused(change, said):
+    with pytest.raises(ValueError, match=said):
+        scale_of("mini", [change])
 
 
 def test_a_tense_is_also_known_by_its_verbs(tmp_path):

@@ -70,8 +70,14 @@ class Scale:
     lams: tuple[float, ...] = (0.0, 100.0, 500.0, 2000.0)
     own_top_p: tuple[float, ...] = (0.5, 0.9, 0.95)  # of our own sampler with gradient=words
     own_lams: tuple[float, ...] = (0.0, 2.0, 4.0, 5.0, 5.5, 6.0)  # nats by which a word is moved
-    own_particles: tuple[int, ...] = (1, 8)  # beside that gradient, 1 for none
     second: tuple[str, ...] = ("tense=past:4", "tense=present:4")  # beside the first control
+    own_particles: tuple[int, ...] = (1, 8)  # beside that gradient, 1 for none
+    particle_lams: tuple[float, ...] = (0.0, 3.0, 4.0)  # of the gradient where there are some
+    particle_second: tuple[str, ...] = ("tense=past:3", "tense=present:3")  # the same
+    particle_weights: tuple[float, ...] = (8.0, 4.0)  # of the first control's scores, the second's
+    scorer: str = ""  # a classifier that weighs particles without any gradient; "" for the guide
+    scorer_particles: tuple[int, ...] = (16,)  # that it weighs, at the largest length
+    scorer_step: int = 3  # tokens between two weighings
     guide: str = "cardiffnlp/twitter-roberta-base-sentiment"
     labels: tuple[str, ...] = ("positive", "negative")
     control_judges: tuple[str, ...] = ("textattack/bert-base-uncased-yelp-polarity",)
@@ -117,6 +123,10 @@ def scale_of(name: str, overrides: Sequence[str] = ()) -> Scale:
             if number < 1 and key not in ("seed", "seeds"):
                 raise ValueError(f"{key}={number} is not a count; use 1 or more")
             require(abs(number) <= MOST_OF_ANY, key, number, f"use at most {MOST_OF_ANY}")
+    if not scale.particle_weights:
+        raise ValueError("particle_weights is empty; give a number for one control or for each")
+    for number in scale.scorer_particles:
+        require(number > 1, "scorer_particles", number, "one alone is not weighed; use 2 or more")
     for sees in scale.control_sees:
         choose("control_sees", sees, get_args(SeesName))
     for sampler in scale.samplers:

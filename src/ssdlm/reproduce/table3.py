@@ -2,26 +2,35 @@
 
 For each length and sampler a text is written for every label, and read by the guide itself
 (internal) and by a classifier that had no part in it (external); without control both labels are
-asked of the same texts. Then two controls at once.
+asked of the same texts. Ours also has particles, beside the gradient and, at the largest length,
+alone. Then two controls at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ssdlm.guidance.classifiers import split_labels
 from ssdlm.guidance.judges import VERBS, count_verbs
 from ssdlm.reproduce import published
+from ssdlm.reproduce.control_grid import (
+    ControlTarget,
+    Sampler,
+    Targets,
+    pair_samplers,
+    pairs,
+    samplers,
+    targets,
+)
 from ssdlm.reproduce.experiment import Definition, Experiment, Result, Results
 from ssdlm.reproduce.page import Page
 from ssdlm.reproduce.plot import EVEN, FROM_ZERO, LINEAR, Plot, curves
 from ssdlm.reproduce.scale import Scale
 from ssdlm.reproduce.setting import Diffusion, Options, Setting, read_if_there
 from ssdlm.reproduce.table import COSTS, Row, average, average_interval, columns, row_of, table
-from ssdlm.reproduce.table1 import COMPARED, DIFFUSION, PAPER_SAMPLER
+from ssdlm.reproduce.table1 import COMPARED, DIFFUSION
 
 PROMPTS = "pplm"
 METRICS = ("ppl", "dist")
@@ -32,51 +41,8 @@ PAIR_METRICS = (
     *CLASSIFIERS, "control_second_external", "control_second", "control_second_verbs",
     "ppl_macro", "ppl_ratio", "dist-2",
 )  # fmt: skip
-READS: dict[str, Options] = {
-    "context": {},
-    "block": {"sees": "block", "special_tokens": False},
-}
-"""Options for what a guide reads: the default, as the paper says, or as the authors' code does."""
-ENDINGS = {"context": "", "block": "-block"}
-"""How the names of samplers end, by what a guide reads."""
-
-
-@dataclass(frozen=True)
-class Sampler:
-    """How a model writes at one length, and the lambdas that are tried with it."""
-
-    role: str
-    name: str
-    options: Options
-    lams: tuple[float, ...]
-
-    @property
-    def legend(self) -> str:
-        """What a picture calls it."""
-        known = self.options
-        how = f"{known['projection']}, T = {known['T']}" if "T" in known else "own settings"
-        how += ", guided by the block" if known.get("sees") == "block" else ""
-        how += f", {known['particles']} particles" if "particles" in known else ""
-        return f"{DIFFUSION[self.role]}: {how}, top-p {known['top_p']:g}".replace("_", "-")
-
-    @property
-    def home(self) -> str:
-        """What the names of its settings begin with."""
-        return f"control/{self.options['length']}/{self.role}/{self.name}"
-
-
-@dataclass(frozen=True)
-class ControlTarget:
-    """What texts are steered to, and each CLASSIFIER=LABEL that is asked, inside and outside."""
-
-    name: str
-    control: tuple[str, ...]
-    guides: tuple[str, ...]
-    judges: tuple[str, ...]
-
-
-Targets = Callable[[Experiment, float], Iterable[ControlTarget]]
-"""What is steered to at one lambda."""
+WEIGHED = ("control", "particles", "particle_step", "particle_weight")
+"""Options that mean nothing without control."""
 
 
 def settings(experiment: Experiment) -> list[Setting]:
@@ -90,62 +56,8 @@ def settings(experiment: Experiment) -> list[Setting]:
         for some, targets_at in ((every, targets), (pair_samplers(experiment), pairs))
         for sampler in some
         for lam in sampler.lams
-        for target in targets_at(experiment, lam)
+        for target in targets_at(experiment, sampler, lam)
     ]
-
-
-def samplers(experiment: Experiment, length: int) -> Iterator[Sampler]:
-    """Yield the paper's grid, and our model's own settings."""
-    scale = experiment.scale
-    fixed = {"length": length, "seed": scale.seed}
-    if "paper" in experiment.models:
-        paper = fixed | PAPER_SAMPLER | {"B": min(length, scale.B), "gradient": "logits"}
-        grid = product(scale.control_sees, scale.projections, scale.control_top_p, scale.control_T)
-        for sees, projection, top_p, T in grid:
-            options = paper | {"projection": projection, "top_p": top_p, "T": T} | READS[sees]
-            name = f"{projection}-p{top_p:g}-T{T}{ENDINGS[sees]}"
-            yield Sampler("paper", name, options, scale.lams)
-    if "ours" in experiment.models:
-        grid = product(scale.own_particles, scale.control_sees, scale.own_top_p)
-        for particles, sees, top_p in grid:
-            options = fixed | {"top_p": top_p, "gradient": "words"} | READS[sees]
-            name = f"own-p{top_p:g}"
-            if particles > 1:
-                options, name = options | {"particles": particles}, f"{name}-n{particles}"
-            yield Sampler("ours", name + ENDINGS[sees], options, scale.own_lams)
-
-
-def pair_samplers(experiment: Experiment) -> list[Sampler]:
-    """Return the samplers that two controls at once are tried with: ours at the largest length."""
-    longest = samplers(experiment, max(experiment.scale.control_lengths))
-    return [sampler for sampler in longest if sampler.role == "ours"]
-
-
-def targets(experiment: Experiment, lam: float) -> Iterator[ControlTarget]:
-    """Yield what to steer to: each label, or nothing, and then every label is asked about."""
-    scale = experiment.scale
-    guides = tuple(f"{scale.guide}={label}" for label in scale.labels)
-    judges = [tuple(f"{name}={label}" for name in scale.control_judges) for label in scale.labels]
-    if lam == 0:
-        yield ControlTarget("lam0", (), guides, sum(judges, ()))
-        return
-    for one, guide, outside in zip(scale.labels, guides, judges, strict=True):
-        yield ControlTarget(f"lam{lam:g}/{one}", (f"{guide}:{lam:g}",), (guide,), outside)
-
-
-def pairs(experiment: Experiment, lam: float) -> Iterator[ControlTarget]:
-    """Yield two controls at once: each label with each of the second guide's; none without lam."""
-    first = targets(experiment, lam) if lam else ()
-    for target, second in product(first, experiment.scale.second):
-        guide = second.partition(":")[0]
-        label = guide.partition("=")[2]
-        outside = tuple(f"{name}={label}" for name in experiment.scale.second_judges)
-        yield ControlTarget(
-            f"{target.name}+{label}",
-            (*target.control, second),
-            tuple(dict.fromkeys((*target.guides, guide))),  # a pair of one label asks once
-            (*target.judges, *outside),
-        )
 
 
 def setting_of(
@@ -155,8 +67,10 @@ def setting_of(
     scale, source = experiment.scale, Diffusion(experiment.models[sampler.role])
     counts = (scale.num_prompts, scale.control_samples)
     options = sampler.options | {"control": list(target.control)}
+    if sampler.num_particles > 1:
+        options["particle_weight"] = list(scale.particle_weights[: len(target.control)])
     if not target.control:  # nothing would weigh particles either
-        options = {n: v for n, v in options.items() if n not in ("control", "particles")}
+        options = {n: v for n, v in options.items() if n not in WEIGHED}
     measures: Options = {"metrics": METRICS, "control_guides": target.guides}
     measures["control_judges"] = target.judges
     name, judge = f"{sampler.home}/{target.name}", scale.control_ppl
@@ -182,8 +96,8 @@ def page(experiment: Experiment, results: Results) -> Page:
         values[str(length)] = [row.json() for row in rows]
         printed = published.rows(published.CONTROLLED, length)
         parts += [f"## Length {length}", table([*shown, COSTS[-1]], rows, printed)]
-        if rows:
-            plots[f"lambda-{length}"] = plot_of(rows)
+        if over := [row for row in rows if "lam" in row.facts]:
+            plots[f"lambda-{length}"] = plot_of(over)
     if both := rows_of(experiment, results, pair_samplers(experiment), pairs):
         values["pairs"] = [row.json() for row in both]
         parts += ["## Two controls at once", table(columns(PAIR_METRICS, digits=1), both)]
@@ -213,7 +127,7 @@ def rows_of(
     """Return a row for each sampler and lambda of which every target was measured."""
     rows = []
     for sampler, lam in [(one, lam) for one in samplers for lam in one.lams]:
-        names = [f"{sampler.home}/{target.name}" for target in targets(experiment, lam)]
+        names = [f"{sampler.home}/{target.name}" for target in targets(experiment, sampler, lam)]
         some = [results[name] for name in names if results[name].report is not None]
         if some and len(some) == len(names):
             base = results.value(f"{sampler.home}/lam0", "ppl_macro")
@@ -226,13 +140,15 @@ def row_over_targets(
 ) -> Row:
     """Return the figures of one lambda, means over its targets, and each label's accuracy."""
     name = f"{DIFFUSION[sampler.role]}, {sampler.name.replace('-', ' ')}"
-    facts = {"lam": lam, "setting": name, "curve": sampler.legend}
-    row = row_of(f"{name}, lambda {lam:g}", some, TEXT_METRICS, **facts)
+    number, key = ("weight", "weight") if sampler.is_scored else ("lambda", "lam")
+    facts = {key: lam, "setting": name, "curve": sampler.legend}
+    row = row_of(f"{name}, {number} {lam:g}", some, TEXT_METRICS, **facts)
     values, intervals = dict(row.values), dict(row.intervals)
     ppl = values["ppl_macro"]
     values["ppl_ratio"] = ppl / base if ppl and base else None
     values["control_second_verbs"] = share_by_verbs(some)
-    seconds = tuple(f"{one.partition('=')[0]}=" for one in scale.second)
+    beside = (*scale.second, *scale.particle_second)
+    seconds = tuple(dict.fromkeys(f"{one.partition('=')[0]}=" for one in beside))
     outside, second_outside = (
         tuple(f"{name}=" for name in names) for names in (scale.control_judges, scale.second_judges)
     )
