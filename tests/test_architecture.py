@@ -41,6 +41,7 @@ FOREIGN = {
     "denoiser.kernels.draws": {"triton"},
     "denoiser.kernels.encoder": {"triton"},
     "denoiser.kernels.normals": {"triton"},
+    "denoiser.kernels.nudges": {"triton"},
     "denoiser.kernels.products": {"triton"},
     "denoiser.kernels.rows": {"triton"},
     "denoiser.kernels.trees": {"triton"},

@@ -53,6 +53,7 @@ def save_classifier(
     V: int = V,
     seed: int = 1,
     names: Sequence[str] = ("negative", "neutral", "positive"),
+    **sizes: Any,
 ) -> Path:
     """Write a random sequence classifier with these labels."""
     from transformers import AutoConfig, AutoModelForSequenceClassification
@@ -60,7 +61,7 @@ def save_classifier(
     torch.manual_seed(seed)
     labels = dict(enumerate(names))
     config = AutoConfig.for_model(
-        kind, vocab_size=V, max_position_embeddings=66, id2label=labels, **SIZES
+        kind, vocab_size=V, max_position_embeddings=66, id2label=labels, **SIZES | sizes
     )
     AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
     return folder

@@ -105,8 +105,10 @@ def test_chains_of_a_lane_are_the_plain_chain(draft_nodes):
 
 @pytest.mark.parametrize("width", [1.0, 2.0])
 @pytest.mark.parametrize("gradient", ["logits", "words"])
-def test_guided_texts_of_a_lane_are_those_of_the_plain_loop(width, gradient, tmp_path):
-    folder, denoiser = tiny.save_classifier(tmp_path), tiny.block()
+@pytest.mark.parametrize("num_layers", [1, 2])  # of one layer a guide need not read a text again
+def test_guided_texts_of_a_lane_are_those_of_the_plain_loop(width, gradient, num_layers, tmp_path):
+    folder = tiny.save_classifier(tmp_path, num_hidden_layers=num_layers)
+    denoiser = tiny.block()
     controls = Controls(denoiser, None)
     control = (f"{folder}=positive", f"{folder}!=neutral")
     options = GenerateOptions(control=control, gradient=gradient, threshold=0.5)
@@ -115,6 +117,7 @@ def test_guided_texts_of_a_lane_are_those_of_the_plain_loop(width, gradient, tmp
     assert room == 62  # between the special tokens
     steering = partial(controls.steer_padded, options)
     lane = GuidedLane(denoiser, steering, room=room, width=width, num_slots=3, capacity=64)
+    assert len(lane.growing) == (2 if num_layers == 1 else 0)
     rows = [row(0), row(1, top_p=1.0, temperature=0.7), row(2, top_p=0.5, never=11)]
     lane.join(rows, [2, 0, 1])
     lane.run(3)

@@ -14,6 +14,7 @@ from ssdlm.guidance import ClassifierGuide, classifier_guide, load_guide
 from ssdlm.guidance.classifiers import NoGradientError
 from ssdlm.guidance.fitting import FittedGuide, out_of_scale, refuse_contradictions, suggested_lam
 from ssdlm.guidance.gradient import LogProb, guided, weighted
+from ssdlm.guidance.growing import GrowingGuide, can_grow
 from ssdlm.guidance.padding import PaddedGuide, can_be_padded, room_of
 from ssdlm.guidance.scorers import PROBES, Scorer, ScoreTexts, guide_scorer, name_of, reads_texts
 from ssdlm.options import GenerateOptions
@@ -197,13 +198,19 @@ class Controls:
         rooms = [room_of(guide) for guide in guides if isinstance(guide, ClassifierGuide)]
         return min((room for room in rooms if room is not None), default=None)
 
-    def steer_padded(self, options: GenerateOptions, lengths: Tensor) -> guided:
-        """Return `steer` for contexts of different lengths, which may change in their place."""
+    def steer_padded(
+        self, options: GenerateOptions, lengths: Tensor, *, grows: bool = False
+    ) -> guided:
+        """Return `steer` for contexts of different lengths, which may change in their place.
+
+        With `grows` guides that can keep what they have read do; they are told each token.
+        """
 
         def fit(guide: ClassifierGuide | LogProb) -> LogProb:
             fitted = self.fit(guide)
             assert isinstance(fitted, FittedGuide)
-            return PaddedGuide(fitted, lengths)
+            reader = GrowingGuide if grows and can_grow(guide) else PaddedGuide
+            return reader(fitted, lengths)
 
         return self.steer(options, fit)
 

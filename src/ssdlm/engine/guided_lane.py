@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
 from ssdlm.denoiser.block import BlockDenoiser
+from ssdlm.denoiser.kernels import nudge_kernels
 from ssdlm.engine.lanes import Row, SlidingLane
-from ssdlm.guidance.gradient import guided
+from ssdlm.guidance.gradient import SMALLEST, InSimplex, guided, side_by_side
+from ssdlm.guidance.growing import GrowingGuide
 from ssdlm.shapes import Tensor
+
+HAS_SHORT_CUTS = True
+"""Whether guides of one layer keep what they have read, and a GPU has kernels for nudges."""
 
 
 @contextmanager
@@ -34,7 +40,7 @@ class GuidedLane(SlidingLane):
     def __init__(
         self,
         denoiser: BlockDenoiser,
-        steering: Callable[[Tensor], guided],
+        steering: Callable[..., guided],
         *,
         room: int | None,
         width: float,
@@ -46,14 +52,34 @@ class GuidedLane(SlidingLane):
         self.ids = torch.zeros(num_slots, self.S, dtype=torch.int64, device=self.device)
         """What the guides read: all that is decided, and behind it a token that was there."""
         self.counts = torch.zeros(num_slots, dtype=torch.int64, device=self.device)
-        self.steering = steering(self.counts)
-        self.added = torch.zeros_like(self.prior)  # it is in what the guides return
+        self.steering = steering(self.counts, grows=HAS_SHORT_CUTS)
+        self.terms = self.steering.terms(self.device)
+        self.growing = [term for term, _, _ in self.terms if isinstance(term, GrowingGuide)]
+        V = denoiser.V
+        self.added = torch.zeros(V, device=self.device)  # the prior is in what the guides return
+        self.is_fused = HAS_SHORT_CUTS and self.slots.is_fast and self.has_kernel(V)
+        self.present = torch.zeros(num_slots, V, dtype=torch.bool, device=self.device)
+        """Which tokens are in a text, if nudges are made by a kernel."""
+
+    def has_kernel(self, V: int) -> bool:
+        """Tell whether there is a kernel for what the guides add to V logits."""
+        is_known = all(isinstance(term, InSimplex) for term, _, _ in self.terms)
+        return is_known and self.steering.gradient == "words" and nudge_kernels().fits(V)
 
     def join(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
         super().join(rows, slots)
         padded = [row.context + row.context[:1] * (self.S - len(row.context)) for row in rows]
         at = torch.tensor(slots, device=self.device)
-        self.ids[at] = torch.tensor(padded, device=self.device)
+        ids = torch.tensor(padded, device=self.device)
+        self.ids[at] = ids
+        if self.is_fused:
+            nothing = torch.zeros_like(self.present[at])
+            self.present[at] = nothing.scatter(1, ids, True)
+        if self.growing:
+            lengths = [len(row.context) for row in rows]
+            counts, longest = torch.tensor(lengths, device=self.device), max(lengths)
+            for guide in self.growing:
+                guide.join(ids[:, :longest], counts, at)
 
     def step(self) -> None:
         with rounded_products(self.denoiser.dtype != torch.float32):
@@ -61,12 +87,32 @@ class GuidedLane(SlidingLane):
 
     def draw(self, logits: Tensor) -> Tensor:
         self.counts.copy_(self.slots.lengths + 1)  # the last token is being read
-        own = logits.float() + self.prior
+        V = self.denoiser.V  # guides know nothing of more
+        own = logits[..., :V].float() + self.prior[:V]
         whole = own + self.ell if self.W > 1 else own
         # Of all rows at once: each is steered by itself, and at every level (`Controls.lane_key`).
+        if self.is_fused:
+            return super().draw(self.fused(own, whole))
         return super().draw(own + self.steering.lam * self.steering.nudge(self.ids, whole))
+
+    def fused(self, own: Tensor, whole: Tensor) -> Tensor:
+        """Return own + lam * nudge at the whole logits, by a launch for each guide."""
+        works = [partial(term.simplex_gradient, self.ids, whole) for term, _, _ in self.terms]
+        gradients = side_by_side(works, self.device)
+        settings = {"threshold": self.steering.threshold, "smallest": SMALLEST}
+        for gradient, (_, weight, most) in zip(gradients, self.terms, strict=True):
+            scale = self.steering.lam * weight
+            own = nudge_kernels().add_nudge(
+                own, whole, gradient, self.present, most, scale=scale, **settings
+            )
+        return own
 
     def write(self, tokens: Tensor) -> None:
         places = self.counts.clamp(max=self.S - 1).unsqueeze(1)
         self.ids.scatter_(1, places, tokens)
+        if self.is_fused:  # a text's first token is there anyhow
+            is_active = self.active.bool().unsqueeze(1)
+            self.present.scatter_(1, tokens.where(is_active, self.ids[:, :1]), True)
+        for guide in self.growing:
+            guide.write(tokens, self.active)
         super().write(tokens)

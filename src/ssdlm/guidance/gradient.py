@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 
@@ -21,6 +21,15 @@ from ssdlm.shapes import Block, Context, Simplex, Tensor
 
 LogProb = Callable[[Context, Simplex], Tensor]
 """f_phi(y | w_logits, context): one log-probability per row, differentiable in the logits."""
+
+@runtime_checkable
+class InSimplex(Protocol):
+    """A `LogProb` that has its gradient in the simplex at hand, before the softmax's factor."""
+
+    def simplex_gradient(self, context: Context, logits: Simplex) -> Simplex:
+        """Return the gradient of log_prob in the probabilities that the logits stand for."""
+        ...
+
 
 SMALLEST = 1e-30
 """A token of less probability than this is never drawn, and its gradient is lost in rounding."""
@@ -102,15 +111,19 @@ class guided(DenoiserWrapper):
 
         Terms are told apart since "words" is not linear: each has tokens that stand out.
         """
+        works = [
+            partial(self.nudge_by, log_prob, weight, most, context, logits)
+            for log_prob, weight, most in self.terms(logits.device)
+        ]
+        return torch.stack(side_by_side(works, logits.device)).sum(0)
+
+    def terms(self, device: torch.device) -> list[tuple[LogProb, float, Tensor]]:
+        """Return each term of log_prob, its weight, and its entry of `shifts`."""
         whole = self.log_prob
         terms = whole.terms if isinstance(whole, WeightedSum) else ((whole, 1.0),)
         if not self.shifts:
-            self.shifts = [torch.full((), -1.0, device=logits.device) for _ in terms]
-        works = [
-            partial(self.nudge_by, log_prob, weight, most, context, logits)
-            for (log_prob, weight), most in zip(terms, self.shifts, strict=True)
-        ]
-        return torch.stack(side_by_side(works, logits.device)).sum(0)
+            self.shifts = [torch.full((), -1.0, device=device) for _ in terms]
+        return [(*term, most) for term, most in zip(terms, self.shifts, strict=True)]
 
     def nudge_by(
         self, log_prob: LogProb, weight: float, most: Tensor, context: Context, logits: Simplex
@@ -151,10 +164,18 @@ def shift(logits: Simplex, nudge: Simplex) -> Tensor:
 
 def logit_gradient(log_prob: LogProb, context: Context, logits: Simplex) -> Simplex:
     """Return the gradient of a log-probability in each row's own logits."""
+    if isinstance(log_prob, InSimplex):
+        return through_softmax(log_prob.simplex_gradient(context, logits), logits)
     with torch.enable_grad():
         logits = logits.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(log_prob(context, logits).sum(), logits)
     return gradient
+
+
+def through_softmax(gradient: Simplex, logits: Simplex) -> Simplex:
+    """Return the gradient in the logits of what has this one in their softmax."""
+    probs = logits.softmax(-1)
+    return probs * (gradient - (probs * gradient).sum(-1, keepdim=True))
 
 
 def soft_threshold(gain: Simplex, threshold: float) -> Simplex:

@@ -6,6 +6,9 @@ width, and a mask says where each ends, so that a GPU can repeat the work as one
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 
 from ssdlm.denoiser.encoder import HEADS
@@ -41,8 +44,15 @@ class PaddedGuide:
 
     def __call__(self, context: Context, logits: Simplex) -> Tensor:
         """Return log p(label) for each row; differentiable in the logits."""
+        return self.log_prob(context, soft_words(logits, self.table))
+
+    def simplex_gradient(self, context: Context, logits: Simplex) -> Simplex:
+        """Return the gradient of log p(label) in the probabilities of the open positions."""
+        return simplex_gradient(partial(self.log_prob, context), logits, self.table)
+
+    def log_prob(self, context: Context, soft: Tensor) -> Tensor:
+        """Return log p(label) for contexts with soft embeddings (N, W, D) behind them."""
         N, table = len(context), self.table
-        soft = logits.softmax(-1).to(table.dtype) @ table
         first, last = (words.expand(N, -1, -1) for words in (self.first, self.last))
         behind = torch.cat((soft, last), 1)  # what stands behind a context
         blank = table.new_zeros(N, behind.shape[1], table.shape[1])
@@ -58,3 +68,22 @@ class PaddedGuide:
         mask = mask.expand(N, 1, text.shape[1], -1)
         scores = self.guide.classifier(inputs_embeds=text, attention_mask=mask).logits
         return self.guide.label_log_prob(scores)
+
+
+def soft_words(logits: Simplex, table: Tensor) -> Tensor:
+    """Return the mean embedding (N, W, D) of what stands at each position, by a table (V, D)."""
+    return logits.softmax(-1).to(table.dtype) @ table
+
+
+def simplex_gradient(
+    log_prob: Callable[[Tensor], Tensor], logits: Simplex, table: Tensor
+) -> Simplex:
+    """Return the gradient in the probabilities of what is a function of `soft_words`.
+
+    It is each token's embedding times the gradient there, so nothing V-wide is walked back.
+    """
+    soft = soft_words(logits, table).detach()
+    with torch.enable_grad():
+        soft.requires_grad_()
+        (gradient,) = torch.autograd.grad(log_prob(soft).sum(), soft)
+    return gradient @ table.T

@@ -44,3 +44,11 @@ def encoder_kernels() -> Any:
     from ssdlm.denoiser.kernels import encoder
 
     return encoder
+
+
+@cache
+def nudge_kernels() -> Any:
+    """Return the kernels for what a guide adds to logits."""
+    from ssdlm.denoiser.kernels import nudges
+
+    return nudges

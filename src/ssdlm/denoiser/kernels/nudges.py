@@ -1,0 +1,69 @@
+"""What a guide adds to V-wide logits, in one launch, for GPUs.
+
+The plain reference is `guidance.gradient.guided` with gradient="words". Only a GPU has Triton, so
+this module is imported where there is one.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ssdlm.denoiser.kernels.rows import launch
+from ssdlm.shapes import Tensor
+
+MOST = 1 << 14
+"""Logits that a program can have at hand, all at once."""
+
+
+@triton.jit
+def softmax_of(logits):
+    """Return the probabilities of a whole row."""
+    shares = tl.exp(logits - tl.max(logits, 0))
+    return shares / tl.sum(shares, 0)
+
+
+@triton.jit
+def nudge_kernel(
+    base, logits, gradient, present, most, out, scale, threshold, smallest, V, W,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """Move one row's tokens that stand out in a guide's gradient, but none that is there."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, TILE)
+    inside, at = column < V, row * V + column
+    values = tl.load(logits + at, mask=inside, other=-float("inf"))
+    gain = tl.load(gradient + at, mask=inside, other=0.0)
+    probs = softmax_of(values)
+    gain = probs * (gain - tl.sum(probs * gain, 0)) / tl.maximum(probs, smallest)
+    gain = tl.where(inside, gain - tl.sum(gain, 0) / V, 0.0)
+    spread = tl.maximum(tl.sqrt(tl.sum(gain * gain, 0) / V), smallest)
+    size = tl.minimum(tl.maximum(tl.abs(gain) / spread - threshold, 0.0), 1.0)
+    is_present = tl.load(present + (row // W) * V + column, mask=inside, other=0) != 0
+    nudge = scale * tl.where(gain < 0, -size, tl.where(is_present, 0.0, size))
+    shift = tl.sum(tl.abs(softmax_of(values + nudge) - probs), 0) / 2
+    tl.atomic_max(most, shift)
+    tl.store(out + at, tl.load(base + at, mask=inside, other=0.0) + nudge, mask=inside)
+
+
+def fits(V: int) -> bool:
+    """Tell whether a row of V logits can be nudged in one launch."""
+    return V <= MOST
+
+
+def add_nudge(
+    base: Tensor, logits: Tensor, gradient: Tensor, present: Tensor, most: Tensor, *,
+    scale: float, threshold: float, smallest: float,
+) -> Tensor:  # fmt: skip
+    """Return base + scale * nudge at logits (N, W, V) for a gradient in their simplex.
+
+    `present` (N, V) is not 0 for the tokens of a text; `most` keeps the largest shift so far.
+    """
+    N, W, V = logits.shape
+    out, tile = torch.empty_like(base), triton.next_power_of_2(V)
+    launch(
+        nudge_kernel, (N * W,), base, logits, gradient.contiguous(), present, most, out,
+        scale, threshold, smallest, V, W, TILE=tile, num_warps=max(4, tile // 512),
+    )  # fmt: skip
+    return out
