@@ -40,6 +40,7 @@ FOREIGN = {
     "denoiser.encoder": {"transformers"},
     "denoiser.kernels.draws": {"triton"},
     "denoiser.kernels.encoder": {"triton"},
+    "denoiser.kernels.guides": {"triton"},
     "denoiser.kernels.normals": {"triton"},
     "denoiser.kernels.nudges": {"triton"},
     "denoiser.kernels.products": {"triton"},

@@ -19,24 +19,22 @@ def fitted(folder, kind="roberta", control="=positive"):
     return load_guide(f"{path}{control}").fit(V=tiny.V)
 
 
-def grown(guide, texts, num_known, *, N):
+def grown(guide, texts, num_known, *, N, kind=GrowingGuide):
     """Return a guide that has read the first tokens of texts, and then each of the others."""
-    growing = GrowingGuide(guide, torch.zeros(N, dtype=torch.int64))
-    slots = list(range(N))[: len(texts)]
+    growing = kind(guide, torch.zeros(N, dtype=torch.int64))
     known = [text[:num_known] for text in texts]
     width = max(map(len, known))
     ids = torch.tensor([text + [0] * (width - len(text)) for text in known])
     counts = torch.tensor([len(text) for text in known])
-    growing.join(ids, counts, torch.tensor(slots))
+    growing.join(ids, counts, torch.arange(len(texts)))
     growing.lengths[: len(texts)] = counts
     for place in range(num_known, max(map(len, texts))):
-        active = torch.zeros(N, dtype=torch.int64)
-        tokens = torch.full((N, 1), 63)
+        active, tokens = torch.zeros(N, dtype=torch.int64), torch.full((N, 1), 63)
         for slot, text in enumerate(texts):
             if place < len(text):
                 active[slot], tokens[slot] = 1, text[place]
-        growing.write(tokens, active)
         growing.lengths.add_(active)
+        growing.read(tokens, active)
     return growing
 
 

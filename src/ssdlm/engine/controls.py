@@ -14,7 +14,8 @@ from ssdlm.guidance import ClassifierGuide, classifier_guide, load_guide
 from ssdlm.guidance.classifiers import NoGradientError
 from ssdlm.guidance.fitting import FittedGuide, out_of_scale, refuse_contradictions, suggested_lam
 from ssdlm.guidance.gradient import LogProb, guided, weighted
-from ssdlm.guidance.growing import GrowingGuide, can_grow
+from ssdlm.guidance.growing import can_grow
+from ssdlm.guidance.packing import growing_guide
 from ssdlm.guidance.padding import PaddedGuide, can_be_padded, room_of
 from ssdlm.guidance.scorers import PROBES, Scorer, ScoreTexts, guide_scorer, name_of, reads_texts
 from ssdlm.options import GenerateOptions
@@ -209,7 +210,7 @@ class Controls:
         def fit(guide: ClassifierGuide | LogProb) -> LogProb:
             fitted = self.fit(guide)
             assert isinstance(fitted, FittedGuide)
-            reader = GrowingGuide if grows and can_grow(guide) else PaddedGuide
+            reader = growing_guide if grows and can_grow(guide) else PaddedGuide
             return reader(fitted, lengths)
 
         return self.steer(options, fit)

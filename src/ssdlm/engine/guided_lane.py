@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -59,7 +60,7 @@ class GuidedLane(SlidingLane):
         self.added = torch.zeros(V, device=self.device)  # the prior is in what the guides return
         self.is_fused = HAS_SHORT_CUTS and self.slots.is_fast and self.has_kernel(V)
         self.present = torch.zeros(num_slots, V, dtype=torch.bool, device=self.device)
-        """Which tokens are in a text, if nudges are made by a kernel."""
+        """Which tokens are in a text, for the kernel; those of `ids`, but for the last."""
 
     def has_kernel(self, V: int) -> bool:
         """Tell whether there is a kernel for what the guides add to V logits."""
@@ -72,11 +73,9 @@ class GuidedLane(SlidingLane):
         at = torch.tensor(slots, device=self.device)
         ids = torch.tensor(padded, device=self.device)
         self.ids[at] = ids
-        if self.is_fused:
-            nothing = torch.zeros_like(self.present[at])
-            self.present[at] = nothing.scatter(1, ids, True)
+        self.present[at] = torch.zeros_like(self.present[at]).scatter(1, ids, True)
         if self.growing:
-            lengths = [len(row.context) for row in rows]
+            lengths = [len(row.context) - 1 for row in rows]
             counts, longest = torch.tensor(lengths, device=self.device), max(lengths)
             for guide in self.growing:
                 guide.join(ids[:, :longest], counts, at)
@@ -86,33 +85,37 @@ class GuidedLane(SlidingLane):
             super().step()
 
     def draw(self, logits: Tensor) -> Tensor:
-        self.counts.copy_(self.slots.lengths + 1)  # the last token is being read
+        torch.add(self.slots.lengths, 1, out=self.counts)  # the last token is being read
         V = self.denoiser.V  # guides know nothing of more
-        own = logits[..., :V].float() + self.prior[:V]
+        own = logits[..., :V] + self.prior[:V]
         whole = own + self.ell if self.W > 1 else own
         # Of all rows at once: each is steered by itself, and at every level (`Controls.lane_key`).
         if self.is_fused:
-            return super().draw(self.fused(own, whole))
+            return super().draw(self.nudged(own, whole))
+        for guide in self.growing:
+            guide.read(self.last, self.active)
         return super().draw(own + self.steering.lam * self.steering.nudge(self.ids, whole))
 
-    def fused(self, own: Tensor, whole: Tensor) -> Tensor:
+    def nudged(self, own: Tensor, whole: Tensor) -> Tensor:
         """Return own + lam * nudge at the whole logits, by a launch for each guide."""
-        works = [partial(term.simplex_gradient, self.ids, whole) for term, _, _ in self.terms]
+        works = [partial(self.climb, term, whole) for term, _, _ in self.terms]
         gradients = side_by_side(works, self.device)
         settings = {"threshold": self.steering.threshold, "smallest": SMALLEST}
         for gradient, (_, weight, most) in zip(gradients, self.terms, strict=True):
-            scale = self.steering.lam * weight
+            known = self.present, self.last, self.active, most
             own = nudge_kernels().add_nudge(
-                own, whole, gradient, self.present, most, scale=scale, **settings
+                own, whole, gradient, *known, scale=self.steering.lam * weight, **settings
             )
         return own
 
+    def climb(self, guide: Any, whole: Tensor) -> Tensor:
+        """Return a guide's gradient in the simplex, after it has read what was decided last."""
+        if isinstance(guide, GrowingGuide):
+            return guide.read_and_climb(self.last, self.active, whole)
+        return guide.simplex_gradient(self.ids, whole)
+
     def write(self, tokens: Tensor) -> None:
-        places = self.counts.clamp(max=self.S - 1).unsqueeze(1)
-        self.ids.scatter_(1, places, tokens)
-        if self.is_fused:  # a text's first token is there anyhow
-            is_active = self.active.bool().unsqueeze(1)
-            self.present.scatter_(1, tokens.where(is_active, self.ids[:, :1]), True)
-        for guide in self.growing:
-            guide.write(tokens, self.active)
+        if not self.is_fused or len(self.growing) < len(self.terms):
+            places = self.counts.clamp(max=self.S - 1).unsqueeze(1)
+            self.ids.scatter_(1, places, tokens)
         super().write(tokens)

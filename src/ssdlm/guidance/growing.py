@@ -44,7 +44,7 @@ class GrowingGuide:
     def __init__(self, fitted: FittedGuide, lengths: Tensor) -> None:
         self.guide, self.table = fitted.guide, fitted.table
         self.lengths = lengths
-        """(N,) tokens of each text; they may change in their place."""
+        """(N,) tokens of each text, the one that is read next included; they may change."""
         base = self.guide.classifier.base_model
         self.embeddings, self.layer = base.embeddings, base.encoder.layer[0]
         position = self.embeddings.position_embeddings
@@ -89,7 +89,7 @@ class GrowingGuide:
 
     @torch.no_grad()
     def join(self, ids: Context, counts: Tensor, at: Tensor) -> None:
-        """Read the beginnings (n, C) of texts, so many tokens of each, that come to slots `at`."""
+        """Read so many tokens each of the beginnings (n, C) of texts that come to slots `at`."""
         C = ids.shape[1]
         seen = self.look(self.norm(self.table[ids] + self.places[1 : 1 + C]))
         is_text = torch.arange(C, device=ids.device) < counts.unsqueeze(1)
@@ -101,9 +101,9 @@ class GrowingGuide:
         self.seen.values[at] = (scores.softmax(1).unsqueeze(-1) * values).sum(1)
 
     @torch.no_grad()
-    def write(self, tokens: Tensor, active: Tensor) -> None:
-        """Read a decided token (N, 1) at the end of each active text."""
-        new = self.look(self.norm(self.table[tokens[:, 0]] + self.places[1 + self.lengths]))
+    def read(self, tokens: Tensor, active: Tensor) -> None:
+        """Read the last token (N, 1) of each active text."""
+        new = self.look(self.norm(self.table[tokens[:, 0]] + self.places[self.lengths]))
         is_active = active.bool().unsqueeze(1)
         before = self.seen
         share = (new.scores - before.scores).sigmoid() * is_active
@@ -120,6 +120,11 @@ class GrowingGuide:
         """Return the gradient of log p(label) in the probabilities of the open positions."""
         del context
         return simplex_gradient(self.log_prob, logits, self.table)
+
+    def read_and_climb(self, tokens: Tensor, active: Tensor, logits: Simplex) -> Simplex:
+        """Return `simplex_gradient` after the last token (N, 1) of each active text is read."""
+        self.read(tokens, active)
+        return self.simplex_gradient(tokens, logits)
 
     def log_prob(self, soft: Tensor) -> Tensor:
         """Return log p(label) for texts with open positions (N, W, D) behind them."""

@@ -52,3 +52,11 @@ def nudge_kernels() -> Any:
     from ssdlm.denoiser.kernels import nudges
 
     return nudges
+
+
+@cache
+def guide_kernels() -> Any:
+    """Return the kernels for classifiers of one layer."""
+    from ssdlm.denoiser.kernels import guides
+
+    return guides

@@ -26,12 +26,12 @@ def softmax_of(logits):
 
 @triton.jit
 def nudge_kernel(
-    base, logits, gradient, present, most, out, scale, threshold, smallest, V, W,
+    base, logits, gradient, present, tokens, active, most, out, scale, threshold, smallest, V, W,
     TILE: tl.constexpr,
 ):  # fmt: skip
     """Move one row's tokens that stand out in a guide's gradient, but none that is there."""
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, TILE)
+    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, TILE)
+    text = row // W
     inside, at = column < V, row * V + column
     values = tl.load(logits + at, mask=inside, other=-float("inf"))
     gain = tl.load(gradient + at, mask=inside, other=0.0)
@@ -40,7 +40,11 @@ def nudge_kernel(
     gain = tl.where(inside, gain - tl.sum(gain, 0) / V, 0.0)
     spread = tl.maximum(tl.sqrt(tl.sum(gain * gain, 0) / V), smallest)
     size = tl.minimum(tl.maximum(tl.abs(gain) / spread - threshold, 0.0), 1.0)
-    is_present = tl.load(present + (row // W) * V + column, mask=inside, other=0) != 0
+    present += text * V
+    latest = tl.load(tokens + text)
+    is_present = tl.load(present + column, mask=inside, other=0) != 0
+    is_present = is_present | (column == latest)
+    tl.store(present + latest, 1, mask=tl.load(active + text) != 0)
     nudge = scale * tl.where(gain < 0, -size, tl.where(is_present, 0.0, size))
     shift = tl.sum(tl.abs(softmax_of(values + nudge) - probs), 0) / 2
     tl.atomic_max(most, shift)
@@ -53,17 +57,19 @@ def fits(V: int) -> bool:
 
 
 def add_nudge(
-    base: Tensor, logits: Tensor, gradient: Tensor, present: Tensor, most: Tensor, *,
-    scale: float, threshold: float, smallest: float,
+    base: Tensor, logits: Tensor, gradient: Tensor, present: Tensor, tokens: Tensor,
+    active: Tensor, most: Tensor, *, scale: float, threshold: float, smallest: float,
 ) -> Tensor:  # fmt: skip
     """Return base + scale * nudge at logits (N, W, V) for a gradient in their simplex.
 
-    `present` (N, V) is not 0 for the tokens of a text; `most` keeps the largest shift so far.
+    `present` (N, V) is 1 for the tokens of a text; the latest of active ones is put there. `most`
+    keeps the largest shift so far.
     """
     N, W, V = logits.shape
     out, tile = torch.empty_like(base), triton.next_power_of_2(V)
     launch(
-        nudge_kernel, (N * W,), base, logits, gradient.contiguous(), present, most, out,
-        scale, threshold, smallest, V, W, TILE=tile, num_warps=max(4, tile // 512),
+        nudge_kernel, (N * W,), base, logits, gradient.contiguous(), present, tokens, active,
+        most, out, float(scale), threshold, smallest, V, W, TILE=tile,
+        num_warps=max(4, tile // 512),
     )  # fmt: skip
     return out
