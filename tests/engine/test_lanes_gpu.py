@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from tests import tiny
 
 from ssdlm import SSDLM
 from ssdlm.bench.sizes import Size, random_weights
+from ssdlm.engine import guided_lane
+from ssdlm.guidance import load_guide
 from ssdlm.options import GenerateOptions
 
 pytestmark = pytest.mark.gpu
@@ -64,6 +67,36 @@ def test_texts_are_those_of_the_plain_loop_over_thousands_of_tokens(exact, chang
     print(changes, "texts that part:", parted, "of", len(prompts))
     assert len(parted) <= len(prompts) // 12
     assert exact.engine.fleet.idle
+
+
+@pytest.mark.parametrize("control", [["sentiment=positive"], ["sentiment=negative", "tense=past"]])
+def test_guides_with_short_cuts_and_without_write_the_same(exact, control, monkeypatch):
+    prompts = [f"{prompt} {number}" for number in range(6) for prompt in PROMPTS]
+    changes = SLIDING | {"width": 1, "control": control, "length": 100}
+    exact.engine.fleet.idle.clear()
+    short = [text.tokens for text in exact.generate(prompts, **changes)]
+    monkeypatch.setattr(guided_lane, "HAS_SHORT_CUTS", False)
+    exact.engine.fleet.idle.clear()
+    long = [text.tokens for text in exact.generate(prompts, **changes)]
+    exact.engine.fleet.idle.clear()
+    parted = sum(one != other for one, other in zip(short, long, strict=True))
+    print(control, "texts that part:", parted, "of", len(prompts))
+    assert parted <= len(prompts) // 12
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_guides_read_a_vocabulary_that_no_power_of_two_divides(num_layers, tmp_path):
+    V = 5003
+    config, device = Size(V, 128, 4, 4).block(), torch.device("cuda")
+    model = SSDLM(random_weights(config, device, torch.float32), None, GenerateOptions())
+    path = tiny.save_classifier(tmp_path, V=V, num_hidden_layers=num_layers, hidden_act="relu")
+    guide = load_guide(f"{path}=positive", device="cuda")
+    prompts = [list(range(3, 4 + length)) for length in (5, 12, 5, 1)]
+    changes = SLIDING | {"width": 1, "length": 25, "control": [guide], "lam": 5.0}
+    fast = [text.tokens for text in model.generate(prompts, **changes)]
+    slow = plain(model, prompts, **changes)
+    assert sum(one != other for one, other in zip(fast, slow, strict=True)) <= 1
+    assert model.engine.fleet.idle
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from ssdlm.shapes import Block, Context, Simplex, Tensor
 LogProb = Callable[[Context, Simplex], Tensor]
 """f_phi(y | w_logits, context): one log-probability per row, differentiable in the logits."""
 
+
 @runtime_checkable
 class InSimplex(Protocol):
     """A `LogProb` that has its gradient in the simplex at hand, before the softmax's factor."""
