@@ -92,7 +92,8 @@ def test_guides_read_a_vocabulary_that_no_power_of_two_divides(num_layers, tmp_p
     path = tiny.save_classifier(tmp_path, V=V, num_hidden_layers=num_layers, hidden_act="relu")
     guide = load_guide(f"{path}=positive", device="cuda")
     prompts = [list(range(3, 4 + length)) for length in (5, 12, 5, 1)]
-    changes = SLIDING | {"width": 1, "length": 25, "control": [guide], "lam": 5.0}
+    words = {"gradient": "words", "threshold": 0.5, "lam": 5.0}
+    changes = SLIDING | words | {"width": 1, "length": 25, "control": [guide]}
     fast = [text.tokens for text in model.generate(prompts, **changes)]
     slow = plain(model, prompts, **changes)
     assert sum(one != other for one, other in zip(fast, slow, strict=True)) <= 1

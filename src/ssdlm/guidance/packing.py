@@ -22,6 +22,7 @@ def growing_guide(fitted: FittedGuide, lengths: Tensor) -> GrowingGuide:
     """Return a guide that keeps what it has read, by a kernel where there is one for its layer."""
     config, is_fast = fitted.guide.classifier.config, lengths.is_cuda and has_triton()
     is_usual = config.hidden_act == "relu" and config.num_labels <= MOST_LABELS
+    is_usual = is_usual and fitted.table.dtype == torch.float32
     if is_fast and is_usual and guide_kernels().fits(config.hidden_size, config.intermediate_size):
         return PackedGuide(fitted, lengths)
     return GrowingGuide(fitted, lengths)
@@ -43,7 +44,7 @@ class PackedGuide(GrowingGuide):
             soft, tokens, active, self.lengths, self.table, self.packed, *self.seen,
             label=guide.label, is_avoided=guide.avoid,
             is_alone=has_independent_labels(guide.classifier),
-            has_end=len(self.end.scores) > 0, eps=config.layer_norm_eps,
+            has_end=len(self.end.scores) > 0, eps=float(config.layer_norm_eps),
         )  # fmt: skip
         return gradient @ self.table.T
 
