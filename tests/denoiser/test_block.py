@@ -124,6 +124,7 @@ def test_matrices_stored_by_columns_have_the_same_values_and_results(denoiser):
     expected = denoiser.denoise(denoiser.prefill(tokens[:, :4]), w_t, progress[:, 4:])
     denoiser.store_for_cpu()
     assert not any(layer.up.is_contiguous() for layer in denoiser.transformer_layers())
+    assert not denoiser.head.is_contiguous()
     assert all(torch.equal(value, before[name]) for name, value in denoiser.state_dict().items())
     logits = denoiser.denoise(denoiser.prefill(tokens[:, :4]), w_t, progress[:, 4:])
     assert_close(logits, expected, roundings=NETWORK)

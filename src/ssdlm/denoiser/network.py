@@ -129,11 +129,15 @@ class BlockNetwork(DenoiserModule):
 
     @torch.no_grad()
     def store_for_cpu(self) -> None:
-        """Lay the layers' matrices out as a CPU multiplies them fastest; their values stay."""
-        for layer in self.transformer_layers():
-            for weight in (layer.qkv, layer.out, layer.up, layer.down):
-                columns = weight.flatten(0, -2).t().contiguous()
-                weight.data = columns.t().unflatten(0, weight.shape[:-1])
+        """Lay matrices out as a CPU multiplies few rows fastest; their values stay.
+
+        On x86, too, rows of a product with columns do not depend on how many there are (`packed`).
+        """
+        layers = self.transformer_layers()
+        inside = [w for layer in layers for w in (layer.qkv, layer.out, layer.up, layer.down)]
+        for weight in (*inside, self.head):
+            columns = weight.flatten(0, -2).t().contiguous()
+            weight.data = columns.t().unflatten(0, weight.shape[:-1])
 
     def evidence(self, w_t: Tensor, progress: Tensor) -> Tensor:
         """Return ell = gain * w_t: how much likelier w_t is under each token, in log-odds."""
