@@ -83,7 +83,8 @@ def test_chains_of_a_lane_are_the_plain_chain(draft_nodes):
     if draft_nodes:
         table = WordsAlone(denoiser)
         table.fill_all()
-        lane = SpeculativeLane(denoiser, draft_nodes=draft_nodes, alone=table.table, **sizes)
+        pairs = table.table @ denoiser.head.T
+        lane = SpeculativeLane(denoiser, draft_nodes=draft_nodes, pairs=pairs, **sizes)
     plain = {"length": 8, "top_p": 0.9}
     rows = [
         row(number, **plain | own)

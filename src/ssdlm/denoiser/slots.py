@@ -46,6 +46,8 @@ class Rows:
     """(R,) positions for the rotary embedding, from the slot's length on."""
     sees: Tensor
     """(R, R) whether a row sees another; all see the slot."""
+    tiles: Tensor | None = None
+    """Where few do, which tiles of rows are seen at all (`kernels.rows.seen_tiles`)."""
 
     @classmethod
     def window(cls, width: int, device: torch.device) -> Rows:

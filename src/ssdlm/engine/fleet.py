@@ -190,8 +190,8 @@ class Fleet:
             return SlidingLane(denoiser, width=kind.width, **sizes)
         if not kind.width:
             return ChainLane(denoiser, **sizes)
-        nodes, alone = int(kind.width), self.chains.alone.table
-        return SpeculativeLane(denoiser, draft_nodes=nodes, alone=alone, **sizes)
+        nodes, pairs = int(kind.width), self.chains.pairs
+        return SpeculativeLane(denoiser, draft_nodes=nodes, pairs=pairs, **sizes)
 
 
 def is_plain(request: Request) -> bool:

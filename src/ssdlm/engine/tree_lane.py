@@ -5,6 +5,7 @@ lanes, diffusion.speculative -> [tree_lane] -> fleet
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from ssdlm.denoiser.block import BlockDenoiser
-from ssdlm.denoiser.kernels import draw_kernels, tree_kernels
+from ssdlm.denoiser.kernels import draw_kernels, row_kernels, tree_kernels
 from ssdlm.denoiser.slots import Behind, Rows
 from ssdlm.denoiser.tree import tree_rows
 from ssdlm.diffusion.noise import GUMBEL, RowNoise
@@ -20,7 +21,7 @@ from ssdlm.diffusion.speculative import Tree, tree_of
 from ssdlm.engine.lanes import Row, Text, TokenLane
 from ssdlm.shapes import Tensor
 
-TOKENS_PER_LOOK = 3
+TOKENS_PER_LOOK = 2.5
 """Tokens that a pass of speculation is expected to make certain, between two looks."""
 UNLIKELY = 6.0
 """Nats below the likeliest from which on a token is no guess, whatever its noise."""
@@ -46,16 +47,20 @@ class SpeculativeLane(TokenLane):
         denoiser: BlockDenoiser,
         *,
         draft_nodes: int,
-        alone: Tensor,
+        pairs: Tensor,
         num_slots: int,
         capacity: int,
     ) -> None:
         super().__init__(denoiser, num_slots=num_slots, capacity=capacity)
         tree = tree_of(draft_nodes)
-        self.R, self.m, self.alone = len(tree.parents), tree.m, alone
+        self.R, self.m = len(tree.parents), tree.m
+        self.pairs = pairs
+        """What the head says after each word alone, (V, V)."""
         self.words, self.blank = denoiser.words.to(denoiser.dtype), denoiser.blank()
         rows = tree_rows(tree.parents, range(self.R), m=self.m, device=self.device)
-        self.rows = Rows(torch.cat((rows.depth, rows.depth[rows.owner] + rows.offset)), rows.seen)
+        places = torch.cat((rows.depth, rows.depth[rows.owner] + rows.offset))
+        tiles = row_kernels().seen_tiles(rows.seen) if self.slots.is_fast else None
+        self.rows = Rows(places, rows.seen, tiles)
         self.depth = rows.depth
         self.parents = torch.tensor(tree.parents, device=self.device)
         self.levels = [self.level(tree, depth) for depth in range(1, self.m)]
@@ -65,7 +70,6 @@ class SpeculativeLane(TokenLane):
         self.steps = torch.zeros(num_slots, **whole)
         self.text = torch.zeros(num_slots, capacity + self.m, **whole)
         self.when = torch.zeros_like(self.text)
-        self.offsets = torch.arange(self.m, device=self.device)
 
     def level(self, tree: Tree, depth: int) -> Level:
         """Return which nodes of a depth are whose children."""
@@ -85,52 +89,41 @@ class SpeculativeLane(TokenLane):
         self.steps[at] = 0
 
     def passes_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // TOKENS_PER_LOOK)
+        return math.ceil(num_tokens / TOKENS_PER_LOOK)
 
     def step(self) -> None:
-        moving = self.active * (self.done < self.limits)
         behind = Behind(self.rows, self.slots.all_slots, self.slots.lengths)
         hidden = self.slots.run(self.inputs(), behind)
         chosen = self.choose(hidden[:, : self.R] @ self.head, self.done.unsqueeze(1) + self.depth)
-        path, count = self.walk(chosen)
-        self.keep(path, count)
-        new, last = chosen.gather(1, path), (count - 1).unsqueeze(1)
-        self.steps.add_(moving)
-        places = self.done.unsqueeze(1) + self.offsets
-        self.text.scatter_(1, places, new)
-        self.when.scatter_(1, places, self.steps.unsqueeze(1).expand_as(places))
-        node = path.gather(1, last)
+        ends = self.advance(chosen)
         blocks = hidden[:, self.R :].unflatten(1, (self.R, self.m))
-        at = node.view(-1, 1, 1, 1).expand(-1, 1, *blocks.shape[2:])
-        self.slots.lengths.add_(moving * count)
-        self.done.add_(moving * count)
-        root = torch.where(moving.bool().unsqueeze(1), new.gather(1, last), self.guesses[:, :1])
-        self.guesses[:, :1] = root
-        self.guess(blocks.gather(1, at)[:, 0])
+        self.guess(blocks[self.slots.all_slots, ends])
 
     def inputs(self) -> Tensor:
         """Return what the rows read: guessed words, and behind each a block of noise alone."""
+        D = self.words.shape[1]
+        if self.slots.is_fast:
+            return tree_kernels().read(self.guesses, self.words, self.blank[:D], self.m)
         words = F.embedding(self.guesses, self.words)
-        D = words.shape[-1]
         blank = self.blank[:D].expand(*words.shape[:2], self.m - 1, D)
         drafts = torch.cat((words.unsqueeze(2), blank), 2).flatten(1, 2)
         return torch.cat((words, drafts), 1)
 
     def guess(self, drafts: Tensor) -> None:
         """Grow the next tree below the last certain token, out of its draft block (N, m, D)."""
-        settings = self.never, self.heats, self.top_ps, self.seeds, self.done
+        said = drafts @ self.head
+        settings = self.prior, self.never, self.heats, self.top_ps, self.seeds, self.done
         for depth, level in enumerate(self.levels, 1):
             if self.slots.is_fast:
-                known = tree_kernels().below(
-                    self.guesses, level.above, self.alone, drafts[:, depth]
-                )
+                known = *level, said[:, depth], self.pairs
                 tree_kernels().put_children_(
-                    self.guesses, level.nodes, known @ self.head, self.prior, *settings,
-                    depth, GUMBEL, UNLIKELY,
-                )  # fmt: skip
+                    self.guesses, *known, *settings, depth, GUMBEL, UNLIKELY
+                )
             else:
-                known = drafts[:, depth : depth + 1] + self.alone[self.guesses[:, level.above]]
-                self.plain_children(level, depth, (known @ self.head).float() + self.prior)
+                pairs = self.pairs[self.guesses[:, level.above]]
+                self.plain_children(
+                    level, depth, (said[:, depth, None] + pairs).float() + self.prior
+                )
 
     def plain_children(self, level: Level, depth: int, share: Tensor) -> None:
         """Put the best tokens by what is known of them (N, P, V), and noise, at a level's nodes."""
@@ -160,33 +153,45 @@ class SpeculativeLane(TokenLane):
             chosen.append(choice(own.float() + self.prior, None if g is None else g[0]))
         return torch.stack(chosen, 1)
 
-    def walk(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the path (N, m) of nodes that are certain in each text, and its length (N,)."""
-        if self.slots.is_fast:
-            return tree_kernels().walk(chosen, self.guesses, self.parents, self.m)
-        paths = []
+    def advance(self, chosen: Tensor) -> Tensor:
+        """Write what each tree made certain; return the last node of its path (N,)."""
+        slots = self.slots
+        if slots.is_fast:
+            starts, *path, ends = tree_kernels().advance_(
+                chosen, self.guesses, self.parents, self.m, limits=self.limits, active=self.active,
+                steps=self.steps, done=self.done, lengths=slots.lengths, text=self.text,
+                when=self.when,
+            )  # fmt: skip
+            tree_kernels().keep_(slots.keys_values, starts, *path)
+            return ends
+        ends = torch.zeros_like(self.done)
         for row in range(self.num_slots):
-            path, node = [0], 0
-            while True:
-                is_child = (self.parents == node) & (self.guesses[row] == chosen[row, node])
-                if not bool(is_child.any()):
-                    break
-                node = int(is_child.nonzero()[0])
-                path.append(node)
-            paths.append(path)
-        padded = [path + path[-1:] * (self.m - len(path)) for path in paths]
-        return torch.tensor(padded), torch.tensor([len(path) for path in paths])
+            path = self.path(chosen[row], self.guesses[row])
+            ends[row] = path[-1]
+            if self.active[row] and self.done[row] < self.limits[row]:
+                self.plain_advance(row, path, chosen[row, path])
+        return ends
 
-    def keep(self, path: Tensor, count: Tensor) -> None:
-        """Move the keys and values of each path together, behind what its slot holds."""
-        table, lengths = self.slots.keys_values, self.slots.lengths
-        if self.slots.is_fast:
-            tree_kernels().keep_(table, lengths, path, count)
-            return
-        for row, length in enumerate(lengths.tolist()):
-            num = int(count[row])
-            kept = table[:, :, row, :, length + path[row, :num]].clone()
-            table[:, :, row, :, length : length + num] = kept
+    def path(self, chosen: Tensor, guesses: Tensor) -> list[int]:
+        """Return the nodes (R,) from the root down that are certain."""
+        path = [0]
+        while True:
+            is_child = (self.parents == path[-1]) & (guesses == chosen[path[-1]])
+            if not bool(is_child.any()):
+                return path
+            path.append(int(is_child.nonzero()[0]))
+
+    def plain_advance(self, row: int, path: list[int], tokens: Tensor) -> None:
+        """Write the tokens of a path behind one text, and keep their keys and values together."""
+        table, length, num = self.slots.keys_values, int(self.slots.lengths[row]), len(path)
+        kept = table[:, :, row, :, [length + node for node in path]]
+        table[:, :, row, :, length : length + num] = kept
+        place = slice(int(self.done[row]), int(self.done[row]) + num)
+        self.steps[row] += 1
+        self.text[row, place], self.when[row, place] = tokens, self.steps[row]
+        self.slots.lengths[row] += num
+        self.done[row] += num
+        self.guesses[row, 0] = tokens[-1]
 
     def read(self) -> list[Text]:
         ends = torch.minimum(self.done, self.limits).unsqueeze(1)

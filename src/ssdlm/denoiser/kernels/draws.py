@@ -37,8 +37,52 @@ def num_reached(one, two, three, wanted):
 
 
 @triton.jit
-def nucleus_of(logits, prior, V, heat, never, top_p, TILE: tl.constexpr):
-    """Return the best token, peak and sum of a softmax, and the least bits within its nucleus."""
+def added(a, b, c, i, j, k, a2, b2, c2, i2, j2, k2):
+    return a + a2, b + b2, c + c2, i + i2, j + j2, k + k2
+
+
+@triton.jit
+def least_bits(probs, wanted):
+    """Return bits of a probability: those with as many or more are the fewest that have `wanted`.
+
+    Probabilities are at most 1: their bits are below 2**30. Three cuts a pass leave a quarter, and
+    a token that is alone in what is left is the last of them.
+    """
+    bits = probs.to(tl.int32, bitcast=True)
+    low, size = 0, 1 << 30
+    lower, upper = 1 << 30, 0  # tokens from the lower end on (all), and from the upper
+    while (size > 1) & (lower - upper > 1):
+        size = size // 4
+        above1, above2, above3 = bits >= low + size, bits >= low + 2 * size, bits >= low + 3 * size
+        sum1, sum2, sum3, num1, num2, num3 = tl.reduce(
+            (
+                tl.where(above1, probs, 0.0), tl.where(above2, probs, 0.0),
+                tl.where(above3, probs, 0.0),
+                above1.to(tl.int32), above2.to(tl.int32), above3.to(tl.int32),
+            ),
+            0, added,
+        )  # fmt: skip
+        is1, is2, is3 = sum1 >= wanted, sum2 >= wanted, sum3 >= wanted
+        upper = tl.where(is3, upper, tl.where(is2, num3, tl.where(is1, num2, num1)))
+        lower = tl.where(is3, num3, tl.where(is2, num2, tl.where(is1, num1, lower)))
+        low += size * (is1.to(tl.int32) + is2.to(tl.int32) + is3.to(tl.int32))
+    return low
+
+
+@triton.jit
+def nucleus_of(logits, prior, V, heat, never, top_p, TILE: tl.constexpr, IS_WHOLE: tl.constexpr):
+    """Return the best token, peak and sum of a softmax, and the least bits within its nucleus.
+
+    With IS_WHOLE a tile has all the logits.
+    """
+    if IS_WHOLE:
+        values = share_of(logits, prior, 0, V, heat, never, TILE)
+        peak, best = tl.max(values, 0, return_indices=True)
+        shares = tl.exp(values - peak)
+        total, low = tl.sum(shares), 0
+        if top_p < 1:
+            low = least_bits(shares / total, top_p)
+        return best, peak, total, low
     peak, best = -float("inf"), 0
     for first in range(0, V, TILE):
         values = share_of(logits, prior, first, V, heat, never, TILE)
@@ -49,19 +93,15 @@ def nucleus_of(logits, prior, V, heat, never, top_p, TILE: tl.constexpr):
     for first in range(0, V, TILE):
         shares += tl.exp(share_of(logits, prior, first, V, heat, never, TILE) - peak)
     total = tl.sum(shares)
-    # Probabilities are at most 1: their bits are below 2**30. Sought are the most bits from which
-    # on there is at least p: three cuts a pass, a quarter is left.
     low, size = 0, 1 << 30
     if top_p < 1:
-        probs = tl.exp(share_of(logits, prior, 0, V, heat, never, TILE) - peak) / total
-        while size > 1:
+        while size > 1:  # as `least_bits`
             size = size // 4
             above = tl.zeros((TILE,), tl.float32)
             one, two, three = above, above, above
             for first in range(0, V, TILE):
-                if V > TILE:  # else what is there is all
-                    values = share_of(logits, prior, first, V, heat, never, TILE)
-                    probs = tl.exp(values - peak) / total
+                values = share_of(logits, prior, first, V, heat, never, TILE)
+                probs = tl.exp(values - peak) / total
                 bits = probs.to(tl.int32, bitcast=True)
                 one += tl.where(bits >= low + size, probs, 0.0)
                 two += tl.where(bits >= low + 2 * size, probs, 0.0)
@@ -79,7 +119,7 @@ def is_inside(share, peak, total, low):
 @triton.jit
 def draw_kernel(
     logits, prior, evidence, suppressed, heats, top_ps, seeds, steps, streams, out, V, W,
-    HAS_EVIDENCE: tl.constexpr, TILE: tl.constexpr,
+    HAS_EVIDENCE: tl.constexpr, TILE: tl.constexpr, IS_WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Draw one token from the nucleus of one row of logits, by the row's own uniform number."""
     row = tl.program_id(0).to(tl.int64)
@@ -88,7 +128,7 @@ def draw_kernel(
     evidence += row * V
     heat, top_p = tl.load(heats + text), tl.load(top_ps + text)
     never = tl.load(suppressed + text)
-    best, peak, total, low = nucleus_of(logits, prior, V, heat, never, top_p, TILE)
+    best, peak, total, low = nucleus_of(logits, prior, V, heat, never, top_p, TILE, IS_WHOLE)
     crown, mass = peak, 0.0
     if HAS_EVIDENCE:
         crown = -float("inf")
@@ -257,7 +297,7 @@ def gumbel_tile(seed, place, first, stream, COUNTERS: tl.constexpr):
 @triton.jit
 def perturbed_kernel(
     logits, prior, suppressed, heats, top_ps, seeds, places, stream, out, V, R,
-    TILE: tl.constexpr, COUNTERS: tl.constexpr,
+    TILE: tl.constexpr, COUNTERS: tl.constexpr, IS_WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Take the greatest of log p, cut to its nucleus, and the Gumbel noise of the row's place."""
     row = tl.program_id(0).to(tl.int64)
@@ -265,7 +305,7 @@ def perturbed_kernel(
     logits += row * V
     heat, top_p = tl.load(heats + text), tl.load(top_ps + text)
     never, seed = tl.load(suppressed + text), tl.load(seeds + text)
-    best, peak, total, low = nucleus_of(logits, prior, V, heat, never, top_p, TILE)
+    best, peak, total, low = nucleus_of(logits, prior, V, heat, never, top_p, TILE, IS_WHOLE)
     crown, chosen = -float("inf"), best
     for first in range(0, V, TILE):
         values = share_of(logits, prior, first, V, heat, never, TILE)
@@ -314,7 +354,8 @@ def draw(
     other = logits if evidence is None else evidence
     launch(
         draw_kernel, (N * W,), logits, prior, other, suppressed, heats, top_ps, seeds, steps,
-        streams, out, V, W, HAS_EVIDENCE=evidence is not None, TILE=tile, num_warps=WARPS,
+        streams, out, V, W, HAS_EVIDENCE=evidence is not None, TILE=tile, IS_WHOLE=tile >= V,
+        num_warps=WARPS,
     )  # fmt: skip
     return out
 
@@ -346,7 +387,7 @@ def draw_perturbed(
     settings = suppressed, heats, top_ps, seeds, places
     launch(
         perturbed_kernel, (N * R,), logits, prior, *settings, stream, out, V, R,
-        TILE=tile, COUNTERS=tile // 4, num_warps=WARPS,
+        TILE=tile, COUNTERS=tile // 4, IS_WHOLE=tile >= V, num_warps=WARPS,
     )  # fmt: skip
     return out
 

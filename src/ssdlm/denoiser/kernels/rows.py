@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 
@@ -18,6 +19,8 @@ from ssdlm.shapes import Tensor
 ROW_TILE = 16
 """Rows that a program of attention takes: the least that matrix units do."""
 KEY_TILE = 64
+OWN_TILE = 32
+"""Rows of its own that a listed tile has."""
 MANY = 1000
 """Programs from which on a GPU is full of them."""
 
@@ -104,10 +107,14 @@ def look(q, k, v, seen, peak, total, sums, D: tl.constexpr):
 
 @triton.jit
 def attend_kernel(
-    query, keys, values, out, lengths, slots, sees, R, S,
-    H: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    query, keys, values, out, lengths, slots, sees, tiles, R, S,
+    H: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, OWN: tl.constexpr,
+    LISTED: tl.constexpr,
 ):  # fmt: skip
-    """Attend from a tile of a text's rows to its slot, all of it, and to the rows it may see."""
+    """Attend from a tile of a text's rows to its slot, all of it, and to the rows it may see.
+
+    Where tiles of rows are LISTED, to those alone: first how many, then which.
+    """
     text, head = tl.program_id(0) // H, tl.program_id(0) % H
     slot, length = tl.load(slots + text).to(tl.int64), tl.load(lengths + text)
     row, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, D)[None, :]
@@ -126,12 +133,18 @@ def attend_kernel(
         )
     keys += length.to(tl.int64) * D
     values += length.to(tl.int64) * D
-    for first in range(0, R, TILE):
-        other = first + tl.arange(0, TILE)
+    count = tl.cdiv(R, OWN)
+    if LISTED > 0:
+        tiles += tl.program_id(1) * LISTED
+        count = tl.load(tiles)
+    for number in range(count):
+        first = number * OWN
+        if LISTED > 0:
+            first = tl.load(tiles + 1 + number) * OWN
+        other = first + tl.arange(0, OWN)
         may = is_row[:, None] & (other < R)[None, :]
         seen = tl.load(sees + row[:, None] * R + other[None, :], mask=may, other=0) != 0
-        if tl.sum(seen.to(tl.int32)) > 0:  # of a tree's rows most see few
-            peak, total, sums = look_at(q, keys, values, first, R, seen, peak, total, sums, D, TILE)
+        peak, total, sums = look_at(q, keys, values, first, R, seen, peak, total, sums, D, OWN)
     result = sums / tl.maximum(total, 1e-30)[:, None]
     tl.store(out + at, result.to(out.dtype.element_ty), mask=is_row[:, None])
 
@@ -213,16 +226,33 @@ def place(
     return query
 
 
+def seen_tiles(sees: Tensor) -> Tensor:
+    """Return for each tile of rows how many tiles of others any of them sees (R, R), and which."""
+    R = len(sees)
+    whole = F.pad(sees, (0, -R % OWN_TILE, 0, -R % ROW_TILE))
+    is_seen = whole.unflatten(0, (-1, ROW_TILE)).unflatten(2, (-1, OWN_TILE)).any(3).any(1)
+    order = is_seen.to(torch.int8).argsort(dim=1, descending=True, stable=True)
+    return torch.cat((is_seen.sum(1, keepdim=True), order), 1).int().contiguous()
+
+
 def attend(
-    query: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, slots: Tensor, sees: Tensor
-) -> Tensor:
-    """Return what rows (N, R, H, d) read from their slots and from each other."""
+    query: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, slots: Tensor, sees: Tensor,
+    tiles: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Return what rows (N, R, H, d) read from their slots and from each other.
+
+    `seen_tiles` of who sees whom save time where a row sees few others.
+    """
     N, R, H, D = query.shape
     out, S = torch.empty_like(query), keys.shape[2]
     grid = (N * H, triton.cdiv(R, ROW_TILE))
-    tables = keys, values, out, lengths, slots, sees
     settings = how(grid[0] * grid[1])
-    launch(attend_kernel, grid, query, *tables, R, S, H=H, D=D, ROWS=ROW_TILE, **settings)
+    own, listed = (settings["TILE"], 0) if tiles is None else (OWN_TILE, tiles.shape[1])
+    tables = keys, values, out, lengths, slots, sees, sees if tiles is None else tiles
+    launch(
+        attend_kernel, grid, query, *tables, R, S,
+        H=H, D=D, ROWS=ROW_TILE, OWN=own, LISTED=listed, **settings,
+    )  # fmt: skip
     return out
 
 
@@ -234,7 +264,7 @@ def place_and_attend(
     N, R, _, H, D = qkv.shape
     if R > ROW_TILE:
         query = place(qkv, keys, values, lengths, slots, rows.offsets, rotary)
-        return attend(query, keys, values, lengths, slots, rows.sees)
+        return attend(query, keys, values, lengths, slots, rows.sees, rows.tiles)
     out, S = torch.empty(N, R, H, D, device=qkv.device, dtype=qkv.dtype), keys.shape[2]
     tables = keys, values, out, lengths, slots, rows.offsets, rotary, rows.sees
     launch(attend_few_kernel, (N * H,), qkv, *tables, R, S, H=H, D=D, ROWS=ROW_TILE, **how(N * H))

@@ -1,4 +1,4 @@
-"""Trees of guesses on a GPU: grown, walked, and the rows of a path kept.
+"""Trees of guesses on a GPU: read, walked, the rows of a path kept, and the next tree grown.
 
 The plain references are in `engine.tree_lane`. Only a GPU has Triton, so this module is imported
 where there is one.
@@ -10,39 +10,51 @@ import torch
 import triton
 import triton.language as tl
 
-from ssdlm.denoiser.kernels.draws import WARPS, gumbel_tile, share_of
+from ssdlm.denoiser.kernels.draws import WARPS, gumbel_tile
 from ssdlm.denoiser.kernels.rows import launch
 from ssdlm.shapes import Tensor
 
 
 @triton.jit
-def above_kernel(guesses, above, alone, drafts, out, R, P, STRIDE, D, WIDTH: tl.constexpr):
-    """Write what is known of the tokens below one guess: by its draft, and by its word alone."""
-    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
-    text, mask = row // P, column < D
-    token = tl.load(guesses + text * R + tl.load(above + row % P))
-    value = tl.load(drafts + text * STRIDE + column, mask=mask).to(tl.float32)
-    value += tl.load(alone + token * D + column, mask=mask).to(tl.float32)
-    tl.store(out + row * D + column, value, mask=mask)
+def read_kernel(
+    guesses, words, blank, out, R, M: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr
+):
+    """Write what one row reads: a guessed word, or in a block behind one a blank."""
+    text, row, column = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, WIDTH)
+    place = tl.where(row < R, 0, (row - R) % M)
+    node = tl.where(row < R, row, (row - R) // M)
+    token, mask = tl.load(guesses + text * R + node), column < D
+    source = words + token * D
+    if place > 0:
+        source = blank
+    value = tl.load(source + column, mask=mask)
+    tl.store(out + (text * R * (1 + M) + row) * D + column, value, mask=mask)
 
 
 @triton.jit
 def children_kernel(
-    logits, prior, suppressed, heats, top_ps, seeds, done, depth, stream, nodes, guesses, V, P, R,
-    cut, K: tl.constexpr, TILE: tl.constexpr, COUNTERS: tl.constexpr,
+    drafts, pairs, prior, suppressed, heats, top_ps, seeds, done, depth, stream, above, nodes,
+    guesses, V, KNOWN, P, R, STRIDE, cut,
+    K: tl.constexpr, TILE: tl.constexpr, COUNTERS: tl.constexpr,
 ):  # fmt: skip
-    """Put the best tokens below one guess, by log p and noise, at its children's nodes."""
-    row = tl.program_id(0).to(tl.int64)
-    text = row // P
+    """Put the best tokens below one guess, by log p and noise, at its children's nodes.
+
+    Known of them is what the draft says of their place, and what the guess says as a word alone.
+    """
+    row, at = tl.program_id(0).to(tl.int64), tl.arange(0, TILE)
+    text, mask = row // P, at < V
     heat, never = tl.load(heats + text), tl.load(suppressed + text)
-    values = share_of(logits + row * V, prior, 0, V, heat, never, TILE)
+    token = tl.load(guesses + text * R + tl.load(above + row % P))
+    values = tl.load(drafts + text * STRIDE + at, mask=mask, other=-float("inf")).to(tl.float32)
+    values += tl.load(pairs + token * KNOWN + at, mask=at < KNOWN, other=0.0).to(tl.float32)
+    values += tl.load(prior + at, mask=mask, other=0.0)
+    values = tl.where(at == never, -1e4, values) / heat
     noise = gumbel_tile(
         tl.load(seeds + text), tl.load(done + text) + depth - 1, 0, stream, COUNTERS
     )
     is_likely = values >= tl.max(values, 0) - cut
     noise = tl.where(tl.load(top_ps + text) > 0, noise, 0.0)
     values = tl.where(is_likely, values + noise, values - 1e6)
-    at = tl.arange(0, TILE)
     for rank in range(K):
         node = tl.load(nodes + (row % P) * K + rank)
         if node >= 0:
@@ -52,20 +64,39 @@ def children_kernel(
 
 
 @triton.jit
-def walk_kernel(chosen, guesses, parents, path, count, R, M: tl.constexpr, WIDTH: tl.constexpr):
-    """Go down a tree from its root while the token after a node is one of its children."""
-    text, at = tl.program_id(0), tl.arange(0, WIDTH)
+def advance_kernel(
+    chosen, guesses, parents, limits, active, steps, done, lengths, written, when, starts, path,
+    count, ends, R, ROOM, M: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Go down a tree from its root while the token after a node is one of its children.
+
+    The tokens on the way are written to a text that moves, and the last is the next tree's root.
+    """
+    text, at = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
     words = tl.load(guesses + text * R + at, mask=at < R, other=-1)
     parent = tl.load(parents + at, mask=at < R, other=-2)
-    node, steps, goes_on = 0, 0, 1
+    start, length = tl.load(done + text), tl.load(lengths + text)
+    moves = (tl.load(active + text) > 0) & (start < tl.load(limits + text))
+    number = tl.load(steps + text) + moves.to(tl.int64)
+    node, num, goes_on = 0, 0, 1
+    token = tl.load(chosen + text * R)
     for step in range(M):
         tl.store(path + text * M + step, node)
-        steps += goes_on
         token = tl.load(chosen + text * R + node)
+        place = text * ROOM + start + step
+        tl.store(written + place, token, mask=moves & (goes_on > 0))
+        tl.store(when + place, number, mask=moves & (goes_on > 0))
+        num += goes_on
         child = tl.min(tl.where((parent == node) & (words == token), at, WIDTH), 0)
         goes_on = goes_on * (child < WIDTH).to(tl.int32)
         node = tl.where(goes_on > 0, child, node)
-    tl.store(count + text, steps)
+    tl.store(starts + text, length)
+    tl.store(count + text, num)
+    tl.store(ends + text, node)
+    tl.store(steps + text, number)
+    tl.store(done + text, start + num, mask=moves)
+    tl.store(lengths + text, length + num, mask=moves)
+    tl.store(guesses + text * R, token, mask=moves)
 
 
 @triton.jit
@@ -82,37 +113,52 @@ def keep_kernel(table, lengths, path, count, N, H, S, M: tl.constexpr, D: tl.con
             tl.store(table + step * D + column, tl.load(table + row * D + column))
 
 
-def below(guesses: Tensor, above: Tensor, alone: Tensor, drafts: Tensor) -> Tensor:
-    """Return drafts (N, D) plus the rows of `alone` for the guesses at nodes `above`, (N, P, D)."""
-    (N, R), P, D = guesses.shape, len(above), alone.shape[1]
-    out = torch.empty(N, P, D, device=alone.device, dtype=alone.dtype)
-    sizes, width = (R, P, drafts.stride(0), D), triton.next_power_of_2(D)
-    launch(above_kernel, (N * P,), guesses, above, alone, drafts, out, *sizes, WIDTH=width)
+def read(guesses: Tensor, words: Tensor, blank: Tensor, M: int) -> Tensor:
+    """Return what the rows of trees (N, R) read: each word, then behind each a block of M."""
+    (N, R), D = guesses.shape, words.shape[1]
+    out = torch.empty(N, R * (1 + M), D, device=words.device, dtype=words.dtype)
+    width = triton.next_power_of_2(D)
+    launch(read_kernel, (N, R * (1 + M)), guesses, words, blank, out, R, M=M, D=D, WIDTH=width)
     return out
 
 
 def put_children_(
-    guesses: Tensor, nodes: Tensor, logits: Tensor, prior: Tensor, suppressed: Tensor,
-    heats: Tensor, top_ps: Tensor, seeds: Tensor, done: Tensor, depth: int, stream: int, cut: float,
+    guesses: Tensor, above: Tensor, nodes: Tensor, drafts: Tensor, pairs: Tensor, prior: Tensor,
+    suppressed: Tensor, heats: Tensor, top_ps: Tensor, seeds: Tensor, done: Tensor, depth: int,
+    stream: int, cut: float,
 ) -> None:  # fmt: skip
-    """Put the best tokens by logits (N, P, V) and noise at nodes (P, K), -1 where there is none."""
-    (N, P, V), R, K = logits.shape, guesses.shape[1], nodes.shape[1]
+    """Put the best tokens below nodes `above` (P,) at `nodes` (P, K), -1 where there is none.
+
+    Their logits are those of the drafts (N, V), whose last may be padding, plus the rows of `pairs`
+    for the guesses above.
+    """
+    (N, V), R, (P, K) = drafts.shape, guesses.shape[1], nodes.shape
     tile = triton.next_power_of_2(V)
     settings = suppressed, heats, top_ps, seeds, done, depth, stream
     launch(
-        children_kernel, (N * P,), logits, prior, *settings, nodes, guesses, V, P, R, cut,
+        children_kernel, (N * P,), drafts, pairs, prior, *settings, above, nodes, guesses,
+        V, pairs.shape[1], P, R, drafts.stride(0), cut,
         K=K, TILE=tile, COUNTERS=tile // 4, num_warps=WARPS,
     )  # fmt: skip
 
 
-def walk(chosen: Tensor, guesses: Tensor, parents: Tensor, M: int) -> tuple[Tensor, Tensor]:
-    """Return the nodes of each text's path (N, M), and how many of them count (N,)."""
+def advance_(
+    chosen: Tensor, guesses: Tensor, parents: Tensor, M: int, *, limits: Tensor, active: Tensor,
+    steps: Tensor, done: Tensor, lengths: Tensor, text: Tensor, when: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Write what each tree made certain, and make its last token the next root.
+
+    Returns where each text's rows began, the nodes of its path (N, M), how many of them count, and
+    the last of them.
+    """
     N, R = guesses.shape
     path = torch.empty(N, M, device=guesses.device, dtype=torch.int64)
-    count = torch.empty(N, device=guesses.device, dtype=torch.int64)
-    width = triton.next_power_of_2(R)
-    launch(walk_kernel, (N,), chosen, guesses, parents, path, count, R, M=M, WIDTH=width)
-    return path, count
+    starts, count, ends = (torch.empty_like(done) for _ in range(3))
+    launch(
+        advance_kernel, (N,), chosen, guesses, parents, limits, active, steps, done, lengths, text,
+        when, starts, path, count, ends, R, text.shape[1], M=M, WIDTH=triton.next_power_of_2(R),
+    )  # fmt: skip
+    return starts, path, count, ends
 
 
 def keep_(keys_values: Tensor, lengths: Tensor, path: Tensor, count: Tensor) -> None:
