@@ -18,7 +18,7 @@ def normals(*shape, seed=0):
     return torch.randn(*shape, generator=generator).cuda()
 
 
-@pytest.mark.parametrize("M", [1, 2, 15, 40, 200])
+@pytest.mark.parametrize("M", [1, 2, 4, 5, 15, 40, 200])
 def test_products_with_what_stands_around_them(M):
     x, weight, old = normals(M, 96), normals(160, 96, seed=1), normals(M, 160, seed=2)
     plain = F.linear(norm(x), weight)

@@ -13,11 +13,13 @@ import torch
 import triton
 import triton.language as tl
 
-from ssdlm.denoiser.kernels.rows import launch
+from ssdlm.denoiser.kernels.rows import early, launch
 from ssdlm.shapes import Tensor
 
-FEW, SOME = 32, 256
+FEWEST, FEW, SOME = 4, 32, 256
 """Numbers of rows up to which a kernel is quicker than a library's two or three (docs/speed.md)."""
+WIDEST = 4096
+"""Inputs that a program has at hand at once, with the fewest rows."""
 
 
 class Plan(NamedTuple):
@@ -63,19 +65,60 @@ def product_kernel(
     tl.store(home, sums.to(out.dtype.element_ty), mask=is_row & is_column)
 
 
+@triton.jit
+def fewest_kernel(
+    x, weight, out, N, K: tl.constexpr,
+    IS_NORMED: tl.constexpr, IS_SQUARED: tl.constexpr, IS_ADDED: tl.constexpr,
+    IS_EARLY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Multiply all rows by a few rows of the weight, which are read before anything is waited for.
+
+    With IS_EARLY a program begins while the launch before is still at work.
+    """
+    column, at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS), tl.arange(0, WIDTH)
+    is_column, inside = column < N, at < K
+    right = weight + column[:, None].to(tl.int64) * K + at[None, :]
+    b = tl.load(right, mask=is_column[:, None] & inside[None, :], other=0.0).to(tl.float32)
+    if IS_EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    for row in tl.static_range(ROWS):
+        a = tl.load(x + row * K + at, mask=inside, other=0.0).to(tl.float32)
+        sums = tl.sum(b * a[None, :], 1)
+        if IS_NORMED:
+            sums = sums * tl.rsqrt(tl.sum(a * a) / K + 1e-6)
+        if IS_SQUARED:
+            sums = tl.maximum(sums, 0.0)
+            sums = sums * sums
+        home = out + row * N + column
+        if IS_ADDED:
+            sums += tl.load(home, mask=is_column, other=0.0).to(tl.float32)
+        tl.store(home, sums.to(out.dtype.element_ty), mask=is_column)
+
+
 def plan_for(M: int) -> Plan:
     """Return how to share out a product of M rows."""
     return Plan(16, 512, 8, 3) if M <= FEW else Plan(64, 128, 4, 4)
 
 
+def fewest_plan(N: int, K: int) -> tuple[int, int]:
+    """Return how many of N outputs a program computes, and its warps."""
+    return (2 if N <= 1024 else 4), (8 if K > 1024 else 4)
+
+
 def takes_normed(M: int, K: int, *, is_squared: bool) -> bool:
     """Tell whether `normed_product` is the quicker way, for M rows of K numbers."""
-    return K <= 512 and M <= (SOME if is_squared else FEW)
+    return is_fewest(M, K) or (K <= 512 and M <= (SOME if is_squared else FEW))
 
 
 def takes_added(M: int, K: int) -> bool:
     """Tell whether `add_product_` is the quicker way."""
-    return K <= 1024 and M <= FEW // 2
+    return is_fewest(M, K) or (K <= 1024 and M <= FEW // 2)
+
+
+def is_fewest(M: int, K: int) -> bool:
+    """Tell whether a program reads its weights as a whole."""
+    return M <= FEWEST and K <= WIDEST
 
 
 def multiply(
@@ -85,6 +128,14 @@ def multiply(
 ) -> Tensor:  # fmt: skip
     """Write x (M, K) @ weight (N, K).T to `out`; normed before, squared or added to it after."""
     (M, K), N = x.shape, len(weight)
+    if is_fewest(M, K) and plan is None:
+        columns, warps = fewest_plan(N, K)
+        launch(
+            fewest_kernel, (triton.cdiv(N, columns),), x, weight, out, N, K,
+            is_normed, is_squared, is_added, ROWS=M, COLUMNS=columns,
+            WIDTH=triton.next_power_of_2(K), num_warps=warps, **early(),
+        )  # fmt: skip
+        return out
     plan = plan or plan_for(M)
     rows = max(16, min(64, triton.next_power_of_2(M)))
     grid = (triton.cdiv(N, plan.columns), triton.cdiv(M, rows))

@@ -7,6 +7,7 @@ Triton, so this module is imported where there is one.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ ROW_TILE = 16
 KEY_TILE = 64
 OWN_TILE = 32
 """Rows of its own that a listed tile has."""
+HOPPER = 9
+"""The first make of GPU on which a launch can begin while the one before is at work."""
 MANY = 1000
 """Programs from which on a GPU is full of them."""
 
@@ -153,6 +156,7 @@ def attend_kernel(
 def attend_few_kernel(
     qkv, keys, values, out, lengths, slots, offsets, rotary, sees, R, S,
     H: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """Do what `place_kernel` and `attend_kernel` do for one head of one text of a few rows."""
     text, head = tl.program_id(0) // H, tl.program_id(0) % H
@@ -165,6 +169,9 @@ def attend_few_kernel(
     sin = tl.load(turn + D + column, mask=is_row, other=0.0)
     base = qkv + ((text.to(tl.int64) * R + row[:, None]) * 3 * H + head) * D
     kind: tl.constexpr = out.dtype.element_ty
+    if IS_EARLY:  # what was read so far was there before
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     q = turned(base, column, other, cos, sin, is_row, kind, D)
     k = turned(base + H * D, column, other, cos, sin, is_row, kind, D)
     v = tl.load(base + 2 * H * D + column, mask=is_row, other=0.0)
@@ -197,6 +204,17 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any)
     """Run a kernel, unless there is nothing to do."""
     if all(grid):
         kernel[grid](*arguments, **settings)
+
+
+@cache
+def early() -> dict[str, bool]:
+    """Return the settings of a launch that may begin before the one before it has ended.
+
+    It waits for that one itself, and before it reads anything that a launch of the same pass wrote.
+    """
+    can_be = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= HOPPER
+    can_be = can_be and hasattr(tl.extra.cuda, "gdc_wait")
+    return {"IS_EARLY": True, "launch_pdl": True} if can_be else {"IS_EARLY": False}
 
 
 def norm(x: Tensor) -> Tensor:
@@ -267,7 +285,8 @@ def place_and_attend(
         return attend(query, keys, values, lengths, slots, rows.sees, rows.tiles)
     out, S = torch.empty(N, R, H, D, device=qkv.device, dtype=qkv.dtype), keys.shape[2]
     tables = keys, values, out, lengths, slots, rows.offsets, rotary, rows.sees
-    launch(attend_few_kernel, (N * H,), qkv, *tables, R, S, H=H, D=D, ROWS=ROW_TILE, **how(N * H))
+    settings = how(N * H) | early()
+    launch(attend_few_kernel, (N * H,), qkv, *tables, R, S, H=H, D=D, ROWS=ROW_TILE, **settings)
     return out
 
 
