@@ -18,6 +18,8 @@ WARPS = 16
 """For a program that has a whole row of logits to itself."""
 WIDE = 8192
 """Logits that such a program has at hand at once."""
+NOTED, NOTED_WARPS = 32768, 32
+"""Notes that a program of more warps reads at once."""
 
 
 @triton.jit
@@ -30,43 +32,61 @@ def share_of(logits, prior, first, V, heat, suppressed, TILE: tl.constexpr):
 
 
 @triton.jit
-def num_reached(one, two, three, wanted):
-    """Return how many of three sums, the largest first, are as large as wanted."""
-    reached = (tl.sum(one) >= wanted).to(tl.int32) + (tl.sum(two) >= wanted).to(tl.int32)
-    return reached + (tl.sum(three) >= wanted).to(tl.int32)
+def add3(a, b, c, a2, b2, c2):
+    return a + a2, b + b2, c + c2
 
 
 @triton.jit
-def added(a, b, c, i, j, k, a2, b2, c2, i2, j2, k2):
+def add6(a, b, c, i, j, k, a2, b2, c2, i2, j2, k2):
     return a + a2, b + b2, c + c2, i + i2, j + j2, k + k2
 
 
 @triton.jit
-def least_bits(probs, wanted):
-    """Return bits of a probability: those with as many or more are the fewest that have `wanted`.
+def least_bits(shares, wanted, low, size, higher):
+    """Return bits of a share: those with as many or more are the fewest that have `wanted`.
 
-    Probabilities are at most 1: their bits are below 2**30. Three cuts a pass leave a quarter, and
-    a token that is alone in what is left is the last of them.
+    They are sought among the `size` bits from `low` on; shares with more sum to `higher`. Three
+    cuts a pass leave a quarter, and a share that is alone in what is left is the last of them.
     """
-    bits = probs.to(tl.int32, bitcast=True)
-    low, size = 0, 1 << 30
-    lower, upper = 1 << 30, 0  # tokens from the lower end on (all), and from the upper
+    bits = shares.to(tl.int32, bitcast=True)
+    lower, upper = 1 << 30, 0  # shares from the lower end on, and from the upper
     while (size > 1) & (lower - upper > 1):
         size = size // 4
         above1, above2, above3 = bits >= low + size, bits >= low + 2 * size, bits >= low + 3 * size
+        inside = bits < low + 4 * size
         sum1, sum2, sum3, num1, num2, num3 = tl.reduce(
             (
-                tl.where(above1, probs, 0.0), tl.where(above2, probs, 0.0),
-                tl.where(above3, probs, 0.0),
+                tl.where(above1 & inside, shares, 0.0), tl.where(above2 & inside, shares, 0.0),
+                tl.where(above3 & inside, shares, 0.0),
                 above1.to(tl.int32), above2.to(tl.int32), above3.to(tl.int32),
             ),
-            0, added,
+            0, add6,
         )  # fmt: skip
+        sum1, sum2, sum3 = higher + sum1, higher + sum2, higher + sum3
         is1, is2, is3 = sum1 >= wanted, sum2 >= wanted, sum3 >= wanted
+        higher = tl.where(is3, higher, tl.where(is2, sum3, tl.where(is1, sum2, sum1)))
         upper = tl.where(is3, upper, tl.where(is2, num3, tl.where(is1, num2, num1)))
         lower = tl.where(is3, num3, tl.where(is2, num2, tl.where(is1, num1, lower)))
         low += size * (is1.to(tl.int32) + is2.to(tl.int32) + is3.to(tl.int32))
     return low
+
+
+@triton.jit
+def sums_above(shares, low, size):
+    """Return the sums of shares above each of three cuts."""
+    bits = shares.to(tl.int32, bitcast=True)
+    one = tl.where(bits >= low + size, shares, 0.0)
+    two = tl.where(bits >= low + 2 * size, shares, 0.0)
+    three = tl.where(bits >= low + 3 * size, shares, 0.0)
+    return tl.reduce((one, two, three), 0, add3)
+
+
+@triton.jit
+def num_reached(one, two, three, wanted):
+    """Return how many of three sums, the largest first, are as large as wanted."""
+    return (
+        (one >= wanted).to(tl.int32) + (two >= wanted).to(tl.int32) + (three >= wanted).to(tl.int32)
+    )
 
 
 @triton.jit
@@ -81,7 +101,7 @@ def nucleus_of(logits, prior, V, heat, never, top_p, TILE: tl.constexpr, IS_WHOL
         shares = tl.exp(values - peak)
         total, low = tl.sum(shares), 0
         if top_p < 1:
-            low = least_bits(shares / total, top_p)
+            low = least_bits(shares / total, top_p, 0, 1 << 30, 0.0)
         return best, peak, total, low
     peak, best = -float("inf"), 0
     for first in range(0, V, TILE):
@@ -97,16 +117,12 @@ def nucleus_of(logits, prior, V, heat, never, top_p, TILE: tl.constexpr, IS_WHOL
     if top_p < 1:
         while size > 1:  # as `least_bits`
             size = size // 4
-            above = tl.zeros((TILE,), tl.float32)
-            one, two, three = above, above, above
+            sum1, sum2, sum3 = 0.0, 0.0, 0.0
             for first in range(0, V, TILE):
                 values = share_of(logits, prior, first, V, heat, never, TILE)
-                probs = tl.exp(values - peak) / total
-                bits = probs.to(tl.int32, bitcast=True)
-                one += tl.where(bits >= low + size, probs, 0.0)
-                two += tl.where(bits >= low + 2 * size, probs, 0.0)
-                three += tl.where(bits >= low + 3 * size, probs, 0.0)
-            low += size * num_reached(one, two, three, top_p)
+                one, two, three = sums_above(tl.exp(values - peak) / total, low, size)
+                sum1, sum2, sum3 = sum1 + one, sum2 + two, sum3 + three
+            low += size * num_reached(sum1, sum2, sum3, top_p)
     return best, peak, total, low
 
 
@@ -165,55 +181,54 @@ def draw_kernel(
 @triton.jit
 def mass_from(shares, low, V, TILE: tl.constexpr):
     """Return the sum of a row's shares whose bits are `low` or more."""
-    sums = tl.zeros((TILE,), tl.float32)
+    total = 0.0
     for first in range(0, V, TILE):
         at = first + tl.arange(0, TILE)
         share = tl.load(shares + at, mask=at < V, other=0.0)
-        sums += tl.where(share.to(tl.int32, bitcast=True) >= low, share, 0.0)
-    return tl.sum(sums)
+        total += tl.sum(tl.where(share.to(tl.int32, bitcast=True) >= low, share, 0.0))
+    return total
 
 
 @triton.jit
 def note(logits, prior, shares, V, heat, never, TILE: tl.constexpr):
     """Write exp(logits - peak) of a row down; return the sum of it, and the best token."""
-    column = tl.arange(0, TILE)
-    tops = tl.full((TILE,), -float("inf"), tl.float32)
+    peak, total, best = -float("inf"), 0.0, 1 << 30
     for first in range(0, V, TILE):
-        tops = tl.maximum(tops, share_of(logits, prior, first, V, heat, never, TILE))
-    peak = tl.max(tops, 0)
-    sums, bests = tl.zeros((TILE,), tl.float32), tl.full((TILE,), 1 << 30, tl.int32)
+        peak = tl.maximum(peak, tl.max(share_of(logits, prior, first, V, heat, never, TILE), 0))
     for first in range(0, V, TILE):
-        values = share_of(logits, prior, first, V, heat, never, TILE)
-        share, at = tl.exp(values - peak), first + column
+        values, at = (
+            share_of(logits, prior, first, V, heat, never, TILE),
+            first + tl.arange(0, TILE),
+        )
+        share = tl.exp(values - peak)
         tl.store(shares + at, share, mask=at < V)
-        sums += share
-        bests = tl.minimum(bests, tl.where(values == peak, at, 1 << 30))
+        total += tl.sum(share)
+        best = tl.minimum(best, tl.min(tl.where(values == peak, at, 1 << 30), 0))
     tl.debug_barrier()
-    return tl.sum(sums), tl.min(bests, 0)
+    return total, best
 
 
 @triton.jit
 def least_of(shares, few, wanted, V, TILE: tl.constexpr, FEW: tl.constexpr):
-    """Return the most bits from which on a row's shares sum to what is wanted, as `nucleus_of`.
+    """Return the most bits from which on a row's shares sum to what is wanted, as `least_bits`.
 
     After four passes few shares are left among which that is; they are written down once more.
     """
-    column, low, size = tl.arange(0, TILE), 0, 1 << 30
+    low, size, higher = 0, 1 << 30, 0.0
     for _ in range(4):
         size = size // 4
-        above = tl.zeros((TILE,), tl.float32)
-        one, two, three = above, above, above
+        sum1, sum2, sum3 = 0.0, 0.0, 0.0
         for first in range(0, V, TILE):
-            at = first + column
+            at = first + tl.arange(0, TILE)
             share = tl.load(shares + at, mask=at < V, other=0.0)
-            bits = share.to(tl.int32, bitcast=True)
-            one += tl.where(bits >= low + size, share, 0.0)
-            two += tl.where(bits >= low + 2 * size, share, 0.0)
-            three += tl.where(bits >= low + 3 * size, share, 0.0)
-        low += size * num_reached(one, two, three, wanted)
-    higher, count = mass_from(shares, low + size, V, TILE), 0
+            one, two, three = sums_above(share, low, size)
+            sum1, sum2, sum3 = sum1 + one, sum2 + two, sum3 + three
+        is1, is2, is3 = sum1 >= wanted, sum2 >= wanted, sum3 >= wanted
+        higher = tl.where(is3, higher, tl.where(is2, sum3, tl.where(is1, sum2, sum1)))
+        low += size * num_reached(sum1, sum2, sum3, wanted)
+    count = 0
     for first in range(0, V, TILE):
-        at = first + column
+        at = first + tl.arange(0, TILE)
         share = tl.load(shares + at, mask=at < V, other=0.0)
         bits = share.to(tl.int32, bitcast=True)
         is_open = (bits >= low) & (bits < low + size) & (at < V)
@@ -221,16 +236,13 @@ def least_of(shares, few, wanted, V, TILE: tl.constexpr, FEW: tl.constexpr):
         tl.store(few + place, share, mask=is_open & (place < FEW))
         count += tl.sum(is_open.to(tl.int32))
     tl.debug_barrier()
-    at = tl.arange(0, FEW)
-    share = tl.load(few + at, mask=at < count, other=0.0)
-    bits = share.to(tl.int32, bitcast=True)
-    while size > 1:
-        size = size // 2
-        if count <= FEW:
-            found = higher + tl.sum(tl.where(bits >= low + size, share, 0.0))
-        else:
-            found = mass_from(shares, low + size, V, TILE)
-        low += size * (found >= wanted).to(tl.int32)
+    if count <= FEW:
+        at = tl.arange(0, FEW)
+        low = least_bits(tl.load(few + at, mask=at < count, other=0.0), wanted, low, size, higher)
+    else:
+        while size > 1:
+            size = size // 2
+            low += size * (mass_from(shares, low + size, V, TILE) >= wanted).to(tl.int32)
     return low
 
 
@@ -348,7 +360,7 @@ def draw(
     N, W, V = logits.shape
     if evidence is None and V > WIDE:
         settings = suppressed, heats, top_ps, seeds, steps, streams
-        return draw_wide(logits, prior, *settings, tile=WIDE, few=WIDE // 4)
+        return draw_wide(logits, prior, *settings, tile=NOTED, few=WIDE // 4)
     out = torch.empty(N, W, device=logits.device, dtype=torch.int64)
     tile = min(triton.next_power_of_2(V), WIDE)
     other = logits if evidence is None else evidence
@@ -371,7 +383,7 @@ def draw_wide(
     short = torch.empty(N * W, few, device=logits.device)
     launch(
         draw_wide_kernel, (N * W,), logits, prior, suppressed, heats, top_ps, seeds, steps, streams,
-        shares, short, out, V, W, TILE=tile, FEW=few, num_warps=WARPS,
+        shares, short, out, V, W, TILE=tile, FEW=few, num_warps=NOTED_WARPS,
     )  # fmt: skip
     return out
 
