@@ -217,6 +217,14 @@ def test_no_value_is_dropped_or_read_as_another(given, message):
     assert len(str(caught.value)) < 400
 
 
+def test_a_schema_nested_too_deep_is_refused():
+    schema: dict[str, object] = {}
+    for _ in range(5000):
+        schema = {"items": schema}
+    with pytest.raises(ValueError, match="json_schema=what is nested too deep is not a JSON"):
+        OPTIONS.per_prompt(1, json_schema=schema)
+
+
 def test_pins_of_each_prompt_may_have_positions_as_json_has_them():
     (one,) = OPTIONS.per_prompt(1, pin=[{"0": "a", "1": "b"}])
     assert one.pin == ((0, "a"), (1, "b"))

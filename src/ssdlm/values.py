@@ -80,7 +80,10 @@ def check_text_or_none(value: Any) -> str | None:
 def check_schema(value: Any) -> str | None:
     """Return a JSON object as its text, or the name of a file as it is."""
     if isinstance(value, Mapping):
-        return json.dumps(dict(value))
+        try:
+            return json.dumps(dict(value))
+        except RecursionError:
+            raise ValueError from None
     text = check_text_or_none(os.fspath(value) if isinstance(value, os.PathLike) else value)
     if text is not None and not text.strip():
         raise ValueError
@@ -344,7 +347,10 @@ def choose(name: str, value: Any, choices: Sequence[Any]) -> Any:
 
 def quote(value: Any) -> str:
     """Return a value as an error message shows it: at most 200 characters."""
-    return shorten(repr(value))
+    try:
+        return shorten(repr(value))
+    except RecursionError:
+        return "what is nested too deep"
 
 
 def shorten(text: str) -> str:

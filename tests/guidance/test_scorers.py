@@ -2,6 +2,7 @@
 wrong."""
 
 import math
+import sys
 import time
 from itertools import pairwise
 
@@ -57,6 +58,8 @@ def one_over_zero(texts):
     ("answer", "said"),
     [
         (lambda texts: [math.nan] * len(texts), "returned nan; return log-scores"),
+        (lambda texts: [10**400] * len(texts), "not a list of numbers"),
+        (lambda texts: sys.exit(7), "raised SystemExit: 7"),
         (lambda texts: [math.inf] * len(texts), "returned inf; return log-scores"),
         (lambda texts: [0.0], "returned 1 scores for 2 texts; return one for each"),
         (lambda texts: None, "returned NoneType, not a list of numbers"),
@@ -73,6 +76,10 @@ def test_what_must_not_be_is_minus_infinity():
     assert Scorer(lambda texts: [-math.inf for _ in texts])(["a"]) == [-math.inf]
 
 
+def test_a_function_may_use_up_the_list_that_it_gets():
+    assert Scorer(lambda texts: [float(len(texts.pop())) for _ in range(2)])(["a", "b"]) == [1, 1]
+
+
 def test_one_that_hangs_is_given_up():
     started = time.monotonic()
     with pytest.raises(ValueError, match=r"scorer sleep.* took more than 0\.1 s for 1 texts"):
@@ -84,6 +91,7 @@ def test_one_that_hangs_is_given_up():
     ("settings", "said"),
     [
         ({"weight": -1.0}, "weight=-1.0 is out of range"),
+        ({"timeout": math.inf}, "timeout=inf is out of range"),
         ({"timeout": 0.0}, "timeout=0.0 is out of range"),
         ({"reads": "half"}, "reads='half' is unknown"),
     ],

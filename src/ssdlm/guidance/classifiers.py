@@ -183,7 +183,7 @@ class Shape(NamedTuple):
     shape: list[int]
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """Return an error's message in one line of at most 300 characters."""
     message = str(error)
     # transformers refers to a report that it logs, which is off here.

@@ -33,7 +33,8 @@ SURE = 1e-6
 PROBES = ("The river had been quiet for a long time.", "She said nothing, and went home.")
 """What a scorer is tried with before anything is written."""
 A_WEIGHT = About(REAL, "", "", low=0, high=1e6, remedy="use 0 (unheard) or more")
-A_TIMEOUT = About(REAL, "", "", low=0, is_open=True, remedy="use more than 0 seconds")
+SECONDS = "use more than 0 seconds, or None for any time"
+A_TIMEOUT = About(REAL, "", "", low=0, high=1e6, is_open=True, remedy=SECONDS)
 
 
 @dataclass(eq=False)
@@ -77,7 +78,7 @@ class Scorer:
         found = {text: self.known[text] for text in texts if text in self.known}
         if new:
             started = time.monotonic()
-            scores = self.checked(self.answer(new), len(new))
+            scores = self.checked(self.answer(list(new)), len(new))
             self.seconds += time.monotonic() - started
             found |= dict(zip(new, scores, strict=True))
         self.num_scored += len(new)
@@ -117,7 +118,7 @@ class Scorer:
         """Return what the function says of texts."""
         try:
             return self.score(texts)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ScorerError(
                 f"scorer {self.name} raised {type(error).__name__}: {one_line(error)}"
             ) from error
@@ -127,7 +128,7 @@ class Scorer:
         said = said.tolist() if hasattr(said, "tolist") else said
         try:
             scores = [float(score) for score in said]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ScorerError(
                 f"scorer {self.name} returned {type(said).__name__}, not a list of numbers; return "
                 "one log-score for each text"

@@ -1,6 +1,7 @@
 """Texts of a JSON schema are JSON and follow it; what cannot be done is refused by its place."""
 
 import json
+import math
 import random
 import re
 
@@ -167,6 +168,7 @@ def test_which_texts_it_accepts(name, yes, no):
 NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
 DOUBLING = {str(n): {"type": "array", "prefixItems": [{"$ref": f"#/$defs/{n + 1}"}] * 2}
             for n in range(20)}  # fmt: skip
+MANY = {"type": "object", "properties": {str(n): {"type": "null"} for n in range(2000)}}
 
 
 @pytest.mark.parametrize(
@@ -204,6 +206,17 @@ DOUBLING = {str(n): {"type": "array", "prefixItems": [{"$ref": f"#/$defs/{n + 1}
         ({"type": "string", "enum": [1]}, "has no value of its type"),
         ({"enum": []}, "enum=[] is no list of values"),
         ({"$ref": "#/$defs/0", "$defs": DOUBLING | {"20": {"type": "null"}}}, "more than 5000"),
+        ({"$ref": "#node"}, "$ref='#node' is no place in this file"),
+        ({"type": "integer", "minimum": math.inf}, "contains Infinity, which is no JSON"),
+        ({"type": "number", "maximum": math.nan}, "contains NaN"),
+        ({"const": -math.inf}, "contains -Infinity"),
+        ({"type": {"a": 1}, "enum": [1]}, "type={'a': 1} is unknown"),
+        ({"oneOf": [{"type": [["null"]]}, {"type": "null"}]}, "type=['null'] is unknown"),
+        ({"type": "object", "required": [["a"]]}, "required=['a'] is not among"),
+        ({"oneOf": [{"type": "object", "required": 5}] * 2}, "required is not a list"),
+        ({"oneOf": [{"type": "object", "properties": 5}] * 2}, "properties are not an object"),
+        ({"type": "array", "minItems": None}, "minItems=None is not a count"),
+        (MANY, "too many properties"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_its_place(schema, words):

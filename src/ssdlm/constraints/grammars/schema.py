@@ -23,8 +23,10 @@ from ssdlm.constraints.grammars.schema_facts import (
     KEYWORDS,
     bounds,
     first_of,
+    given_types,
     listed,
     problem,
+    refuse_constant,
     refuse_others,
     type_of,
     types_of,
@@ -37,8 +39,13 @@ MOST_SCHEMAS = 5000
 
 def read_schema(source: str, *, is_narrow: bool = False) -> Expression:
     """Return the expression of texts that follow a schema, given as JSON."""
-    root = json.loads(source)
-    return SchemaReader(root, is_narrow).read(root, "#")
+    root = json.loads(source, parse_constant=refuse_constant)
+    try:
+        return SchemaReader(root, is_narrow).read(root, "#")
+    except RecursionError:
+        raise problem(
+            "#", "has too many properties, or is nested too deep; make it simpler"
+        ) from None
 
 
 @dataclass
@@ -70,12 +77,12 @@ class SchemaReader:
                 return reader(schema, word, place)
         if "type" not in schema:
             raise problem(place, f"has no type, but {first_of(schema)}; give it one")
-        types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        known = set().union(*(KEYWORDS.get(str(kind), set()) for kind in types))
+        types = given_types(schema, place)
+        known = set().union(*(KEYWORDS[kind] for kind in types))
         refuse_others(schema, {"type", *known}, place)
         return Either(tuple(self.read_type(schema, kind, place) for kind in types))
 
-    def read_type(self, schema: Mapping[str, Any], kind: Any, place: str) -> Expression:
+    def read_type(self, schema: Mapping[str, Any], kind: str, place: str) -> Expression:
         """Return the expression of the values of one type."""
         if kind == "object":
             return self.read_object(schema, place)
@@ -87,9 +94,7 @@ class SchemaReader:
             return read_number(schema, place, is_whole=kind == "integer")
         if kind == "boolean":
             return Either((text("true"), text("false")))
-        if kind == "null":
-            return text("null")
-        raise problem(place, f"type={quote(kind)} is unknown; use one of {', '.join(KEYWORDS)}")
+        return text("null")
 
     def read_ref(self, schema: Mapping[str, Any], word: str, place: str) -> Expression:
         """Return the expression of a schema that is referred to."""
@@ -99,6 +104,8 @@ class SchemaReader:
             raise problem(
                 place, f"$ref={quote(name)} is elsewhere; only # of this file is followed"
             )
+        if name[1:] and not name.startswith("#/"):
+            raise problem(place, f"$ref={quote(name)} is no place in this file; write it as #/...")
         if name in self.open_refs:
             raise problem(
                 place, f"$ref={quote(name)} refers to itself, which no regular language can; "
@@ -128,6 +135,9 @@ class SchemaReader:
             raise problem(place, f"{word}={quote(options)} is not a list of schemas; give some")
         if word == "allOf" and len(options) > 1:
             raise problem(place, "allOf of several schemas is not supported; write them as one")
+        found = Either(
+            tuple(self.read(one, f"{place}/{word}/{n}") for n, one in enumerate(options))
+        )
         if word == "oneOf":
             for one, other in combinations(options, 2):
                 if not self.are_apart(one, other):
@@ -135,7 +145,7 @@ class SchemaReader:
                         place, "oneOf has options that one value might fit both of; use anyOf, or "
                         "give them different types or a const that differs"
                     )  # fmt: skip
-        return Either(tuple(self.read(one, f"{place}/{word}/{n}") for n, one in enumerate(options)))
+        return found
 
     def are_apart(self, one: Any, other: Any) -> bool:
         """Tell whether it is plain that no value fits both of two schemas."""
@@ -171,7 +181,7 @@ class SchemaReader:
         values = listed(schema)
         if not values:
             raise problem(place, f"{word}={quote(schema[word])} is no list of values; give some")
-        types = types_of({"type": schema.get("type", list(KEYWORDS))})
+        types = types_of({"type": given_types(schema, place)})
         values = [one for one in values if type_of(one) & types]
         if not values:
             raise problem(place, f"{word}={quote(schema[word])} has no value of its type; give one")
@@ -183,7 +193,7 @@ class SchemaReader:
         if not isinstance(properties, Mapping) or not isinstance(required, list):
             raise problem(place, "properties are not an object, or required is not a list")
         for name in required:
-            if name not in properties:
+            if not isinstance(name, str) or name not in properties:
                 raise problem(place, f"required={quote(name)} is not among the properties; add it")
         if not properties and isinstance(schema.get("additionalProperties"), Mapping):
             raise problem(place, "additionalProperties leave the names open; give properties")

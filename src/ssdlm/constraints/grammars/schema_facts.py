@@ -28,6 +28,11 @@ def problem(place: str, what: str) -> ValueError:
     return ValueError(f"json_schema {place}: {what}")
 
 
+def refuse_constant(word: str) -> None:
+    """Raise on NaN and the infinities, which JSON has not."""
+    raise problem("#", f"contains {word}, which is no JSON; use a number")
+
+
 def first_of(schema: Mapping[str, Any]) -> str:
     """Return the first keyword that asks something."""
     return next(str(word) for word in schema if word not in ANNOTATIONS)
@@ -39,6 +44,17 @@ def refuse_others(schema: Mapping[str, Any], known: set[str], place: str) -> Non
     for word, value in others.items():
         beside = "" if "type" in known else f" beside {first_of(schema)}"
         raise problem(place, f"{word}={quote(value)}{beside} is not supported; leave it out")
+
+
+def given_types(schema: Mapping[str, Any], place: str) -> list[str]:
+    """Return the types that a schema names, all of them where it names none."""
+    types = schema.get("type", list(KEYWORDS))
+    types = types if isinstance(types, list) else [types]
+    for kind in types:
+        if not isinstance(kind, str) or kind not in KEYWORDS:
+            known = ", ".join(KEYWORDS)
+            raise problem(place, f"type={quote(kind)} is unknown; use one of {known}")
+    return types
 
 
 def listed(schema: Mapping[str, Any]) -> list[Any] | None:
@@ -76,8 +92,9 @@ def bounds(
 ) -> tuple[int, int | None]:
     """Return how many there are at least and at most."""
     low, high = schema.get(lowest, 0), schema.get(highest)
-    for name, value in ((lowest, low), (highest, high)):
-        if value is not None and (type(value) is not int or value < 0):
+    for name in (lowest, highest):
+        value = schema.get(name, 0)
+        if type(value) is not int or value < 0:
             raise problem(place, f"{name}={quote(value)} is not a count; use 0 or more")
     if high is not None and low > high:
         raise problem(place, f"{lowest}={low} is more than {highest}={high}; swap them")
