@@ -1,5 +1,6 @@
 """Who may come in, with what, and what is told of them."""
 
+import http.client
 import json
 
 import httpx2 as httpx
@@ -130,11 +131,21 @@ def test_nothing_but_the_page_is_served(server, path):
     assert server.get(path).status_code in (404, 405)
 
 
-def test_a_body_over_the_limit_is_not_read():
+def test_a_client_that_listens_after_it_has_sent_all_hears_that_it_was_too_much():
+    # More than the buffers of the two sockets hold.
+    body = json.dumps({"prompt": "a" * 12_000_000}).encode()
+    with serving(limits={"max_body": 1_000_000}) as server:
+        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        client.request("POST", "/v1/completions", body, {"content-type": "application/json"})
+        assert client.getresponse().status == 413
+        client.close()
+
+
+@pytest.mark.parametrize("size", [2000, 40_000])
+def test_a_body_over_the_limit_is_not_kept(size):
     with serving(limits={"max_body": 1000}) as server:
-        long = {"prompt": "a" * 2000}
-        assert server.post("/v1/completions", long).status_code == 413
-        pieces = (b"x" * 100 for _ in range(20))  # without a declared length
+        assert server.post("/v1/completions", {"prompt": "a" * size}).status_code == 413
+        pieces = (b"x" * 100 for _ in range(size // 100))  # without a declared length
         kind = {"content-type": "application/json"}
         answer = server.post("/v1/completions", content=pieces, headers=kind)
         assert answer.status_code == 413

@@ -15,6 +15,8 @@ from ssdlm.tokenizer import is_utf8
 from ssdlm.values import quote
 
 JSON = "application/json"
+PATIENCE = 16
+"""A body is much too long if it is longer than so many that are allowed."""
 
 
 async def read_body(request: Request, limits: Limits) -> dict[str, Any]:
@@ -33,15 +35,20 @@ async def read_body(request: Request, limits: Limits) -> dict[str, Any]:
 
 
 async def read(request: Request, most: int) -> bytes:
-    """Return the bytes of a body that is not too long; else the rest is not read."""
+    """Return the bytes of a body that is not too long.
+
+    One that is somewhat too long is read and forgotten: many clients listen only after they have
+    sent all. Of one that is much too long the rest is not read.
+    """
     declared = request.headers.get("content-length", "")
     parts, size = [], int(declared) if declared.isdecimal() and len(declared) < 20 else 0
-    if size <= most:
+    if size <= PATIENCE * most:
         size = 0
         async for part in request.stream():
-            parts.append(part)
             size += len(part)
-            if size > most:
+            if size <= most:
+                parts.append(part)
+            elif size > PATIENCE * most:
                 break
     if size > most:
         message = f"the body has more than the {most} bytes that this server takes; shorten it"

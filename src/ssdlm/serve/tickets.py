@@ -158,7 +158,7 @@ class Ticket:
         """Take a text that is whole."""
         row.text = text
         self.num_whole += 1
-        self.num_tokens += len(text.tokens)
+        self.num_tokens += len(text.tokens[: row.request.options.length])  # a suffix is given
         finish = self.finish  # another thread may give the ticket up
         extra = finish(engine, row.request, text) if finish is not None else None
         self.mailbox.put(Written(row.index, text, extra))
