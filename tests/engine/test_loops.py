@@ -7,6 +7,7 @@ from tests import tiny
 from ssdlm import SSDLM
 from ssdlm.denoiser.network import BlockNetwork
 from ssdlm.engine.loops import Loops
+from ssdlm.engine.schedule import Batch
 from ssdlm.options import GenerateOptions
 
 PROMPTS = ["a b", "the river", "c", "d e f g h", "the", "b b"]
@@ -83,6 +84,27 @@ def test_a_text_that_is_given_up_leaves_before_the_next_pass(model, packs):
     packs.clear()
     assert schedule.turn() == jobs[:1]
     assert set(packs) == {1}
+
+
+def test_a_text_that_is_given_up_while_others_are_on_their_way_harms_nobody(model, monkeypatch):
+    """Another thread may give a text up at any moment."""
+    requests = list(model.requests(PROMPTS[:3], {"grid": "sliding", "width": 1.0, "length": 4}))
+    schedule, turn, leaving = model.engine.schedule(most_jobs=8), Batch.turn, []
+
+    def interrupted(batch):
+        for job in leaving:
+            job.cancel()
+        return turn(batch)
+
+    monkeypatch.setattr(Batch, "turn", interrupted)
+    jobs = [schedule.submit(request) for request in requests]
+    schedule.turn()
+    leaving.append(jobs[1])
+    assert schedule.turn() == [jobs[0], jobs[2]]
+    while not all(job.is_over for job in jobs):
+        for job in schedule.turn():
+            model.engine.finish(job)
+    assert [len(job.tokens) for job in (jobs[0], jobs[2])] == [4, 4]
 
 
 def test_without_greenlet_texts_are_the_same_one_by_one(model, packs, monkeypatch):

@@ -74,7 +74,7 @@ def meet(answer: Callable[[list[A]], list[R]], about: A) -> R:
 
 
 def next_steps(loops: Sequence[Loop[T]]) -> list[T]:
-    """Let every loop do its next step, and return the steps."""
+    """Let every loop do its next step, and return the steps; one that has ended has none."""
     is_recorded, done = torch.is_grad_enabled(), dict[Loop[T], T]()
     for loop in loops:
         loop.greenlet.parent = greenlets.getcurrent()
@@ -84,7 +84,7 @@ def next_steps(loops: Sequence[Loop[T]]) -> list[T]:
         for loop, word in said:
             if isinstance(word, Question):
                 asked.setdefault(word.answer, []).append((loop, word.about))
-            else:
+            elif not loop.greenlet.dead:
                 done[loop] = word
         said = []
         for answer, who in asked.items():
@@ -92,4 +92,4 @@ def next_steps(loops: Sequence[Loop[T]]) -> list[T]:
                 found = answer([about for _, about in who])
             said += [(loop, loop.go_on(one)) for (loop, _), one in zip(who, found, strict=True)]
     torch.set_grad_enabled(is_recorded)
-    return [done[loop] for loop in loops]
+    return [done[loop] for loop in loops if loop in done]
