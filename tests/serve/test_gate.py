@@ -7,7 +7,7 @@ import httpx2 as httpx
 import pytest
 from tests.serve.running import serving, wait_for
 
-from ssdlm.serve.gate import digest, host_in, is_loopback, read_keys
+from ssdlm.serve.gate import check_origin, digest, host_in, is_loopback, read_keys
 from ssdlm.serve.pages import Pages
 
 ASK = {"prompt": "ab", "max_tokens": 6}
@@ -112,6 +112,17 @@ def test_keys_are_the_lines_of_a_file(tmp_path):
     path.write_text(" \n")
     with pytest.raises(ValueError, match="has no key"):
         read_keys(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="keys is not UTF-8; write a key on each line"):
+        read_keys(path)
+
+
+def test_a_website_is_named_as_browsers_name_it():
+    assert check_origin("https://Example.org:8443") == "https://example.org:8443"
+    assert check_origin("*") == "*"
+    for wrong in ("", "example.org", "null", "https://example.org/", "https://*.example.org"):
+        with pytest.raises(ValueError, match="is no website as browsers name it"):
+            check_origin(wrong)
 
 
 def test_the_page_may_load_nothing_from_elsewhere(server):

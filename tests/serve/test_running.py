@@ -13,6 +13,7 @@ import pytest
 from tests.serve.running import Running, serving, tiny_model, wait_for
 
 from ssdlm.cli import main
+from ssdlm.serve.running import listen
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 QUICK = {"header_seconds": 0.3, "body_seconds": 0.3, "idle_seconds": 1}
@@ -177,6 +178,7 @@ def test_a_server_that_ends_takes_nothing_on():
         (["--max-compile", "0"], "--max-compile=0.0 is out of range"),
         (["--guides", "sentiment,=x"], "is not NAME or NAME=FOLDER"),
         (["--api-key-file", "/nowhere/key"], "/nowhere/key"),
+        (["--cors", "example.org"], "--cors 'example.org' is no website"),
     ],
 )
 def test_what_cannot_be_served_is_said_before_anything_is_loaded(words, message, capsys):
@@ -192,6 +194,11 @@ def test_an_address_in_use_is_said(capsys, tmp_path):
         words = ["serve", "--model", str(tmp_path / "tiny"), "--guides", ""]
         assert main([*words, "--port", str(server.port)]) == 2
     assert "choose another --port" in capsys.readouterr().err
+
+
+def test_an_address_that_is_none_is_named():
+    with pytest.raises(ValueError, match=r"--host 256\.0\.0\.1 cannot be found .*give an address"):
+        listen("256.0.0.1", 0)
 
 
 def test_the_fixture_ends_what_it_starts():

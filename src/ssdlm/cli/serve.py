@@ -98,7 +98,7 @@ def run_serve(arguments: argparse.Namespace) -> None:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ValueError(f"serve needs {', '.join(missing)}; pip install 'ssdlm[serve]'")
-    from ssdlm.serve.gate import is_loopback, read_keys
+    from ssdlm.serve.gate import check_origin, is_loopback, read_keys
 
     limits = limits_of(arguments)
     keys = read_keys(Path(arguments.api_key_file)) if arguments.api_key_file else frozenset()
@@ -110,6 +110,7 @@ def run_serve(arguments: argparse.Namespace) -> None:
         )
     if not 0 <= arguments.port < 65536:
         raise ValueError(f"--port={arguments.port} is out of range; use 1 to 65535, or 0 for any")
+    cors = None if arguments.cors is None else check_origin(arguments.cors)
     from ssdlm.serve.guides import Guides, parse_guides
 
     folders = parse_guides(arguments.guides)
@@ -125,7 +126,7 @@ def run_serve(arguments: argparse.Namespace) -> None:
     name = arguments.name or name_of(arguments.model)
     served = Served(model, name, guides, limits, source=arguments.model)
     log = RequestLog(is_json=arguments.log_json, has_prompts=arguments.log_prompts)
-    server = Server(served, keys=keys, is_local=is_local, cors=arguments.cors, log=log)
+    server = Server(served, keys=keys, is_local=is_local, cors=cors, log=log)
     socket = listen(arguments.host, arguments.port)
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
     port = socket.getsockname()[1]

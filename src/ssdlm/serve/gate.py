@@ -39,9 +39,23 @@ def host_in(header: str) -> str:
     return header.partition(":")[0]
 
 
+def check_origin(origin: str) -> str:
+    """Return a website as browsers name it, or * for all; raise where no browser would."""
+    scheme, mark, host = origin.partition("://")
+    if origin != "*" and (not (scheme and mark and host) or set(host) & set("/?#@ *")):
+        raise ValueError(
+            f"--cors {quote(origin)} is no website as browsers name it; write it as "
+            "https://example.org, with a port if it has one and no path"
+        )
+    return origin.lower()
+
+
 def read_keys(path: Path) -> frozenset[bytes]:
     """Return the digests of the keys in a file, one a line."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8; write a key on each line") from None
     keys = [line.strip() for line in lines if line.strip()]
     if not keys:
         raise ValueError(f"{path} has no key; write one on a line")

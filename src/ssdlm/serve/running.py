@@ -14,6 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ssdlm.serve.app import Server
 from ssdlm.serve.limits import Limits
+from ssdlm.values import first_line
 
 BACKLOG = 2048
 """Connections that may come at once."""
@@ -88,19 +89,26 @@ class GracefulServer(uvicorn.Server):
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket at an address that takes connections from now on; port 0 is any."""
-    family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    found = socket.socket(family, kind, number)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind(address)
-        found.listen(BACKLOG)
-    except OSError as error:
-        found.close()
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        reason = first_line(error)
         raise ValueError(
-            f"{host} port {port} cannot be served ({error.strerror}); choose another --port, or "
-            "stop what uses it"
+            f"--host {host} cannot be found ({reason}); give an address such as 127.0.0.1"
         ) from None
-    return found
+    family, kind, number, _, address = found[0]
+    opened = socket.socket(family, kind, number)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        opened.bind(address)
+        opened.listen(BACKLOG)
+    except OSError as error:
+        opened.close()
+        raise ValueError(
+            f"{host} port {port} cannot be served ({error.strerror}); choose another --port or "
+            "--host, or stop what uses it"
+        ) from None
+    return opened
 
 
 def uvicorn_for(server: Server) -> GracefulServer:
