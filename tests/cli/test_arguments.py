@@ -32,6 +32,12 @@ def test_prompts_stand_in_any_place():
     ]
 
 
+def test_what_begins_like_a_negative_number_is_a_value():
+    arguments = parse(["generate", "-5C", "--lam", "-1e5", "--band", "-.1,1"])
+    assert arguments.prompts == ["-5C"]
+    assert (arguments.lam, arguments.band) == ([-1e5], [-0.1, 1.0])
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -47,6 +53,7 @@ def test_prompts_stand_in_any_place():
         ("generate x --num-beams 3", "there is no beam search; best_of keeps the likeliest"),
         ("evaluate x", "required: --out; see ssdlm evaluate --help"),
         ("tokenizer nested --size 3", "see ssdlm tokenizer nested --help"),
+        ("generate --input i --output o --shard -1/3", "shard=-1/3 is not a part; use i/n"),
     ],
 )
 def test_what_is_unknown_or_missing_is_answered_with_the_commands_own_help(words, said, capsys):

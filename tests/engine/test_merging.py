@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 from tests import tiny
@@ -135,6 +136,8 @@ def test_another_file_is_not_overwritten(folder, tmp_path, capsys):
     assert "all.jsonl exists and is not what these parts" in capsys.readouterr().err
     assert (tmp_path / "all.jsonl").read_text() == "mine\n"
     assert [path.name for path in tmp_path.iterdir()] == ["all.jsonl"]
+    assert merge(parts_of(folder), Path(tmp_path.anchor)) == 2
+    assert "is a folder; give a file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

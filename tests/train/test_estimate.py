@@ -152,6 +152,7 @@ def test_a_gpu_is_known_by_name_or_by_what_it_has():
         ("--gpu h200 --gpu-memory -1", "use numbers above 0"),
         ("--gpu h200 --gpus 7", "train.batch=6144 does not divide by 7 GPUs"),
         ("--gpu h200 --gpus 0", "gpus=0 is out of range"),
+        ("--gpu h200 --gpus 2000000", "gpus=2000000 is out of range; use 1 to 1000000"),
         ("--gpu h200 --price-per-gpu-hour nan", "price_per_gpu_hour=nan is out of range"),
         ("--gpu h200 init=some/model", "some/model"),
         ("--gpu h200 init=other", "train.init='other': its sizes are not known here"),

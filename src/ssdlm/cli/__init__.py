@@ -144,6 +144,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # An abbreviation would change its meaning when an option is added.
         super().__init__(*args, **kwargs | {"allow_abbrev": False})
+        # -1/3 and -1e5 are values, as -1 is, which is then said to be out of range.
+        self._negative_number_matcher = re.compile(r"-\d|-\.\d")
 
     def error(self, message: str) -> NoReturn:
         print(f"error: {one_line(message)}; see {self.prog} --help", file=sys.stderr)

@@ -101,6 +101,10 @@ def share_written(part: Path) -> float:
 
 def merge_texts(paths: Sequence[Place], target: Place) -> MergeReport:
     """Write the file that one process would have written; `-` is standard output."""
+    if isinstance(target, Path) and target.is_dir():
+        raise ValueError(
+            f"output={target} is a folder; give a file, such as {target / 'all.jsonl'}"
+        )
     with fetched(paths) as here, delivered_file(target) as near:
         return merge_files(here, near)
 

@@ -157,7 +157,7 @@ def estimate(
     config: Config, *, num_gpus: int, gpu: Gpu, price_per_gpu_hour: float | None = None
 ) -> Estimate:
     """Return what a run would take on so many GPUs."""
-    require(1 <= num_gpus <= 10**6, "gpus", num_gpus, "use 1 or more")
+    require(1 <= num_gpus <= 10**6, "gpus", num_gpus, "use 1 to 1000000")
     if price_per_gpu_hour is not None:
         is_price = 0 <= price_per_gpu_hour < math.inf
         require(is_price, "price_per_gpu_hour", price_per_gpu_hour, "use 0 or more")
