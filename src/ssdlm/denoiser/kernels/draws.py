@@ -18,7 +18,7 @@ WARPS = 16
 """For a program that has a whole row of logits to itself."""
 WIDE = 8192
 """Logits that such a program has at hand at once."""
-NOTED, NOTED_WARPS = 32768, 32
+NOTED, NOTED_WARPS = 16384, 32
 """Notes that a program of more warps reads at once."""
 
 
@@ -101,7 +101,8 @@ def nucleus_of(logits, prior, V, heat, never, top_p, TILE: tl.constexpr, IS_WHOL
         shares = tl.exp(values - peak)
         total, low = tl.sum(shares), 0
         if top_p < 1:
-            low = least_bits(shares / total, top_p, 0, 1 << 30, 0.0)
+            zero, all_bits = tl.full((), 0, tl.int32), tl.full((), 1 << 30, tl.int32)
+            low = least_bits(shares / total, top_p, zero, all_bits, total * 0)
         return best, peak, total, low
     peak, best = -float("inf"), 0
     for first in range(0, V, TILE):

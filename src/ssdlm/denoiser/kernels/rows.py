@@ -141,13 +141,13 @@ def attend_kernel(
         tiles += tl.program_id(1) * LISTED
         count = tl.load(tiles)
     for number in range(count):
-        first = number * OWN
+        tile = number
         if LISTED > 0:
-            first = tl.load(tiles + 1 + number) * OWN
-        other = first + tl.arange(0, OWN)
+            tile = tl.load(tiles + 1 + number)
+        other = tile * OWN + tl.arange(0, OWN)
         may = is_row[:, None] & (other < R)[None, :]
         seen = tl.load(sees + row[:, None] * R + other[None, :], mask=may, other=0) != 0
-        peak, total, sums = look_at(q, keys, values, first, R, seen, peak, total, sums, D, OWN)
+        peak, total, sums = look_at(q, keys, values, tile * OWN, R, seen, peak, total, sums, D, OWN)
     result = sums / tl.maximum(total, 1e-30)[:, None]
     tl.store(out + at, result.to(out.dtype.element_ty), mask=is_row[:, None])
 
