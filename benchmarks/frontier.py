@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,20 @@ from ssdlm.guidance.judges import NEITHER
 from ssdlm.storage.files import read_json, write_file, write_json
 from ssdlm.storage.jsonl import parse_jsonl
 
-COLORS = {
-    "plain": "#777777", "gradient": "#1f77b4", "guide": "#2ca02c", "both": "#d62728",
-    "words": "#9467bd", "mixed": "#8c564b", "best": "#e377c2", "best-words": "#bcbd22",
-    "fudge": "#17becf", "all": "#ff7f0e", "folder": "#000000",
-}  # fmt: skip
+WAYS = {
+    "plain": ("#777777", "no control"),
+    "gradient": ("#1f77b4", "gradient"),
+    "both": ("#d62728", "gradient, and particles by the guide"),
+    "mixed": ("#8c564b", "gradient, and particles by n-grams"),
+    "all": ("#ff7f0e", "gradient, and particles by both"),
+    "words": ("#9467bd", "particles by n-grams"),
+    "guide": ("#2ca02c", "particles by the guide"),
+    "folder": ("#000000", "particles by a classifier"),
+    "best-words": ("#bcbd22", "best of n by n-grams"),
+    "best": ("#e377c2", "best of n by the guide"),
+    "fudge": ("#17becf", "the likeliest tokens, weighed (FUDGE)"),
+}
+"""What a picture has for each way to steer: a colour, and words."""
 
 
 @dataclass(frozen=True)
@@ -262,32 +272,43 @@ def shown(key: str, values: list[float] | None) -> str:
 
 
 def draw(lines: dict[str, dict[str, Any]], judge: str, path: Path) -> None:
-    """Draw accuracy over relative perplexity, with intervals; a point's size tells its passes."""
+    """Draw accuracy over relative perplexity and over self-BLEU; a point's size tells its passes.
+
+    Arms of two controls are left out.
+    """
     from matplotlib.figure import Figure as Picture
 
-    picture = Picture(figsize=(8, 5.5), layout="constrained")
-    axes = picture.subplots()
-    labelled: set[str] = set()
-    for name, line in lines.items():
-        way = name.partition(",")[0]
-        if judge not in line or "ratio" not in line or "lam2" in name or "w2" in name:
-            continue
-        (y, *y_ends), (x, *x_ends) = line[judge], line["ratio"]
-        color = COLORS.get(way, "black")
-        axes.plot(
-            x, 100 * y, "o", color=color, markersize=3 + 2 * line["passes"] ** 0.5,
-            alpha=0.7, label=None if way in labelled else way,
-        )  # fmt: skip
-        labelled.add(way)
-        if y_ends and x_ends:
-            axes.vlines(x, 100 * y_ends[0], 100 * y_ends[1], color, alpha=0.25)
-            axes.hlines(100 * y, *x_ends, color, alpha=0.25)
-    axes.set(
-        xlabel="perplexity relative to texts without control",
-        ylabel=f"labels right by {judge}, %",
-        title="the larger a point, the more passes per token",
+    picture = Picture(figsize=(10, 6.2), layout="constrained")
+    left, right = picture.subplots(1, 2, sharey=True)
+    shown_arms = {
+        name: line for name, line in lines.items()
+        if judge in line and "ratio" in line and "lam2" not in name and "w2" not in name
+    }  # fmt: skip
+    for way, (color, words) in WAYS.items():
+        some = [line for name, line in shown_arms.items() if name.partition(",")[0] == way]
+        for line, (axes, key, times) in product(
+            some, ((left, "ratio", 1), (right, "self_bleu", 100))
+        ):
+            x, *x_ends = (times * value for value in line[key])
+            y, *y_ends = (100 * value for value in line[judge])
+            size = 3 + 2 * line["passes"] ** 0.5
+            axes.plot(x, y, "o", color=color, markersize=size, alpha=0.7, markeredgewidth=0)
+            if x_ends and y_ends:
+                axes.vlines(x, *y_ends, color, alpha=0.25)
+                axes.hlines(y, *x_ends, color, alpha=0.25)
+        if some:
+            left.plot([], [], "o", color=color, alpha=0.7, markeredgewidth=0, label=words)
+    left.set(
+        xlabel="perplexity relative to texts without control (less is likelier)",
+        ylabel=f"labels right by the {judge} judge, %",
     )
-    axes.axvline(1.15, color="black", alpha=0.3, linestyle=":")
-    axes.axhline(97, color="black", alpha=0.3, linestyle=":")
-    axes.legend(frameon=False)
-    write_file(path, lambda temporary: picture.savefig(temporary, format="svg"))
+    right.set(xlabel="self-BLEU of the texts of a prompt, % (less is more diverse)")
+    left.axvline(1.15, color="black", alpha=0.3, linestyle=":")
+    for axes in (left, right):
+        axes.axhline(97, color="black", alpha=0.3, linestyle=":")
+    picture.legend(loc="outside lower center", ncols=3, frameon=False)
+    picture.suptitle("The larger a point, the more passes per token; dotted: 97 %, 1.15 times")
+    write_file(
+        path,
+        lambda temporary: picture.savefig(temporary, format="svg", metadata={"Date": None}),
+    )
