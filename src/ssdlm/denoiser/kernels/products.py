@@ -101,9 +101,9 @@ def plan_for(M: int) -> Plan:
     return Plan(16, 512, 8, 3) if M <= FEW else Plan(64, 128, 4, 4)
 
 
-def fewest_plan(N: int, K: int) -> tuple[int, int]:
-    """Return how many of N outputs a program computes, and its warps."""
-    return (2 if N <= 1024 else 4), (8 if K > 1024 else 4)
+def fewest_plan(K: int) -> tuple[int, int]:
+    """Return how many outputs a program computes, and its warps: at most 64 numbers a thread."""
+    return 2, (2 if K <= 2048 else 4)
 
 
 def takes_normed(M: int, K: int, *, is_squared: bool) -> bool:
@@ -129,7 +129,7 @@ def multiply(
     """Write x (M, K) @ weight (N, K).T to `out`; normed before, squared or added to it after."""
     (M, K), N = x.shape, len(weight)
     if is_fewest(M, K) and plan is None:
-        columns, warps = fewest_plan(N, K)
+        columns, warps = fewest_plan(K)
         launch(
             fewest_kernel, (triton.cdiv(N, columns),), x, weight, out, N, K,
             is_normed, is_squared, is_added, ROWS=M, COLUMNS=columns,
