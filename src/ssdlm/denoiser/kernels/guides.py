@@ -18,7 +18,7 @@ from ssdlm.shapes import Tensor
 
 WIDEST = 128
 """Numbers in a classifier's hidden vectors for which a program has room."""
-WARPS = 8
+WARPS = 4
 
 
 class Packed(NamedTuple):
