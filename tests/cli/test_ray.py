@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests import bpe, tiny
@@ -278,6 +279,8 @@ def test_parts_elsewhere_are_found_and_removed(tmp_path, monkeypatch):
     [
         (["--ray", "127.0.0.1:9"], "no Ray cluster at 127.0.0.1:9 ([Errno"),
         (["--ray", "ray://127.0.0.1:99999"], "no Ray cluster at ray://127.0.0.1:99999 ("),
+        (["--ray", "0"], "ray=0 workers are out of range; use 1 to 1024"),
+        (["--ray", "99999"], "ray=99999 workers are out of range"),
         (["--ray", "a.txt"], "ray=a.txt is no address; use HOST:PORT, ray://HOST:PORT, auto"),
         (["--ray", "--shard", "0/2"], "--ray does all parts and --shard one"),
     ],
@@ -325,6 +328,48 @@ def test_flags_that_do_not_go_with_ray_are_refused(words, said, capsys):
     assert cli.main(["generate", *words, "--ray"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {said}")
+
+
+class Stopped(BaseException):
+    """What a handler of SIGTERM raises."""
+
+
+@pytest.fixture
+def stopping():
+    """A handler of SIGTERM that raises."""
+
+    def stop(*_):
+        raise Stopped
+
+    before = signal.signal(signal.SIGTERM, stop)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def own_handler(*_, **__):
+    """Do what Ray does as it starts: put a handler there, and have SIGTERM come."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(number))
+    signal.raise_signal(signal.SIGTERM)
+
+
+def ray_with(init):
+    return SimpleNamespace(is_initialized=lambda: False, init=init, shutdown=lambda: None)
+
+
+def test_sigterm_while_ray_starts_is_what_it_is_without_ray(stopping, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", ray_with(own_handler))
+    with pytest.raises(Stopped), cluster.joined("1"):
+        pass
+
+
+def test_sigterm_while_ray_works_is_what_it_is_without_ray(stopping, monkeypatch):
+    """Ray's wait returns in spite of what a handler raises, which Python makes a SystemError."""
+    monkeypatch.setitem(sys.modules, "ray", ray_with(lambda *_, **__: None))
+    with pytest.raises(Stopped), cluster.joined("1"):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except Stopped as error:
+            raise SystemError("returned a result with an exception set") from error
 
 
 def test_ray_that_is_not_installed_is_named(monkeypatch):

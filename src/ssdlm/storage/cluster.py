@@ -43,6 +43,8 @@ RETRIES = 20
 """How often a part is taken up again whose worker has died."""
 OBJECT_BYTES = 100 << 20
 """Memory for objects of a cluster of this machine: parts are files, and need none."""
+MOST_WORKERS = 1024
+"""Of this machine."""
 JOIN = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='error')"
 
 Work = Callable[[Shard, str], None]
@@ -187,6 +189,8 @@ def joined(address: str) -> Iterator[Any]:
     before = signal.getsignal(signal.SIGTERM)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     address = address or os.environ.get("RAY_ADDRESS", "")
+    if address.isdecimal() and not 1 <= int(address) <= MOST_WORKERS:
+        raise ValueError(f"ray={address} workers are out of range; use 1 to {MOST_WORKERS}")
     try:
         if not address or address.isdecimal():
             quiet |= {"include_dashboard": False, "object_store_memory": OBJECT_BYTES}
@@ -196,11 +200,17 @@ def joined(address: str) -> Iterator[Any]:
             ray.init(address, **quiet)
     except ValueError:
         raise
+    except SystemExit:  # a SIGTERM came, and Ray had put a handler of its own there
+        signal.signal(signal.SIGTERM, before)
+        signal.raise_signal(signal.SIGTERM)
+        raise
     except Exception as error:  # of its own classes, and of every other
         raise ValueError(f"Ray does not start: {first_line(error)}") from error
     try:
-        signal.signal(signal.SIGTERM, before)  # Ray has put its own there
+        signal.signal(signal.SIGTERM, before)
         yield ray
+    except SystemError as error:  # what a handler raised, where Ray's own code was running
+        raise error.__cause__ or error from None
     finally:
         ray.shutdown()
 
