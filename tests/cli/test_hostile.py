@@ -1,5 +1,6 @@
 """The command line in a hostile world: closed pipes, full disks, empty and endless words."""
 
+import argparse
 import os
 import signal
 import subprocess
@@ -55,6 +56,21 @@ def test_an_interrupt_while_arguments_are_read_is_one_word(capsys, monkeypatch):
     monkeypatch.setattr(cli, "parse", parse)
     assert cli.main(["models"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_termination_that_a_library_takes_for_its_own_fault_is_one_word(capsys, monkeypatch):
+    def parse(argv):
+        return argparse.Namespace(run=run)
+
+    def run(arguments):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except BaseException as error:
+            raise ImportError("could not import a module") from error
+
+    monkeypatch.setattr(cli, "parse", parse)
+    assert cli.main(["models"]) == 143
+    assert capsys.readouterr().err == "terminated\n"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")

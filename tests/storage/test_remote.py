@@ -98,6 +98,16 @@ def test_a_file_is_sent_when_it_is_whole(root):
     assert place.read() == b"whole"
 
 
+def test_a_folder_is_no_file_to_write(root, tmp_path):
+    (tmp_path / "a").write_text("a")
+    Remote(f"{root}/below/a").put(tmp_path / "a")
+    with (
+        pytest.raises(RemoteError, match="below is a folder; give the name of a file in it"),
+        delivered_file(Remote(f"{root}/below")),
+    ):
+        pass
+
+
 def test_a_folder_is_sent_with_its_index_last(root, monkeypatch):
     place, sent = Remote(root), []
     put_as_before = Remote.put

@@ -70,12 +70,20 @@ def noticing_termination() -> Iterator[None]:
         yield
         return
 
+    has_come = False
+
     def stop(*_: Any) -> NoReturn:
+        nonlocal has_come
+        has_come = True
         raise Terminated
 
     signal.signal(signal.SIGTERM, stop)
     try:
         yield
+    except Exception as error:
+        if has_come:  # a library that was being imported has made an error of its own of it
+            raise Terminated from error
+        raise
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

@@ -52,6 +52,8 @@ def delivered_file(place: Place) -> Iterator[Path]:
     with working(place) as folder:
         mark = place.beside(".part")
         if place.exists():
+            if place.is_dir():
+                raise RemoteError(f"{place} is a folder; give the name of a file in it")
             with fetched([place]) as (copy,):
                 yield copy
             unmark(mark)
