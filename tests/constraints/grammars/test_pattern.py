@@ -135,7 +135,19 @@ def test_groups_that_never_give_back_are_refused(pattern, names):
 
 @pytest.mark.parametrize(
     "pattern",
-    ["(", "[z-a]", "a**", r"\p{L}", "a(?i)b", "a{2,1}", "(?P<1>a)", "\\", "a{99999999999}", "[a"],
+    [
+        "(",
+        "[z-a]",
+        "a**",
+        r"\p{L}",
+        "a(?i)b",
+        "a{2,1}",
+        "(?P<1>a)",
+        "\\",
+        "a{99999999999}",
+        "[a",
+        "[b-\n]",
+    ],
 )
 def test_what_does_not_compile_is_refused_in_one_line(pattern):
     with pytest.raises(ValueError, match="does not compile") as caught:

@@ -31,7 +31,7 @@ from ssdlm.constraints.grammars.expression import (
     complement,
     merged,
 )
-from ssdlm.values import quote
+from ssdlm.values import quote, shorten
 
 parser: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 """The parser of `re`; it has had this name since Python 3.11."""
@@ -81,7 +81,7 @@ def read_pattern(pattern: str, *, is_narrow: bool = False, name: str = "regex") 
             re.compile(pattern)
             parsed = parser.parse(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        reason = "nested too deep" if isinstance(error, RecursionError) else error
+        reason = "nested too deep" if isinstance(error, RecursionError) else shorten(str(error))
         raise ValueError(f"{shown} does not compile ({reason}); correct it") from None
     try:
         return Reader(shown, is_narrow).read(parsed, parsed.state.flags)
