@@ -69,8 +69,12 @@ class Controls:
 
     def apply(self, options: GenerateOptions) -> Denoiser:
         """Return the denoiser, nudged by the guides if there are any, each with its own weight."""
-        if not options.control and options.lam:
-            raise ValueError(f"lam={options.lam[0]} weighs nothing; give control, or leave it out")
+        given = {"lam": options.lam, "particle_weight": options.particle_weight}
+        for name, weights in given.items():
+            if weights and not options.control:
+                raise ValueError(
+                    f"{name}={weights[0]} weighs nothing; give control, or leave it out"
+                )
         if not self.guides(options):
             return self.denoiser
         # Fitting a guide to the vocabulary takes longer than a step; rows ask one by one.
