@@ -128,7 +128,7 @@ def step(config: Config, folder: Path, *, is_saved: bool) -> dict[str, Any]:
         found["step_s"] = time.monotonic() - began
     if torch.cuda.is_available():
         found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
-    found["expected_gib"] = memory_of(run.config, num_gpus=1).total / 2**30
+    found["expected_gib"] = memory_of(run.config, num_gpus=1, is_sharded=True).total / 2**30
     if is_saved:
         found["saving"] = save_and_restore(run)
     torch.distributed.destroy_process_group()
@@ -169,9 +169,12 @@ def write_masked_lm(folder: Path, sizes: dict[str, int], vocabulary: int) -> Pat
 
 
 def config_of(args: argparse.Namespace, folder: Path) -> Config:
-    """Return what is measured: a recipe, a single micro-batch a step, and no moving average."""
+    """Return what is measured: a recipe, a single micro-batch a step, and no moving average.
+
+    Blocks are noised from the first step on, which takes more memory than the context alone.
+    """
     config = recipe(args.recipe)
-    settings = ["ema=0", "compile=false", "tensorboard=false", *args.settings]
+    settings = ["ema=0", "compile=false", "tensorboard=false", "context_share=0", *args.settings]
     if args.what == "create" or not torch.cuda.is_available():
         settings += ["device=cpu", "precision=fp32"]
     elif config.train.precision == "fp16":

@@ -9,27 +9,36 @@ done twice, padding and the optimiser are not counted.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ssdlm.config import BlockConfig, Config
 from ssdlm.denoiser import DenoiserModule
+from ssdlm.denoiser.kernels.soft_embedding import CHUNK
 from ssdlm.train.initial_weights import build
-from ssdlm.train.optimizer import make_optimizer
+from ssdlm.train.optimizer import MuonAdamW, make_optimizer
 
 FLOAT, HALF = 4.0, 2.0
 """Bytes of a number."""
-LAYER_BYTES = {"compiled": 39.0, "block": 69.0, "encoder": 46.0}
+LAYER_BYTES = {"block": 82.0, "encoder": 44.0}
 """What a layer keeps for the backward pass, in bytes per position and unit of width, in 16 bits.
 
-Compiled: fitted, with `VOCABULARY_BYTES`, to the peaks of three runs on an H200 (docs/training.md).
-Not compiled: counted, for our denoiser by what autograd saves on a CPU.
+Counted, by what autograd saves. A GPU's autocast takes squares and norms in float32, and keeps
+their inputs so: the 16 bits of ours are more than float32.
 """
-FLOAT_LAYER_BYTES = {"compiled": 69.0, "block": 77.0, "encoder": 78.0}
-"""The same in float32; counted alone."""
-VOCABULARY_BYTES = 5.2
-"""Per noised position and token of the vocabulary: noise, simplex, a chunk of logits."""
+FLOAT_LAYER_BYTES = {"block": 76.0, "encoder": 66.0}
+"""The same in float32."""
+COMPILED_LAYER_BYTES = {"block": 38.0, "encoder": 40.0}
+"""The same, compiled, in 16 bits: each fitted to two peaks on an H200 (docs/log.md, 2026-11-16)."""
+COMPILED_FLOAT_LAYER_BYTES = {"block": 68.0, "encoder": 66.0}
+"""The same in float32: counted, and never measured."""
+AROUND_BYTES = {"block": 13.0, "encoder": 7.0}
+"""What is kept before the first layer and after the last; counted."""
+PASSING = {"block": 0.6, "encoder": 0.3}
+"""What gradients take on their way through a layer, as a share of what it keeps; counted."""
+MUON_BYTES = 14.5
+"""What Muon computes with, per weight of the shape that has most: it moves those together."""
 
 
 def block_flops(model: BlockConfig, length: int, *, has_blocks: bool = True) -> float:
@@ -65,74 +74,216 @@ def sequence_flops(config: Config) -> float:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one GPU at the peak of a step."""
+    """Bytes on one GPU at a moment of a step."""
 
+    moment: str
+    """When that is."""
     weights: float
-    gradients: float
     moments: float
     """The optimiser's running means: one of each weight that Muon moves, two of the others."""
     average: float
     """The weights' moving average."""
-    copies: float
+    gradients: float
+    copies: float = 0.0
     """Weights in 16 bits, where the network computes in them."""
-    activations: float
-    """What the layers keep for the backward pass of one micro-batch."""
-    vocabulary: float
+    activations: float = 0.0
+    """What the layers keep for the backward pass of one micro-batch, and what passes them."""
+    vocabulary: float = 0.0
     """What is as wide as the vocabulary."""
+    update: float = 0.0
+    """What the optimiser computes with."""
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """What takes the memory, by name."""
+        names = [field.name for field in fields(self) if field.name != "moment"]
+        return {name: getattr(self, name) for name in names}
 
     @property
     def total(self) -> float:
-        return sum(getattr(self, field.name) for field in fields(self))
+        return sum(self.parts.values())
 
 
-def memory_of(config: Config, *, num_gpus: int) -> Memory:
-    """Return what a run needs on each of its GPUs; the config must know its vocabulary."""
+def memory_of(config: Config, *, num_gpus: int, is_sharded: bool | None = None) -> Memory:
+    """Return what a run needs on each of its GPUs at the peak; the config must know its vocabulary.
+
+    Several GPUs share the weights where the config says so, and one where `is_sharded` says so.
+    """
+    moments = moments_of(config, num_gpus=num_gpus, is_sharded=is_sharded)
+    return max(moments, key=lambda memory: memory.total)
+
+
+def moments_of(
+    config: Config, *, num_gpus: int, is_sharded: bool | None = None
+) -> tuple[Memory, ...]:
+    """Return the memory at the four moments of a step of which one is the peak."""
     train = config.train
     with torch.device("meta"):  # sizes without numbers
         denoiser = build(config.model)
-    number = count(denoiser)
-    optimizer = make_optimizer(denoiser, train)
-    moved = {has: 0 for has in (True, False)}
-    for group in optimizer.param_groups:
-        moved[group["has_muon"]] += sum(weight.numel() for weight in group["params"])
-    is_sharded = train.sharding == "fsdp" and num_gpus > 1
+    if is_sharded is None:
+        is_sharded = train.sharding == "fsdp" and num_gpus > 1
     shards = num_gpus if is_sharded else 1
-    whole = whole_weights(denoiser) if is_sharded else 0
+    whole = FLOAT * whole_weights(denoiser) if is_sharded else 0.0
+    number = count(denoiser)
+    own = FLOAT * number / shards
     buffers = sum(buffer.numel() * buffer.element_size() for buffer in denoiser.buffers())
+    optimizer = make_optimizer(denoiser, train)
+    moved = moved_weights(optimizer)
     averaged = sum(value.numel() for value in denoiser.state_dict().values())  # tied ones twice
     share = train.micro_batch or max(1, train.batch // num_gpus)
-    activations, vocabulary = activation_bytes(config, share)
-    return Memory(
-        weights=FLOAT * (number / shards + whole) + buffers,
-        gradients=FLOAT * (number / shards + whole),
-        moments=FLOAT * (moved[True] + 2 * moved[False]) / shards,
-        average=FLOAT * averaged / shards if train.ema > 0 else 0.0,
-        copies=0.0 if train.precision == "fp32" else HALF * number,
-        activations=activations,
-        vocabulary=vocabulary,
+    is_cut = share * num_gpus < train.batch  # into several micro-batches, whose gradients add up
+    # Shards are added up whole, and sent once a step; replicas have room for gradients always.
+    gradients = FLOAT * number if is_sharded and is_cut else own + whole
+    is_kept = is_cut or (num_gpus > 1 and not is_sharded)
+    states = {
+        "moments": FLOAT * (moved[True] + 2 * moved[False]) / shards,
+        "average": FLOAT * averaged / shards if train.ema > 0 else 0.0,
+    }
+    passes = {"weights": own + whole + buffers, **states}
+    copies = 0.0 if train.precision == "fp32" else HALF * number
+    layers, wide = layer_bytes(config, share), vocabulary_bytes(config, share)
+    return (
+        Memory(
+            "when the loss is computed",
+            **passes,
+            gradients=gradients if is_kept else 0.0,
+            copies=copies,
+            activations=layers.kept,
+            vocabulary=sum(wide),
+        ),
+        Memory(
+            "when the backward pass begins",
+            **passes,
+            gradients=gradients if is_kept else 0.0,
+            copies=0.0 if train.recompute else copies,
+            activations=layers.kept + layers.again + layers.passing,
+            vocabulary=wide.noise + wide.head,
+        ),
+        Memory(
+            "when the backward pass ends",
+            **passes,
+            gradients=gradients,
+            activations=layers.last + layers.passing,
+            vocabulary=wide.noise,
+        ),
+        Memory(
+            "when the optimiser steps",
+            weights=own + buffers,
+            **states,
+            gradients=own,
+            update=update_bytes(optimizer, shards, is_sharded=is_sharded),
+        ),
     )
 
 
-def activation_bytes(config: Config, share: int) -> tuple[float, float]:
-    """Return what a micro-batch of so many sequences keeps: the layers', and what is V wide."""
+def moved_weights(optimizer: MuonAdamW) -> dict[bool, int]:
+    """Return how many weights Muon moves, and how many AdamW."""
+    moved = {has: 0 for has in (True, False)}
+    for group in optimizer.param_groups:
+        moved[group["has_muon"]] += sum(weight.numel() for weight in group["params"])
+    return moved
+
+
+def update_bytes(optimizer: MuonAdamW, shards: int, *, is_sharded: bool) -> float:
+    """Return what an optimiser computes with: AdamW on a group, Muon on matrices of one shape."""
+    most = 0.0
+    for group in optimizer.param_groups:
+        sizes: dict[torch.Size, int] = {}
+        for weight in group["params"]:
+            # Matrices in shards are made whole one by one.
+            before = 0 if group["has_muon"] and is_sharded else sizes.get(weight.shape, 0)
+            sizes[weight.shape] = before + weight.numel()
+        together = max(sizes.values()) * MUON_BYTES
+        most = max(most, together if group["has_muon"] else sum(sizes.values()) * FLOAT / shards)
+    return most
+
+
+class Pass(NamedTuple):
+    """What goes through a network in a micro-batch."""
+
+    D: int
+    V: int
+    num_layers: int
+    positions: int
+    """Of all sequences."""
+    noised: int
+    """How many of them are noised."""
+
+
+def pass_of(config: Config, share: int) -> Pass:
+    """Return what goes through the network in a micro-batch of so many sequences, at the most."""
     model, train, length = config.model, config.train, config.data.max_len
-    is_block = isinstance(model, BlockConfig)
-    if is_block:
-        D, V, num_layers = model.D, model.V, model.num_layers
-        noised = length if model.block_weight > 0 else 0
-        positions = length + noised
-    else:
-        D, V = model.backbone["hidden_size"], model.backbone["vocab_size"]
-        num_layers = model.backbone["num_hidden_layers"]
-        noised, positions = model.B, length  # where the context is as long as it may be
+    if not isinstance(model, BlockConfig):
+        D, V, num_layers = (
+            model.backbone[name] for name in ("hidden_size", "vocab_size", "num_hidden_layers")
+        )
+        return Pass(D, V, num_layers, share * length, share * model.B)
+    has_noise = model.block_weight > 0 and train.context_share < 1
+    noised = length * has_noise if train.objective == "all_blocks" else model.B
+    positions = length + noised if train.objective == "all_blocks" else length
+    return Pass(model.D, model.V, model.num_layers, share * positions, share * noised)
+
+
+class LayerBytes(NamedTuple):
+    """What the layers need for the backward pass of a micro-batch."""
+
+    kept: float
+    """By all of them."""
+    again: float
+    """By the one that is run again, where they are."""
+    passing: float
+    """For the gradients on their way through one."""
+    last: float
+    """What is left when the first layer's turn comes, which is the last."""
+
+
+def layer_bytes(config: Config, share: int) -> LayerBytes:
+    """Return what the layers need in a micro-batch of so many sequences."""
+    train, sizes = config.train, pass_of(config, share)
     is_float = train.precision == "fp32"
-    kinds = FLOAT_LAYER_BYTES if is_float else LAYER_BYTES
-    layer = kinds["compiled" if train.compile else "block" if is_block else "encoder"]
-    kept = num_layers * layer
-    if train.recompute:  # each layer's input, and all of the layer that is run again
-        kept = num_layers * (HALF if is_block and not is_float else FLOAT) + layer
-    wide = VOCABULARY_BYTES * (2 if is_float else 1)
-    return share * positions * D * kept, share * noised * V * wide
+    kind = "block" if isinstance(config.model, BlockConfig) else "encoder"
+    # Single blocks come after contexts of many lengths, for which ours is not compiled.
+    if train.compile and (kind == "encoder" or train.objective == "all_blocks"):
+        kinds = COMPILED_FLOAT_LAYER_BYTES if is_float else COMPILED_LAYER_BYTES
+    else:
+        kinds = FLOAT_LAYER_BYTES if is_float else LAYER_BYTES
+    unit = float(sizes.positions * sizes.D)
+    layer, around = unit * kinds[kind], unit * AROUND_BYTES[kind]
+    one_input = unit * (HALF if kind == "block" and not is_float else FLOAT)
+    kept = one_input if train.recompute else layer
+    return LayerBytes(
+        kept=around + sizes.num_layers * kept,
+        again=layer if train.recompute else 0.0,
+        passing=layer * PASSING[kind],
+        last=around + layer,
+    )
+
+
+class VocabularyBytes(NamedTuple):
+    """What is as wide as the vocabulary."""
+
+    noise: float
+    head: float
+    """The output head's gradients, which are taken with the loss."""
+    chunk: float
+    """What the loss computes with, a chunk of tokens at a time."""
+
+
+def vocabulary_bytes(config: Config, share: int) -> VocabularyBytes:
+    """Return what is V wide in a micro-batch of so many sequences."""
+    model, sizes = config.model, pass_of(config, share)
+    number = FLOAT if config.train.precision == "fp32" else HALF
+    tokens = sizes.noised or sizes.positions
+    rows = tokens / max(1, -(-tokens // CHUNK))
+    is_ours = isinstance(model, BlockConfig)
+    # Scores and their gradient; noisy logits are read several times, and so stored between.
+    wide = 2 * number + (FLOAT if is_ours and sizes.noised and model.has_evidence else 0.0)
+    num_losses = 2 if is_ours and 0 < sizes.noised < sizes.positions else 1
+    return VocabularyBytes(
+        noise=HALF * sizes.noised * sizes.V,
+        head=num_losses * FLOAT * sizes.V * sizes.D,
+        chunk=rows * sizes.V * wide,
+    )
 
 
 def count(denoiser: DenoiserModule) -> int:

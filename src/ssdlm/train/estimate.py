@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from ssdlm.config import BlockConfig, Config, EncoderConfig
 from ssdlm.train.costs import Memory, memory_of, sequence_flops
@@ -115,11 +115,11 @@ class Estimate:
 
     def __str__(self) -> str:
         gib, train = 2**30, self.config.train
-        parts = {name: size for name, size in asdict(self.memory).items() if size > 0}
+        parts = {name: size for name, size in self.memory.parts.items() if size > 0}
         listed = ", ".join(f"{name} {size / gib:.1f}" for name, size in parts.items())
         lines = [
             f"memory: {self.memory.total / gib:.1f} GiB of {self.gpu.memory / gib:.1f} on each of "
-            f"{self.num_gpus} GPUs ({listed})"
+            f"{self.num_gpus} GPUs {self.memory.moment} ({listed})"
         ]
         if not self.fits:
             lines.append(
