@@ -18,8 +18,6 @@ WARPS = 16
 """For a program that has a whole row of logits to itself."""
 WIDE = 8192
 """Logits that such a program has at hand at once."""
-NOTED, NOTED_WARPS = 16384, 32
-"""Notes that a program of more warps reads at once."""
 
 
 @triton.jit
@@ -182,31 +180,31 @@ def draw_kernel(
 @triton.jit
 def mass_from(shares, low, V, TILE: tl.constexpr):
     """Return the sum of a row's shares whose bits are `low` or more."""
-    total = 0.0
+    sums = tl.zeros((TILE,), tl.float32)
     for first in range(0, V, TILE):
         at = first + tl.arange(0, TILE)
         share = tl.load(shares + at, mask=at < V, other=0.0)
-        total += tl.sum(tl.where(share.to(tl.int32, bitcast=True) >= low, share, 0.0))
-    return total
+        sums += tl.where(share.to(tl.int32, bitcast=True) >= low, share, 0.0)
+    return tl.sum(sums)
 
 
 @triton.jit
 def note(logits, prior, shares, V, heat, never, TILE: tl.constexpr):
     """Write exp(logits - peak) of a row down; return the sum of it, and the best token."""
-    peak, total, best = -float("inf"), 0.0, 1 << 30
+    column = tl.arange(0, TILE)
+    tops = tl.full((TILE,), -float("inf"), tl.float32)
     for first in range(0, V, TILE):
-        peak = tl.maximum(peak, tl.max(share_of(logits, prior, first, V, heat, never, TILE), 0))
+        tops = tl.maximum(tops, share_of(logits, prior, first, V, heat, never, TILE))
+    peak = tl.max(tops, 0)
+    sums, bests = tl.zeros((TILE,), tl.float32), tl.full((TILE,), 1 << 30, tl.int32)
     for first in range(0, V, TILE):
-        values, at = (
-            share_of(logits, prior, first, V, heat, never, TILE),
-            first + tl.arange(0, TILE),
-        )
-        share = tl.exp(values - peak)
+        values = share_of(logits, prior, first, V, heat, never, TILE)
+        share, at = tl.exp(values - peak), first + column
         tl.store(shares + at, share, mask=at < V)
-        total += tl.sum(share)
-        best = tl.minimum(best, tl.min(tl.where(values == peak, at, 1 << 30), 0))
+        sums += share
+        bests = tl.minimum(bests, tl.where(values == peak, at, 1 << 30))
     tl.debug_barrier()
-    return total, best
+    return tl.sum(sums), tl.min(bests, 0)
 
 
 @triton.jit
@@ -215,21 +213,22 @@ def least_of(shares, few, wanted, V, TILE: tl.constexpr, FEW: tl.constexpr):
 
     After four passes few shares are left among which that is; they are written down once more.
     """
-    low, size, higher = 0, 1 << 30, 0.0
+    column, low, size = tl.arange(0, TILE), 0, 1 << 30
     for _ in range(4):
         size = size // 4
-        sum1, sum2, sum3 = 0.0, 0.0, 0.0
+        above = tl.zeros((TILE,), tl.float32)
+        one, two, three = above, above, above
         for first in range(0, V, TILE):
-            at = first + tl.arange(0, TILE)
+            at = first + column
             share = tl.load(shares + at, mask=at < V, other=0.0)
-            one, two, three = sums_above(share, low, size)
-            sum1, sum2, sum3 = sum1 + one, sum2 + two, sum3 + three
-        is1, is2, is3 = sum1 >= wanted, sum2 >= wanted, sum3 >= wanted
-        higher = tl.where(is3, higher, tl.where(is2, sum3, tl.where(is1, sum2, sum1)))
-        low += size * num_reached(sum1, sum2, sum3, wanted)
-    count = 0
+            bits = share.to(tl.int32, bitcast=True)
+            one += tl.where(bits >= low + size, share, 0.0)
+            two += tl.where(bits >= low + 2 * size, share, 0.0)
+            three += tl.where(bits >= low + 3 * size, share, 0.0)
+        low += size * num_reached(tl.sum(one), tl.sum(two), tl.sum(three), wanted)
+    higher, count = mass_from(shares, low + size, V, TILE), 0
     for first in range(0, V, TILE):
-        at = first + tl.arange(0, TILE)
+        at = first + column
         share = tl.load(shares + at, mask=at < V, other=0.0)
         bits = share.to(tl.int32, bitcast=True)
         is_open = (bits >= low) & (bits < low + size) & (at < V)
@@ -237,13 +236,16 @@ def least_of(shares, few, wanted, V, TILE: tl.constexpr, FEW: tl.constexpr):
         tl.store(few + place, share, mask=is_open & (place < FEW))
         count += tl.sum(is_open.to(tl.int32))
     tl.debug_barrier()
-    if count <= FEW:
-        at = tl.arange(0, FEW)
-        low = least_bits(tl.load(few + at, mask=at < count, other=0.0), wanted, low, size, higher)
-    else:
-        while size > 1:
-            size = size // 2
-            low += size * (mass_from(shares, low + size, V, TILE) >= wanted).to(tl.int32)
+    at = tl.arange(0, FEW)
+    share = tl.load(few + at, mask=at < count, other=0.0)
+    bits = share.to(tl.int32, bitcast=True)
+    while size > 1:
+        size = size // 2
+        if count <= FEW:
+            found = higher + tl.sum(tl.where(bits >= low + size, share, 0.0))
+        else:
+            found = mass_from(shares, low + size, V, TILE)
+        low += size * (found >= wanted).to(tl.int32)
     return low
 
 
@@ -361,7 +363,7 @@ def draw(
     N, W, V = logits.shape
     if evidence is None and V > WIDE:
         settings = suppressed, heats, top_ps, seeds, steps, streams
-        return draw_wide(logits, prior, *settings, tile=NOTED, few=WIDE // 4)
+        return draw_wide(logits, prior, *settings, tile=WIDE, few=WIDE // 4)
     out = torch.empty(N, W, device=logits.device, dtype=torch.int64)
     tile = min(triton.next_power_of_2(V), WIDE)
     other = logits if evidence is None else evidence
@@ -384,7 +386,7 @@ def draw_wide(
     short = torch.empty(N * W, few, device=logits.device)
     launch(
         draw_wide_kernel, (N * W,), logits, prior, suppressed, heats, top_ps, seeds, steps, streams,
-        shares, short, out, V, W, TILE=tile, FEW=few, num_warps=NOTED_WARPS,
+        shares, short, out, V, W, TILE=tile, FEW=few, num_warps=WARPS,
     )  # fmt: skip
     return out
 
