@@ -236,13 +236,14 @@ def best_settings(experiment: Experiment, results: Results) -> Iterator[tuple[st
 
 
 def steered_settings(experiment: Experiment, controlled: Results) -> Iterator[tuple[str, Result]]:
-    """Yield each model's last sampler of table 3, without control and at the largest lambda."""
+    """Yield each model's last sampler with a gradient, without control and at most lambda."""
     lengths = experiment.scale.control_lengths
     length = lengths[len(lengths) // 2]
-    last = {one.role: one for one in table3.samplers(experiment, length) if controlled}
+    tried = table3.samplers(experiment, length) if controlled else ()
+    last = {one.role: one for one in tried if not one.is_scored}
     for sampler in last.values():
         for lam in dict.fromkeys((min(sampler.lams), max(sampler.lams))):
-            for target in table3.targets(experiment, lam):
+            for target in table3.targets(experiment, sampler, lam):
                 name = f"{sampler.home}/{target.name}"
                 yield name, controlled[name]
 
