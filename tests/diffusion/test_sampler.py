@@ -120,12 +120,32 @@ def test_end_of_text_stops_when_every_row_has_ended():
     steps = generate(
         Oracle(target),
         target[:, :0],
-        Strategy(Uniform(2), greedy(K)),
+        Strategy(Uniform(2), greedy(K), end_of_text=63),
         blocks=[3] * 4,
         noise=noise_for(2),
-        end_of_text=63,
     )
     assert {step.block for step in steps} == {0, 1}
+
+
+def test_a_block_is_left_where_every_row_has_decided_on_its_end():
+    target = torch.full((2, 12), 9)
+    target[0, 1], target[1, 5] = 63, 63
+    whole, cut = (
+        list(
+            denoise_block(
+                Oracle(target),
+                Cache(target[:, :0]),
+                Strategy(Staggered(12, 1.0), greedy(K), end_of_text=end),
+                B=12,
+                noise=noise_for(2),
+            )
+        )
+        for end in (None, 63)
+    )
+    assert len(whole) == 12
+    assert len(cut) == 6  # the second row's end is decided by then
+    assert [step.is_last for step in cut] == [False] * 5 + [True]
+    assert torch.equal(cut[-1].tokens[:, :6], target[:, :6])
 
 
 def test_a_settled_block_leaves_early_with_the_same_tokens():

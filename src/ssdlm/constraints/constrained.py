@@ -21,14 +21,14 @@ by three means:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from ssdlm.constraints.placement import FREE, Placement
-from ssdlm.denoiser import Denoiser, DenoiserWrapper, remember
+from ssdlm.denoiser import Denoiser, DenoiserWrapper, advance, remember
 from ssdlm.diffusion.projection import Projection, suppress
 from ssdlm.diffusion.simplex import to_logits
 from ssdlm.shapes import Block, Context, Levels, Simplex, Tensor
@@ -72,6 +72,13 @@ class constrained(DenoiserWrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.max_len = None  # the whole text comes here; what the denoiser has no room for is cut
+        # What must stand somewhere would have to be seen before the window comes to it.
+        self.has_slides = self.denoiser.has_slides and self.is_free
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is asked of one position more than of another."""
+        return all(placement.is_free for placement in self.placements)
 
     def prefill(self, context: Context) -> ConstrainedCache:
         states = [placement.constraint.automaton.start for placement in self.placements]
@@ -113,6 +120,16 @@ class constrained(DenoiserWrapper):
                 placements += [moved] if moved is not placements[-1] else []
         return self.hold(cache, logits, w_t, levels, has_own_levels=progress.dim() == 2)
 
+    def read_and_denoise(
+        self, cache: ConstrainedCache, new: Context, w_t: Simplex, progress: Tensor
+    ) -> tuple[ConstrainedCache, Simplex]:
+        # The prompt comes first, and then the text.
+        cache = replace(cache, context=new) if cache.inner is None else self.extend(cache, new)
+        inner, logits = advance(self.denoiser, cache.inner, cache.context, w_t, progress)
+        cache = replace(cache, inner=inner, is_read=True)
+        logits = suppress(logits, self.suppressed)
+        return cache, self.hold(cache, logits, w_t, progress, has_own_levels=True)
+
     def read_context(self, cache: ConstrainedCache, B: int) -> None:
         """Let the denoiser read the context: only now is it known what has room beside a block."""
         if not cache.is_read:
@@ -128,7 +145,22 @@ class constrained(DenoiserWrapper):
         *,
         has_own_levels: bool,
     ) -> Simplex:
-        """Return a call's logits with -inf for illegal tokens."""
+        """Return a call's logits with -inf for illegal tokens; a window slides out over the end."""
+        room = self.placements[0].constraint.length - cache.written
+        parts = (logits[:, :room], w_t[:, :room], levels[:, :room])
+        held = self.hold_inside(cache, *parts, has_own_levels=has_own_levels)
+        return torch.cat((held, logits[:, room:]), 1) if room < logits.shape[1] else held
+
+    def hold_inside(
+        self,
+        cache: ConstrainedCache,
+        logits: Simplex,
+        w_t: Simplex,
+        levels: Levels,
+        *,
+        has_own_levels: bool,
+    ) -> Simplex:
+        """Return the logits of positions of the text with -inf for illegal tokens."""
         decided = torch.full(levels.shape, FREE, device=w_t.device)
         if bool((levels == 0).any()):
             decided = w_t.argmax(-1).masked_fill(levels > 0, FREE)
@@ -167,19 +199,28 @@ class constrained(DenoiserWrapper):
         """
 
         def project_legally(logits: Simplex, u: Levels) -> Simplex:
-            w_hat = project(logits, u)
             assert self.prediction is not None, "a projection follows a call"
-            drawn = w_hat.argmax(-1)
-            legal = torch.tensor(
-                [
-                    [choice.token for choice in self.prediction.read(row, tokens)]
-                    for row, tokens in enumerate(drawn.tolist())
-                ]
-            ).to(drawn.device)
-            clean = to_logits(legal, V=self.V, K=self.K)
-            return torch.where((legal == drawn).unsqueeze(-1), w_hat, clean)
+            room = self.prediction.logits.shape[1]
+            w_hat = self.draw_legally(project, logits[:, :room], u[:, :room])
+            if room == logits.shape[1]:
+                return w_hat
+            return torch.cat((w_hat, project(logits[:, room:], u[:, room:])), 1)
 
         return project_legally
+
+    def draw_legally(self, project: Projection, logits: Simplex, u: Levels) -> Simplex:
+        """Return the projection of the latest call's logits, illegal tokens replaced."""
+        assert self.prediction is not None
+        w_hat = project(logits, u)
+        drawn = w_hat.argmax(-1)
+        legal = torch.tensor(
+            [
+                [choice.token for choice in self.prediction.read(row, tokens)]
+                for row, tokens in enumerate(drawn.tolist())
+            ]
+        ).to(drawn.device)
+        clean = to_logits(legal, V=self.V, K=self.K)
+        return torch.where((legal == drawn).unsqueeze(-1), w_hat, clean)
 
 
 class Choice(NamedTuple):
@@ -245,7 +286,8 @@ def pinned_tokens(cache: ConstrainedCache, B: int, *, with_words: bool = True) -
         if not with_words:
             pins = placement.constraint.pins
             slots = [pins.get(position, FREE) for position in range(start, start + len(slots))]
-        rows.append([max(slot, FREE) for slot in slots])
+        # Where a window has slid out over the end, nothing is asked for.
+        rows.append([max(slot, FREE) for slot in slots] + [FREE] * (B - len(slots)))
     return torch.tensor(rows, dtype=torch.long)
 
 

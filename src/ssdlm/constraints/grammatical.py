@@ -21,10 +21,10 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 
 from ssdlm.constraints.constrained import ConstrainedCache, Prediction, constrained
 from ssdlm.constraints.matching import Drawing, GrammarPrediction, Weighing
-from ssdlm.constraints.placement import FREE
 from ssdlm.diffusion.projection import Projection, Truncate, untruncated
 from ssdlm.diffusion.sampler import Step
 from ssdlm.diffusion.simplex import to_logits
@@ -52,8 +52,7 @@ class grammatical(constrained):
     def __post_init__(self) -> None:
         super().__post_init__()
         # A token that stands behind the window would have to be seen.
-        is_free = all(set(placement.slots) == {FREE} for placement in self.placements)
-        self.has_windows = self.denoiser.has_windows and is_free
+        self.has_windows = self.denoiser.has_windows and self.is_free
 
     def denoise_window(
         self, cache: ConstrainedCache, w_t: Simplex, progress: Tensor, tokens: Block, window: slice
@@ -68,7 +67,7 @@ class grammatical(constrained):
         here = replace(cache, states=states, written=cache.written + window.start)
         return self.hold(here, logits, w_t[:, window], progress[:, window], has_own_levels=True)
 
-    def hold(
+    def hold_inside(
         self,
         cache: ConstrainedCache,
         logits: Simplex,
@@ -78,7 +77,7 @@ class grammatical(constrained):
         has_own_levels: bool,
     ) -> Simplex:
         self.seen = w_t, levels
-        return super().hold(cache, logits, w_t, levels, has_own_levels=has_own_levels)
+        return super().hold_inside(cache, logits, w_t, levels, has_own_levels=has_own_levels)
 
     def predict(
         self,
@@ -89,35 +88,33 @@ class grammatical(constrained):
     ) -> Prediction:
         return GrammarPrediction(cache, logits, decided, is_drawn, self.ends_as_drawn)
 
-    def legal_projection(self, project: Projection) -> Projection:
+    def draw_legally(self, project: Projection, logits: Simplex, u: Levels) -> Simplex:
         """Return the projection with tokens drawn one after another, so that they match."""
-
-        def project_legally(logits: Simplex, u: Levels) -> Simplex:
-            prediction = cast(GrammarPrediction, self.prediction)  # a projection follows a call
-            if not self.ends_as_drawn:
-                logits = prediction.logits  # what the call returned is about its argmax alone
-            choose = Drawing(project, u, torch.empty_like(logits), self.K)
-            w_hat = choose.w_hat
-            if self.is_weighed:
-                self.log_weights = logits.new_zeros(logits.shape[:2])
-                free = self.truncate(prediction.logits, *self.seen)
-                choose = Weighing(choose, (free, prediction.logits), self.log_weights)
-            fixed = prediction.walk(logits, choose)
-            rows, indices = (fixed >= 0).nonzero(as_tuple=True)
-            clean = to_logits(fixed[rows, indices].unsqueeze(0), V=self.V, K=self.K)[0]
-            w_hat[rows.to(w_hat.device), indices.to(w_hat.device)] = clean.to(w_hat)
-            return w_hat
-
-        return project_legally
+        prediction = cast(GrammarPrediction, self.prediction)
+        if not self.ends_as_drawn:
+            logits = prediction.logits  # what the call returned is about its argmax alone
+        choose = Drawing(project, u, torch.empty_like(logits), self.K)
+        w_hat = choose.w_hat
+        if self.is_weighed:
+            self.log_weights = logits.new_zeros(logits.shape[:2])
+            free = self.truncate(prediction.logits, *self.seen)
+            choose = Weighing(choose, (free, prediction.logits), self.log_weights)
+        fixed = prediction.walk(logits, choose)
+        rows, indices = (fixed >= 0).nonzero(as_tuple=True)
+        clean = to_logits(fixed[rows, indices].unsqueeze(0), V=self.V, K=self.K)[0]
+        w_hat[rows.to(w_hat.device), indices.to(w_hat.device)] = clean.to(w_hat)
+        return w_hat
 
 
 def weighed(steps: Iterator[Step], denoiser: grammatical) -> Iterator[Step]:
     """Yield a denoiser's steps, each with what the tokens are worth that it has decided."""
     level = torch.ones(0)
     for step in steps:
-        before = level if len(level) else torch.ones(len(step.progress))
+        before = F.pad(level, (0, len(step.progress) - len(level)), value=1.0)
         level = torch.zeros_like(before) if step.is_last else step.progress
         is_new = ((before > 0) & (level == 0))[step.window]
-        log_weight = (denoiser.log_weights * is_new.to(denoiser.device)).sum(1)
+        # The positions that a sliding window has open in the next block are not the step's.
+        worth = denoiser.log_weights[:, : len(is_new)]
+        log_weight = (worth * is_new.to(denoiser.device)).sum(1)
         yield replace(step, log_weight=log_weight)
         level = torch.ones(0) if step.is_last else level

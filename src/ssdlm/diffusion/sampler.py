@@ -71,6 +71,8 @@ class Strategy:
     """How the network's share of the logits is cut and sharpened, before they are projected."""
     stop: Stop = field(default_factory=never)
     """When to leave early."""
+    end_of_text: int | None = None
+    """The token that ends a text: once every row has decided on one, nothing more is written."""
     returns: str = "logits"
     """Which tokens a block ends as: argmax of the last "logits" (the authors' code), or of "w_0"
     (the paper). Under multi-hot w_0 has ties, so only the first is well defined there."""
@@ -96,8 +98,8 @@ def denoise_block(
         answer.update(logits, w_hat, window, is_clean=levels.progress[t] == 0)
         w_next = settle(w_t[:, window], w_next, answer.tokens[:, window], grid=levels, t=t, K=K)
         w_t = replaced(w_t, window, w_next)
-        is_last = t == 1 or answer.is_settled
         level = progress[t - 1].expand(B)
+        is_last = t == 1 or answer.is_settled or answer.has_ended(level)
         yield Step(block, t - 1, window, logits, w_hat, w_t, answer.tokens, is_last, level)
         if is_last:
             return
@@ -159,6 +161,18 @@ class Answer:
         """Whether every row is done; where none can be, a GPU is not waited for."""
         return self.strategy.stop.patience > 0 and bool(self.is_done.all())
 
+    def has_ended(self, level: Tensor) -> bool:
+        """Tell whether every row's text ends at a position that is decided, at levels (B,)."""
+        decided = self.tokens[:, level.to(self.tokens.device) == 0]
+        return have_ended(decided, self.strategy.end_of_text)
+
+
+def have_ended(decided: Block, end_of_text: int | None) -> bool:
+    """Tell whether every row has its end among decided tokens; a GPU is asked only if it may."""
+    if end_of_text is None or decided.shape[1] == 0:
+        return False
+    return bool((decided == end_of_text).any(-1).all())
+
 
 def windows_for(denoiser: Denoiser, strategy: Strategy, grid: Grid, *, B: int) -> list[slice]:
     """Return the positions that each step is about: all, unless nobody needs to see the others.
@@ -212,14 +226,10 @@ def generate(
     *,
     blocks: Sequence[int],
     noise: Noise,
-    end_of_text: int | None = None,
 ) -> Iterator[Step]:
-    """Decode blocks of the given lengths, each with all before it as context.
-
-    With `end_of_text`, stops after the block in which the last of the rows has ended.
-    """
+    """Decode blocks of the given lengths, each with all before it as context."""
     cache = None  # the first block reads the whole context, every other one what is new
-    has_ended = torch.zeros(len(context), dtype=torch.bool, device=context.device)
+    num_given = context.shape[1]
     for block, B in enumerate(blocks):
         with torch.no_grad():
             cache = remember(denoiser, cache, context, B=B)
@@ -229,7 +239,5 @@ def generate(
             num_passes = 1
             if step.is_last:
                 context = torch.cat((context, step.tokens), 1)
-                if end_of_text is not None:
-                    has_ended = has_ended | (step.tokens == end_of_text).any(-1)
-        if bool(has_ended.all()):
+        if have_ended(context[:, num_given:], strategy.end_of_text):
             return

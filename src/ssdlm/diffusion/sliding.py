@@ -19,7 +19,7 @@ from ssdlm.denoiser import Denoiser, advance
 from ssdlm.diffusion.grid import Sliding
 from ssdlm.diffusion.noise import Noise
 from ssdlm.diffusion.projection import suppress
-from ssdlm.diffusion.sampler import Step, Strategy
+from ssdlm.diffusion.sampler import Step, Strategy, have_ended
 from ssdlm.diffusion.simplex import to_ids
 from ssdlm.shapes import Context, Simplex
 
@@ -63,12 +63,17 @@ def slide(
             w_t = rule(w_t, w_hat[:, rest], grid=levels, t=1, K=K, z=z)  # Eq. 18
         start = sum(blocks[: move.block])
         end = start + blocks[move.block] if move.left == 0 else min(window.stop, sum(blocks))
+        num_decided = first + move.num_decided
+        if has_ended := have_ended(text[:, :num_decided], strategy.end_of_text):
+            end = num_decided
         shown = slice(first - start, min(end, window.stop) - start)
         logits, w_hat = (x[:, : shown.stop - shown.start] for x in (logits, w_hat))
-        is_last = move.left == 0
+        is_last = move.left == 0 or has_ended
         level = F.pad(move.levels.progress[0], (first - start, 0))[: end - start]
         tokens = text[:, start:end]
         yield Step(move.block, move.left, shown, logits, w_hat, w_t, tokens, is_last, level)
+        if has_ended:
+            return
 
 
 def entering(denoiser: Denoiser, noise: Noise, window: slice, *, rows: int) -> Simplex:

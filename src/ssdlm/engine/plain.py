@@ -27,7 +27,7 @@ from ssdlm.engine.chains import Chains, check_context
 from ssdlm.engine.choosing import by_length, kept
 from ssdlm.engine.controls import Controls
 from ssdlm.engine.drafts import DraftEncoder, Feed, Watcher
-from ssdlm.engine.ending import end, text_of, unwritten
+from ssdlm.engine.ending import end, stops_at_end, text_of, unwritten
 from ssdlm.engine.fleet import Fleet
 from ssdlm.engine.loops import MOST_LOOPS, Loops
 from ssdlm.engine.particles import Swarms
@@ -291,7 +291,8 @@ class Engine:
         context = torch.tensor([one.context for one in batch], dtype=torch.long, device=device)
         seeds = torch.tensor([one.noise_seed for one in batch], device=device)
         never = unwritten(options, self.tokenizer)
-        strategy = replace(strategy_of(options, self.denoiser), suppress=never)
+        last = self.tokenizer.end_of_text if self.tokenizer and stops_at_end(options) else None
+        strategy = replace(strategy_of(options, self.denoiser), suppress=never, end_of_text=last)
         if placements := [one.placement for one in batch if one.placement is not None]:
             is_drawn = options.returns == "w_0"
             if options.has_grammar:
@@ -311,12 +312,12 @@ class Engine:
         if num_given := sum(blocks) - options.length:
             strategy = before_suffix(strategy, options, num_given)
         noise = RowNoise(seeds)
-        if not batch[0].slides:
+        if batch[0].slides:
+            path = Sliding(options.T, options.width)
+            whole = [options.whole_block(number) for number in range(len(blocks))]
+            steps = slide(denoiser, context, strategy, path, blocks=blocks, B=whole, noise=noise)
+        else:
             steps = generate(denoiser, context, strategy, blocks=blocks, noise=noise)
-            if isinstance(denoiser, grammatical) and denoiser.is_weighed:
-                steps = weighed(steps, denoiser)
-            yield from steps
-            return
-        path = Sliding(options.T, options.width)
-        whole = [options.whole_block(number) for number in range(len(blocks))]
-        yield from slide(denoiser, context, strategy, path, blocks=blocks, B=whole, noise=noise)
+        if isinstance(denoiser, grammatical) and denoiser.is_weighed:
+            steps = weighed(steps, denoiser)
+        yield from steps

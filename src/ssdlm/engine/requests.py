@@ -56,11 +56,11 @@ class Request:
     def slides(self) -> bool:
         """Whether one window slides through the text.
 
-        Constraints plan a block as a whole, and so does a guide that reads the block alone: there
-        the window stays within a block.
+        Words and tokens that must stand somewhere are planned for a block as a whole, and a guide
+        may read the block alone: there the window stays within a block.
         """
-        options = self.options
-        return options.grid == "sliding" and self.placement is None and options.sees == "context"
+        is_free = self.placement is None or self.placement.is_free
+        return self.options.grid == "sliding" and is_free and self.options.sees == "context"
 
     @property
     def noise_seed(self) -> int:
@@ -73,7 +73,7 @@ class Request:
         options = tuple(getattr(self.options, name) for name in SHARED_OPTIONS)
         # Guides need not be hashable, so they are told apart by identity.
         controls = tuple(one if isinstance(one, str) else id(one) for one in self.options.control)
-        held = self.placement is not None, self.options.has_grammar, bool(self.branch)
+        held = self.placement is not None, self.slides, self.options.has_grammar, bool(self.branch)
         return len(self.context), tuple(self.blocks()), options, controls, held
 
 
