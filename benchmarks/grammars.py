@@ -27,8 +27,9 @@ from ssdlm.engine.requests import Generation
 
 PROMPT = "The report says that"
 PATHS = {
-    "left to right": {"grid": "staggered", "width": 1.0, "T": 25},
-    "window": {"grid": "staggered", "width": 4.0, "T": 28},
+    "left to right": {"grid": "sliding", "width": 1.0, "T": 25},
+    "sliding window": {"grid": "sliding", "width": 4.0, "T": 25},
+    "window in blocks": {"grid": "staggered", "width": 4.0, "T": 28},
     "all at once": {"grid": "uniform", "T": 10},
     "autoregressive": {"mode": "autoregressive"},
 }

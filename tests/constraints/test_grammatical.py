@@ -158,6 +158,32 @@ def test_a_window_writes_what_whole_blocks_do(block):
     assert [text.text for text in fast] == [text.text for text in plain]
 
 
+@pytest.mark.parametrize("width", [1.0, 3.0])
+@pytest.mark.parametrize("asked", [{"regex": "[a-e ]{2,}"}, {"must_not": ["a", "e b"]}])
+def test_a_window_slides_through_constrained_texts_in_one_pass_each(block, width, asked):
+    """Reading and denoising in one pass gives what both give after each other."""
+    options = asked | {"grid": "sliding", "width": width, "T": 6, "num_samples": 3}
+    fast = block.generate("the", **options)
+    assert block.denoiser.has_slides
+    try:
+        block.denoiser.has_slides = False
+        plain = block.generate("the", **options)
+    finally:
+        block.denoiser.has_slides = True
+    assert [text.text for text in fast] == [text.text for text in plain]
+    for text in fast:
+        num_tokens = min(len(text.tokens) + 1, 18)  # with its end, where it has one
+        assert text.passes_per_token * len(text.tokens) == pytest.approx(num_tokens)
+
+
+def test_what_must_stand_somewhere_keeps_the_window_within_its_block(block):
+    (free,) = block.requests(["the"], {"grid": "sliding", "must_not": ["a"]})
+    (held,) = block.requests(["the"], {"grid": "sliding", "must": ["dog"]})
+    assert free.slides
+    assert not held.slides
+    assert free.batch_key() != held.batch_key()
+
+
 def test_control_and_words_go_beside_a_grammar(encoder, tmp_path):
     guide = classifier_guide(tiny.save_classifier(tmp_path / "classifier"), "positive")
     pattern = "[a-z]+( [a-z]+)*"
@@ -372,10 +398,11 @@ def test_the_allowed_mass_turns_masking_into_the_law_given_a_match():
     assert distance(weighted, given_a_match(sequence_law(CHAIN_LENGTH), CHAIN_PATTERN)) < 1e-5
 
 
-def test_a_window_of_one_position_masks_from_left_to_right(monkeypatch):
+@pytest.mark.parametrize("grid", ["staggered", "sliding"])
+def test_a_window_of_one_position_masks_from_left_to_right(monkeypatch, grid):
     monkeypatch.setattr("ssdlm.engine.plain.RowNoise", CheapNoise)
     model = chain_model(length=3)
-    found = sampled(model, 150, regex=CHAIN_PATTERN, grid="staggered", width=1.0)
+    found = sampled(model, 150, regex=CHAIN_PATTERN, grid=grid, width=1.0)
     masked = masked_law(model, CHAIN_PATTERN, next_law)
     assert distance(found, masked) < 0.1
 
@@ -387,15 +414,16 @@ def worth(model: SSDLM, pattern: str, count: int) -> list[tuple[list[int], float
     for number in range(count):
         batch, job = Batch(1, model.engine.steps), Job(replace(first, branch=(0, number)))
         batch.join([job])
-        while len(job.tokens) < model.options.length:
+        while len(job.tokens) < model.options.length and END not in job.tokens:
             batch.turn()
         found.append((job.tokens, job.log_weight))
     return found
 
 
+@pytest.mark.parametrize("grid", ["staggered", "sliding"])
 @pytest.mark.parametrize("B", [4, 2], ids=["a block", "blocks"])
-def test_a_particle_is_weighed_by_the_mass_that_each_token_was_left(B):
-    config = DecodeConfig(length=4, B=(B,), T=B, grid="staggered", width=1.0)
+def test_a_particle_is_weighed_by_the_mass_that_each_token_was_left(grid, B):
+    config = DecodeConfig(length=4, B=(B,), T=B, grid=grid, width=1.0)
     model = SSDLM(Exact(CHAIN_START, CHAIN), letters_tokenizer(), config)
     (request,) = model.requests(["a"], {"regex": CHAIN_PATTERN})
     placement = request.placement
