@@ -174,10 +174,14 @@ class DenoiserWrapper(Denoiser):
         self.V, self.K, self.B, self.max_len = inner.V, inner.K, inner.B, inner.max_len
         self.num_context_passes = inner.num_context_passes
         self.denoises_blocks, self.has_levels = inner.denoises_blocks, inner.has_levels
+        self.has_evidence = inner.has_evidence
 
     @property
     def device(self) -> torch.device:
         return self.denoiser.device
+
+    def evidence(self, w_t: Tensor, progress: Tensor) -> Tensor:
+        return self.denoiser.evidence(w_t, progress)
 
 
 def remember(denoiser: Denoiser, cache: Any, context: Context, *, B: int) -> Any:
