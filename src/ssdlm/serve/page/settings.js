@@ -79,7 +79,7 @@ export function usualWeight(info, name) {
 export function costOf(settings, info) {
   const B = info.defaults?.B?.[0] ?? 25;
   const { length, T } = settings;
-  const isWhole = settings.must.length || settings.must_not.length || settings.suffix;
+  const isWhole = settings.must.length || settings.suffix; // planned for a block as a whole
   if (settings.path === "left" && !isWhole) {
     const steps = Math.ceil((length * T) / B);
     return { steps, passes: steps };
