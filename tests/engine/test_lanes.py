@@ -1,11 +1,13 @@
 """Texts in a lane are, token for token, those of the plain loop, whoever comes and goes."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from tests import tiny
 
+from ssdlm import SSDLM
 from ssdlm.diffusion.autoregressive import Choice, generate_chain
 from ssdlm.diffusion.grid import Sliding, Uniform
 from ssdlm.diffusion.noise import RowNoise
@@ -164,3 +166,72 @@ def test_whole_blocks_of_a_lane_are_those_of_the_plain_loop(returns):
                     lane.join([waiting.pop()], [slot])
     assert {one: text.tokens for one, text in done.items()} == {one: whole(one) for one in rows}
     assert done[rows[0]].when == [T] * B + [2 * T] * B
+
+
+@pytest.mark.parametrize("kind", ["sliding", "guided", "chain"])
+def test_texts_of_a_lane_are_held_to_their_grammars_as_in_the_plain_loop(kind, tmp_path):
+    options = {"length": 12, "B": (12,), "T": 12, "grid": "sliding", "width": 1.0, "returns": "w_0"}
+    if kind == "guided":
+        options["control"] = f"{tiny.save_classifier(tmp_path)}=positive"
+    if kind == "chain":
+        options = {"length": 12, "mode": "autoregressive"}
+    model = SSDLM(tiny.block(), tiny.tokenizer(), GenerateOptions())
+    each = [
+        options | {"regex": "[a-e]{3} (b|cd)*", "seed": 1},
+        options | {"regex": "a{0,3}", "seed": 2, "top_p": 0.6},
+        options | {"seed": 3},
+        options | {"regex": ".{12}", "seed": 4, "projection": "greedy"}
+        if kind == "sliding"
+        else options | {"regex": ".{12}", "seed": 4},
+    ]
+    requests = [model.requests(["a dog"], own)[0] for own in each]
+    engine, sizes = model.engine, {"num_slots": 4, "capacity": 64, "is_held": True}
+    if kind == "guided":
+        own, controls = requests[0].options, engine.controls
+        steering, room = partial(controls.steer_padded, own), controls.room(own)
+        lane = GuidedLane(model.denoiser, steering, room=room, width=1.0, **sizes)
+    elif kind == "sliding":
+        lane = SlidingLane(model.denoiser, width=1.0, **sizes)
+    else:
+        lane = ChainLane(model.denoiser, **sizes)
+    slots = [2, 0, 3, 1]
+    rows = [engine.fleet.row(request) for request in requests]
+    lane.join(rows[:3], slots[:3])
+    lane.run(12)
+    lane.leave([2])
+    lane.join(rows[3:], slots[3:])
+    lane.join(rows[:1], [2])  # another text may take a slot
+    lane.leave([0, 3])
+    lane.run(12)
+    texts, end = [text.tokens for text in lane.read()], model.tokenizer.end_of_text
+    for request, slot in zip(requests, slots, strict=True):
+        *_, last = engine.steps([request])
+        wanted = last.tokens[0].tolist()
+        assert texts[slot][: len(wanted)] == wanted
+        assert len(wanted) == 12 or wanted[-1] == end
+    assert end in texts[0]
+
+
+def test_which_requests_with_a_grammar_a_lane_takes():
+    model = SSDLM(tiny.block(), tiny.tokenizer(), GenerateOptions())
+    fleet = model.engine.fleet
+    fleet.is_used = True  # as on a GPU
+    usual = {"grid": "sliding", "width": 1.0, "T": 25, "returns": "w_0", "regex": "[a-c]*"}
+
+    def kind(**own):
+        return fleet.kind_of(model.requests(["a"], usual | own)[0])
+
+    held = kind()
+    assert held is not None and held.is_held
+    plain = fleet.kind_of(model.requests(["a"], usual | {"regex": None})[0])
+    assert plain is not None and not plain.is_held
+    chain = fleet.kind_of(model.requests(["a"], {"mode": "autoregressive", "regex": "a*"})[0])
+    assert chain is not None and chain.is_held
+    assert kind(width=2.0) is None
+    assert kind(suffix="cab", length=5) is None
+    assert kind(must=["cab"], regex="[a-c ]*") is None
+    forbidden = usual | {"regex": None, "must_not": ["b"]}
+    assert fleet.kind_of(model.requests(["a"], forbidden)[0]) is None
+    (request,) = model.requests(["a"], usual)
+    assert fleet.kind_of(replace(request, branch=(0, 1))) is None  # a particle's worth is kept
+    assert fleet.kind_of(replace(request, is_watched=True)) is None

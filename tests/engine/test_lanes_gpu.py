@@ -13,6 +13,7 @@ from ssdlm.options import GenerateOptions
 pytestmark = pytest.mark.gpu
 PROMPTS = ["The movie was", "I had never seen a film as good as this one in years", "Once", "It is"]
 SLIDING = {"grid": "sliding", "T": 25, "B": 25}
+SENTENCES = r"(( [a-z]+){3,8}\.){2,6}"
 
 
 def plain(model, prompts, **changes):
@@ -23,6 +24,9 @@ def plain(model, prompts, **changes):
     for group in groups.values():
         blocks = [step.tokens for step in model.engine.steps(group) if step.is_last]
         rows = torch.cat(blocks, 1).tolist()
+        if "regex" in changes:  # a text ends where it says so
+            ends = model.tokenizer.end_of_text
+            rows = [row[: row.index(ends)] if ends in row else row for row in rows]
         texts |= {request.number: row for request, row in zip(group, rows, strict=True)}
     return [texts[number] for number in range(len(prompts))]
 
@@ -43,7 +47,10 @@ def exact():
         SLIDING | {"width": 1, "control": ["sentiment=positive"]},
         SLIDING | {"width": 1, "control": ["sentiment=negative", "tense=past"]},
         SLIDING | {"width": 2, "control": ["tense=present"], "gradient": "simplex"},
+        SLIDING | {"width": 1, "regex": SENTENCES},
+        SLIDING | {"width": 1, "regex": SENTENCES, "control": ["sentiment=positive"]},
         {"mode": "autoregressive"},
+        {"mode": "autoregressive", "regex": SENTENCES},
         {"mode": "autoregressive", "top_p": 1.0, "temperature": 1.3},
         {"mode": "autoregressive", "do_sample": False},
         {"mode": "speculative"},

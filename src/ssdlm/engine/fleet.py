@@ -1,7 +1,7 @@
 """Which requests a lane can take, and the lanes there are.  lanes -> [fleet] -> plain
 
 Lanes are for what most texts are: a window that slides a position a pass, maybe steered by
-classifiers, or a chain, without constraints, on a GPU. Everything else goes through the plain loop.
+classifiers or held to a grammar, or a chain, on a GPU. Everything else goes through the plain loop.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class Kind(NamedTuple):
     capacity: int
     settings: Hashable = ()
     """What else decides their passes: guides and how they are heard; of whole blocks, the path."""
+    is_held: bool = False
+    """Whether a grammar has to be read after every pass."""
 
 
 class Fleet:
@@ -69,27 +71,28 @@ class Fleet:
 
     def kind_of(self, request: Request) -> Kind | None:
         """Return the kind of a request that a lane can take."""
-        options = request.options
+        options, is_held = request.options, request.placement is not None
         if not request.context or not is_plain(request):
             return None
         if self.has_blocks:
-            return self.block_kind(request)
+            return None if is_held else self.block_kind(request)
         if not self.is_used:
             return None
         if options.mode == "diffusion":
-            if not has_lane(options):
+            W = len(steady_levels(options.width))
+            if not has_lane(options) or (is_held and W > 1):
                 return None
-            margin = len(steady_levels(options.width)) + 1
-            control = self.control_of(request, margin)
+            control = self.control_of(request, W + 1)
             if control is None:
                 return None
-            return Kind(options.mode, options.width, self.capacity(request, margin), control)
+            capacity = self.capacity(request, W + 1)
+            return Kind(options.mode, options.width, capacity, control, is_held)
         nodes = options.draft_nodes if options.mode == "speculative" else 0
-        if nodes and self.denoiser.V > MOST_GUESSED:
+        if nodes and (is_held or self.denoiser.V > MOST_GUESSED):
             return None
         tree = tree_of(nodes)
         margin = len(tree.parents) * (1 + tree.m)
-        return Kind("chain", nodes, self.capacity(request, margin))
+        return Kind("chain", nodes, self.capacity(request, margin), is_held=is_held)
 
     def block_kind(self, request: Request) -> Kind | None:
         """Return the kind of a request whose blocks settle as a whole, if a lane can take it."""
@@ -128,7 +131,7 @@ class Fleet:
         top_p = 0.0 if options.projection == "greedy" else options.top_p
         never = next(iter(unwritten(options, self.tokenizer)), -1)
         noise, heat = request.noise_seed, options.temperature
-        return Row(request.context, noise, top_p, heat, never, options.length)
+        return Row(request.context, noise, top_p, heat, never, options.length, request.placement)
 
     def make(self, request: Request, count: int) -> Berths:
         """Return a lane for some requests of one kind, an idle one if there is.
@@ -181,24 +184,27 @@ class Fleet:
                 returns_logits=options.returns == "logits",
                 **sizes,
             )
-        denoiser = cast(BlockDenoiser, self.denoiser)
+        denoiser, held = cast(BlockDenoiser, self.denoiser), {"is_held": kind.is_held}
         if kind.settings:
             steering = partial(self.controls.steer_padded, options)
             room = self.controls.room(options)
-            return GuidedLane(denoiser, steering, room=room, width=kind.width, **sizes)
+            return GuidedLane(denoiser, steering, room=room, width=kind.width, **sizes, **held)
         if kind.mode == "diffusion":
-            return SlidingLane(denoiser, width=kind.width, **sizes)
+            return SlidingLane(denoiser, width=kind.width, **sizes, **held)
         if not kind.width:
-            return ChainLane(denoiser, **sizes)
+            return ChainLane(denoiser, **sizes, **held)
         nodes, pairs = int(kind.width), self.chains.pairs
         return SpeculativeLane(denoiser, draft_nodes=nodes, pairs=pairs, **sizes)
 
 
 def is_plain(request: Request) -> bool:
-    """Tell whether nothing but the network decides a text, and nobody watches."""
-    options = request.options
-    is_watched = request.is_watched or options.streamer is not None
-    return request.placement is None and not is_watched
+    """Tell whether nothing but the network and a grammar decide a text, and nobody watches."""
+    if request.is_watched or request.options.streamer is not None:
+        return False
+    if request.placement is None:
+        return True
+    # Other constraints replace what was drawn, and what particles are worth is not known here.
+    return request.options.has_grammar and request.placement.is_free and not request.branch
 
 
 def has_lane(options: GenerateOptions) -> bool:

@@ -47,8 +47,10 @@ class GuidedLane(SlidingLane):
         width: float,
         num_slots: int,
         capacity: int,
+        is_held: bool = False,
     ) -> None:
-        super().__init__(denoiser, width=width, num_slots=num_slots, capacity=capacity)
+        sizes = {"num_slots": num_slots, "capacity": capacity, "is_held": is_held}
+        super().__init__(denoiser, width=width, **sizes)
         self.S = capacity if room is None else min(capacity, room - self.W)
         self.ids = torch.zeros(num_slots, self.S, dtype=torch.int64, device=self.device)
         """What the guides read: all that is decided, and behind it a token that was there."""

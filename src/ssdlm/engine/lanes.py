@@ -5,7 +5,7 @@
 A lane has a number of slots. A text joins a free one, takes its tokens pass by pass, and leaves;
 what the others do is nothing to it. All that a pass reads and writes lies in tensors of fixed
 shape, and no pass looks at a number: a GPU repeats it as one graph, and is asked for tokens once a
-block.
+block, or after every pass where a grammar has to know them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 import torch.nn.functional as F
 
+from ssdlm.constraints.placement import Placement
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.kernels import draw_kernels
 from ssdlm.denoiser.slots import Behind, Rows, Slots
@@ -26,6 +27,7 @@ from ssdlm.diffusion.autoregressive import Choice
 from ssdlm.diffusion.grid import Sliding
 from ssdlm.diffusion.noise import GUMBEL, NORMAL, UNIFORM, RowNoise
 from ssdlm.diffusion.projection import Truncation, sampling, suppress
+from ssdlm.engine.held import Held
 from ssdlm.shapes import Tensor
 
 VOCABULARY_STEP = 64
@@ -46,6 +48,8 @@ class Row:
     """A token that is not written; -1 for none."""
     length: int = 0
     """Tokens to write, for a lane in which texts get on at different speeds."""
+    placement: Placement | None = None
+    """What the text is held to, in a lane for such texts."""
 
 
 class Text(NamedTuple):
@@ -92,7 +96,13 @@ class TokenLane(Lane):
     """How a pass's rows stand behind a slot."""
 
     def __init__(
-        self, denoiser: BlockDenoiser, *, num_slots: int, capacity: int, is_padded: bool = True
+        self,
+        denoiser: BlockDenoiser,
+        *,
+        num_slots: int,
+        capacity: int,
+        is_padded: bool = True,
+        is_held: bool = False,
     ) -> None:
         self.denoiser, self.device, self.num_slots = denoiser, denoiser.device, num_slots
         self.slots = Slots(denoiser, num_slots, capacity)
@@ -104,6 +114,7 @@ class TokenLane(Lane):
         self.prior = self.added = prior.contiguous()
         """What a draw adds to the network's logits."""
         self.head = head.T
+        self.held = Held(num_slots, len(prior), self.device) if is_held else None
         whole = {"device": self.device, "dtype": torch.int64}
         self.seeds = torch.zeros(num_slots, **whole)
         self.done = torch.zeros(num_slots, **whole)
@@ -135,6 +146,8 @@ class TokenLane(Lane):
         for number, target in enumerate(counts, 1):
             target[at] = table[:, number]
         self.heats[at], self.top_ps[at] = real[:, 0], real[:, 1]
+        if self.held is not None:
+            self.held.join([row.placement for row in rows], slots)
         if padded and len(rows) == 1 and self.slots.is_fast:
             self.read_one(ids, at)
         elif padded:
@@ -158,17 +171,18 @@ class TokenLane(Lane):
 
     def leave(self, slots: Sequence[int]) -> None:
         self.active[torch.tensor(slots, device=self.device)] = 0
+        if self.held is not None:
+            self.held.leave(slots)
 
     @torch.no_grad()
     def run(self, count: int) -> None:
-        if self.device.type != "cuda":
-            for _ in range(count):
-                self.step()
-            return
-        if self.graph is None:
+        if self.device.type == "cuda" and self.graph is None:
             self.graph = self.capture()
+        step = self.step if self.graph is None else self.graph.replay
         for _ in range(count):
-            self.graph.replay()
+            step()
+            if self.held is not None:
+                self.held.read(self.last[:, 0].tolist())
 
     def capture(self) -> torch.cuda.CUDAGraph:
         """Return a pass as one graph; nobody is active while it is tried out."""
@@ -184,6 +198,13 @@ class TokenLane(Lane):
 
     def passes_for(self, num_tokens: int) -> int:
         return num_tokens
+
+    def legal(self, logits: Tensor) -> Tensor:
+        """Return logits (N, W, V) with -inf for tokens that may not come next."""
+        if self.held is None:
+            return logits
+        allowed = self.held.allowed[:, None, : logits.shape[-1]]
+        return logits.masked_fill(~allowed, -torch.inf)
 
     def write(self, tokens: Tensor) -> None:
         """Put a decided token (N, 1) at the end of each active text."""
@@ -207,11 +228,17 @@ class SlidingLane(TokenLane):
     """Texts out of sliding windows, one position a pass (`diffusion.sliding`)."""
 
     def __init__(
-        self, denoiser: BlockDenoiser, *, width: float, num_slots: int, capacity: int
+        self,
+        denoiser: BlockDenoiser,
+        *,
+        width: float,
+        num_slots: int,
+        capacity: int,
+        is_held: bool = False,
     ) -> None:
         levels = steady_levels(width)
         self.W = len(levels)
-        sizes = {"num_slots": num_slots, "capacity": capacity}
+        sizes = {"num_slots": num_slots, "capacity": capacity, "is_held": is_held}
         super().__init__(denoiser, **sizes, is_padded=self.W == 1)  # wider ones keep their evidence
         self.rows, self.blank = Rows.window(self.W, self.device), denoiser.blank()
         # What stays open goes on to these levels: noise by one gain, the token by another.
@@ -251,6 +278,7 @@ class SlidingLane(TokenLane):
 
     def draw(self, logits: Tensor) -> Tensor:
         """Draw a token for each open position from what the network says without the prior."""
+        logits = self.legal(logits)
         if self.slots.is_fast:
             settings = self.never, self.heats, self.top_ps, self.seeds, self.done + 1
             evidence = self.ell if self.W > 1 else None
@@ -288,13 +316,15 @@ class SlidingLane(TokenLane):
 class ChainLane(TokenLane):
     """Texts token by token by the context stream (`diffusion.autoregressive`)."""
 
-    def __init__(self, denoiser: BlockDenoiser, *, num_slots: int, capacity: int) -> None:
-        super().__init__(denoiser, num_slots=num_slots, capacity=capacity)
+    def __init__(
+        self, denoiser: BlockDenoiser, *, num_slots: int, capacity: int, is_held: bool = False
+    ) -> None:
+        super().__init__(denoiser, num_slots=num_slots, capacity=capacity, is_held=is_held)
         self.rows = Rows.causal(1, self.device)
 
     def step(self) -> None:
         behind = Behind(self.rows, self.slots.all_slots, self.slots.lengths)
-        logits = self.slots.run(self.denoiser.embed(self.last), behind) @ self.head
+        logits = self.legal(self.slots.run(self.denoiser.embed(self.last), behind) @ self.head)
         if self.slots.is_fast:
             settings = self.never, self.heats, self.top_ps, self.seeds, self.done
             self.write(draw_kernels().draw_perturbed(logits, self.prior, *settings, GUMBEL))

@@ -17,6 +17,9 @@ from ssdlm.diffusion.sampler import Step
 from ssdlm.engine.lanes import Lane, Row
 from ssdlm.engine.requests import Request
 
+GRAMMAR_LOOK = 8
+"""Tokens that a text with a grammar gets before it is seen whether it has ended."""
+
 
 @dataclass(eq=False)
 class Job:
@@ -188,6 +191,8 @@ def tokens_to_go(job: Job) -> int:
         if end > len(job.tokens) and (options.stop or options.stop_at_end):
             break
     to_go = end - len(job.tokens)
+    if options.has_grammar:  # most such texts are short
+        to_go = min(to_go, GRAMMAR_LOOK)
     return to_go if job.look_every is None else min(to_go, job.look_every)
 
 
