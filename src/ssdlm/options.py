@@ -174,7 +174,7 @@ class GenerateOptions:
         metavar="CLASSIFIER=LABEL[:WEIGHT]")
     lam: tuple[float, ...] = option(
         (), WEIGHTS, CONTROL, "weight of control, one for all or one per control; without it, "
-        "each guide's own",
+        "each guide's own, and beside particles 0.8 of that",
         low=0, high=MOST, remedy=f"use 0 (no control) to {MOST}", metavar="X")
     gradient: GradientName = stored(
         "logits", TEXT, CONTROL, "where a classifier's gradient is taken: in the logits (the "

@@ -247,6 +247,19 @@ def test_ways_are_chosen_and_said(model, tmp_path):
     assert ways() == ([], 1)
 
 
+def test_beside_particles_a_gradient_need_not_steer_alone(model, tmp_path):
+    named = f"{tiny.save_classifier(tmp_path / 'c')}=positive"
+
+    def lam(**options):
+        (way,) = model.engine.controls.ways(model.options.change(**options))
+        return way.lam
+
+    alone = lam(control=named)
+    assert lam(control=named, particles=4) == pytest.approx(0.8 * alone)
+    assert lam(control=named, particles=4, lam=7.0) == 7.0
+    assert lam(control=f"{named}:6", particles=4) == 6.0
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -257,6 +270,10 @@ def test_ways_are_chosen_and_said(model, tmp_path):
             "a function of logits, which has a gradient and reads no texts",
         ),
         ({"particle_weight": [1, 2], "control": vowels}, "2 values of particle_weight for 1"),
+        (
+            {"particle_weight": 4, "control": lambda context, logits: logits[..., 0].sum(-1)},
+            "steers by its gradient; give particles",
+        ),
         ({"particles": 5000, "control": vowels}, "particles=5000 is out of range"),
         ({"control": lambda texts: [math.nan for _ in texts]}, "returned nan"),
         ({"control": lambda texts: [0.0]}, "returned 1 scores for 2 texts"),

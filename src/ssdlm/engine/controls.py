@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, cast
 
 from ssdlm.denoiser import Denoiser
-from ssdlm.engine.ways import CLASSIFIER_WEIGHT, Way, count_particles
+from ssdlm.engine.ways import BESIDE_PARTICLES, CLASSIFIER_WEIGHT, Way, count_particles
 from ssdlm.guidance import ClassifierGuide, classifier_guide, load_guide
 from ssdlm.guidance.classifiers import NoGradientError
 from ssdlm.guidance.fitting import FittedGuide, out_of_scale, refuse_contradictions, suggested_lam
@@ -75,6 +75,12 @@ class Controls:
                 raise ValueError(
                     f"{name}={weights[0]} weighs nothing; give control, or leave it out"
                 )
+        ways = self.ways(options)
+        if options.particle_weight and all(way.scorer is None for way in ways):
+            raise ValueError(
+                f"particle_weight={options.particle_weight[0]} weighs nothing: {ways[0].name} "
+                "steers by its gradient; give particles, such as 8, or leave it out"
+            )
         if not self.guides(options):
             return self.denoiser
         # Fitting a guide to the vocabulary takes longer than a step; rows ask one by one.
@@ -126,6 +132,8 @@ class Controls:
         if options.particles <= 1:
             return Way(name, why, guide, given)
         weight = CLASSIFIER_WEIGHT if weight is None else weight
+        if lam is None and guide.lam is None:
+            given *= BESIDE_PARTICLES
         why += f", and particles={options.particles} were asked for"
         return Way(name, why, guide, given, self.scorer_of(guide, self.tokenizer), weight)
 

@@ -265,7 +265,8 @@ class Signature:
             control: steer towards a label of a classifier (built in, folder or Hub id), or away
                 from it with !=: by its gradient where it knows the model's tokens, else by
                 particles
-            lam: weight of control, one for all or one per control; without it, each guide's own
+            lam: weight of control, one for all or one per control; without it, each guide's own,
+                and beside particles 0.8 of that
             gradient: where a classifier's gradient is taken: in the logits (the paper), in the
                 simplex, or of the latter the few words that stand out; one of logits, simplex,
                 words [words; logits where a model says nothing]
@@ -422,7 +423,8 @@ class Signature:
             control: steer towards a label of a classifier (built in, folder or Hub id), or away
                 from it with !=: by its gradient where it knows the model's tokens, else by
                 particles
-            lam: weight of control, one for all or one per control; without it, each guide's own
+            lam: weight of control, one for all or one per control; without it, each guide's own,
+                and beside particles 0.8 of that
             gradient: where a classifier's gradient is taken: in the logits (the paper), in the
                 simplex, or of the latter the few words that stand out; one of logits, simplex,
                 words [words; logits where a model says nothing]

@@ -18,6 +18,8 @@ PARTICLES = 8
 """How many there are where a control needs them and nobody says how many."""
 CLASSIFIER_WEIGHT = 8.0
 """The power of a classifier's odds by which particles are weighed, unless given."""
+BESIDE_PARTICLES = 0.8
+"""The share of a guide's usual lambda that it has beside particles: it need not steer alone."""
 
 
 @dataclass(frozen=True)
