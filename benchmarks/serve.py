@@ -122,6 +122,7 @@ def plan(count: int, guides: list[str], length: int, seed: int = 0) -> list[dict
     rng, kinds = random.Random(seed), [{}] * 8
     kinds += [{"mode": "autoregressive"}, {"mode": "speculative"}, {"stop": ["."]}]
     kinds += [{"must": ["time"]}, {"must_not": ["the", "movie"], "end_at_sentence": True}]
+    kinds += [{"regex": r"( [a-z]+){1,9}\.?"}]
     kinds += [{"control": guide} for guide in guides]
     return [
         {
