@@ -6,7 +6,9 @@ What one of them can do beyond that, it tells itself: by attributes that are Fal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -14,6 +16,8 @@ from torch import nn
 
 from ssdlm.denoiser.tree import TreePass, TreeRows
 from ssdlm.shapes import Block, Context, Simplex, Tensor, Tokens
+
+IS_ARM = platform.machine() == "aarch64"
 
 
 @runtime_checkable
@@ -216,7 +220,26 @@ def row_by_row(forward: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     Matrix products on a CPU choose their order of summation by the number of rows, so there each
     row goes alone; the last bit would differ otherwise. Other devices take the whole batch.
     """
-    if len(inputs[0]) == 1 or inputs[0].device.type != "cpu":
+    if inputs[0].device.type != "cpu":
         return forward(*inputs)
     rows = zip(*(tensor.split(1) for tensor in inputs), strict=True)
-    return torch.cat([forward(*row) for row in rows])
+    with plain_products():
+        found = [forward(*row) for row in rows]
+    return found[0] if len(found) == 1 else torch.cat(found)
+
+
+@contextmanager
+def plain_products() -> Iterator[None]:
+    """Multiply without oneDNN on ARM, where it takes up to twice as long for products of few rows.
+
+    It is one switch for all threads; the worst that two who meet here do is to leave it off.
+    """
+    onednn = torch.backends.mkldnn
+    was_on = IS_ARM and onednn.enabled
+    if was_on:
+        onednn.enabled = False
+    try:
+        yield
+    finally:
+        if was_on:
+            onednn.enabled = True
