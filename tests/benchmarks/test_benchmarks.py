@@ -346,7 +346,8 @@ def test_the_benchmark_of_grammars_holds_texts_against_their_patterns(
     grammars = load("grammars")
     monkeypatch.setattr(grammars, "patterns", lambda: [("a", "[ab]{2,4}"), ("b", ""), ("a", "c")])
     SSDLM(tiny.block(), tiny.tokenizer(), DecodeConfig()).save_pretrained(tmp_path / "model")
-    words = [str(tmp_path / "model"), "--samples", "2", "--count", "2", "--length", "5"]
-    found = call(grammars.main, monkeypatch, capsys, *words)
-    assert found["patterns"] == 2 and found["texts"] == 4 and found["match"] == 1.0
-    assert set(found["cost_ratio"]) == {"left to right", "window"}
+    words = [str(tmp_path / "model"), "--samples", "2", "--count", "3", "--length", "5"]
+    found = call(grammars.main, monkeypatch, capsys, *words, "--compare", "2")
+    assert found["patterns"] == 3 and found["texts"] == 6 and found["match"] == 1.0
+    # Every second pattern is written without it, too.
+    assert set(found["cost_ratio"]) == {"left to right", "window in blocks"}

@@ -134,5 +134,8 @@ def test_the_shipped_model_takes_one_pass_a_token_and_within_a_block_one_more():
     text = model.generate("The river had", length=26)
     assert (text.calls, text.passes_per_token) == (25, 1.0)
     # What plans a block as a whole keeps the window within it, and every block is read again.
-    within = model.generate("The river had", length=5, B=5, T=5, must_not="boring")
+    within = model.generate("The river had", length=5, B=5, T=5, must="boat")
     assert (within.calls, within.passes_per_token) == (6, 6 / 5)
+    # What forbids words plans nothing.
+    without = model.generate("The river had", length=26, must_not="boring")
+    assert (without.calls, without.passes_per_token, without.text) == (25, 1.0, text.text)
