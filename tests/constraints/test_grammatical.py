@@ -145,31 +145,27 @@ def test_a_row_with_its_own_grammar_does_not_depend_on_its_batch(block, encoder)
                 assert re.fullmatch(mine["regex"], together[row].text)
 
 
-def test_a_window_writes_what_whole_blocks_do(block):
+def test_a_window_writes_what_whole_blocks_do(block, monkeypatch):
     """Only the window's logits are asked for where nothing stands behind it."""
     options = {"regex": "[a-e ]{2,}", "grid": "staggered", "width": 2.0, "T": 12, "num_samples": 3}
     fast = block.generate("the", **options)
     assert block.denoiser.has_windows
-    try:
-        block.denoiser.has_windows = False
-        plain = block.generate("the", **options)
-    finally:
-        block.denoiser.has_windows = True
+    monkeypatch.setattr(block.denoiser, "has_windows", False)
+    plain = block.generate("the", **options)
     assert [text.text for text in fast] == [text.text for text in plain]
 
 
 @pytest.mark.parametrize("width", [1.0, 3.0])
 @pytest.mark.parametrize("asked", [{"regex": "[a-e ]{2,}"}, {"must_not": ["a", "e b"]}])
-def test_a_window_slides_through_constrained_texts_in_one_pass_each(block, width, asked):
+def test_a_window_slides_through_constrained_texts_in_one_pass_each(
+    block, monkeypatch, width, asked
+):
     """Reading and denoising in one pass gives what both give after each other."""
     options = asked | {"grid": "sliding", "width": width, "T": 6, "num_samples": 3}
     fast = block.generate("the", **options)
     assert block.denoiser.has_slides
-    try:
-        block.denoiser.has_slides = False
-        plain = block.generate("the", **options)
-    finally:
-        block.denoiser.has_slides = True
+    monkeypatch.setattr(block.denoiser, "has_slides", False)
+    plain = block.generate("the", **options)
     assert [text.text for text in fast] == [text.text for text in plain]
     for text in fast:
         num_tokens = min(len(text.tokens) + 1, 18)  # with its end, where it has one

@@ -68,6 +68,8 @@ class constrained(DenoiserWrapper):
     """Tokens that are not written where another is legal."""
     prediction: Prediction | None = field(default=None, repr=False)
     """That of the latest call."""
+    seen: tuple[Tensor, ...] = field(default=(), repr=False)
+    """The state and the levels of the latest call, where it is about the text."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -147,20 +149,8 @@ class constrained(DenoiserWrapper):
     ) -> Simplex:
         """Return a call's logits with -inf for illegal tokens; a window slides out over the end."""
         room = self.placements[0].constraint.length - cache.written
-        parts = (logits[:, :room], w_t[:, :room], levels[:, :room])
-        held = self.hold_inside(cache, *parts, has_own_levels=has_own_levels)
-        return torch.cat((held, logits[:, room:]), 1) if room < logits.shape[1] else held
-
-    def hold_inside(
-        self,
-        cache: ConstrainedCache,
-        logits: Simplex,
-        w_t: Simplex,
-        levels: Levels,
-        *,
-        has_own_levels: bool,
-    ) -> Simplex:
-        """Return the logits of positions of the text with -inf for illegal tokens."""
+        logits, beyond = logits[:, :room], logits[:, room:]
+        w_t, levels = self.seen = w_t[:, :room], levels[:, :room]
         decided = torch.full(levels.shape, FREE, device=w_t.device)
         if bool((levels == 0).any()):
             decided = w_t.argmax(-1).masked_fill(levels > 0, FREE)
@@ -168,7 +158,8 @@ class constrained(DenoiserWrapper):
         is_drawn = levels < 1 if has_own_levels else torch.ones_like(levels, dtype=torch.bool)
         self.prediction = self.predict(cache, logits, decided.tolist(), is_drawn.tolist())
         pins = pinned_tokens(cache, w_t.shape[1]).to(w_t.device)
-        return self.prediction.mask_illegal(pins)
+        held = self.prediction.mask_illegal(pins)
+        return torch.cat((held, beyond), 1) if beyond.shape[1] else held
 
     def predict(
         self,

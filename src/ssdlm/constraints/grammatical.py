@@ -41,8 +41,6 @@ class grammatical(constrained):
     """Whether to keep what draws are worth."""
     truncate: Truncate = untruncated
     """How logits are cut before tokens are drawn, to know their chances without the grammar."""
-    seen: tuple[Tensor, ...] = field(default=(), repr=False)
-    """The state and the levels of the latest call."""
     log_weights: Tensor = field(default_factory=lambda: torch.zeros(0), repr=False)
     """Of the latest draw (N, b): log p/q of each token, where p is what the network says of it
     without the grammar, and q its chance under it. With illegal tokens left out and no more, that
@@ -66,18 +64,6 @@ class grammatical(constrained):
         ]
         here = replace(cache, states=states, written=cache.written + window.start)
         return self.hold(here, logits, w_t[:, window], progress[:, window], has_own_levels=True)
-
-    def hold_inside(
-        self,
-        cache: ConstrainedCache,
-        logits: Simplex,
-        w_t: Simplex,
-        levels: Levels,
-        *,
-        has_own_levels: bool,
-    ) -> Simplex:
-        self.seen = w_t, levels
-        return super().hold_inside(cache, logits, w_t, levels, has_own_levels=has_own_levels)
 
     def predict(
         self,

@@ -17,7 +17,7 @@ from ssdlm.diffusion.autoregressive import Choice, Place, generate_chain
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.sampler import Step
 from ssdlm.diffusion.speculative import Speculation, WordsAlone, generate_speculative, tree_of
-from ssdlm.engine.ending import stops_at_end, unwritten
+from ssdlm.engine.ending import end_token, unwritten
 from ssdlm.engine.requests import Request
 from ssdlm.options import GenerateOptions
 from ssdlm.shapes import Tensor
@@ -84,7 +84,7 @@ class Chains:
         noise = RowNoise(torch.tensor([one.noise_seed for one in batch], device=device))
         placements = [one.placement for one in batch if one.placement is not None]
         places = [Place(one, one.constraint.automaton.start) for one in placements]
-        end = self.tokenizer.end_of_text if self.tokenizer and stops_at_end(options) else None
+        end = end_token(options, self.tokenizer)
         if options.mode == "autoregressive" or options.draft_nodes == 0:
             yield from generate_chain(
                 self.denoiser,

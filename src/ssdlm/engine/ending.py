@@ -22,6 +22,11 @@ def stops_at_end(options: GenerateOptions) -> bool:
     return options.stop_at_end or options.has_grammar
 
 
+def end_token(options: GenerateOptions, tokenizer: Tokenizer | None) -> int | None:
+    """Return the token at which a text is over, None where there is none."""
+    return tokenizer.end_of_text if tokenizer and stops_at_end(options) else None
+
+
 class Ended(NamedTuple):
     """A text as its reader gets it."""
 

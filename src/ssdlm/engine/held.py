@@ -22,7 +22,6 @@ class Held:
     """The places of a lane's texts in their grammars."""
 
     def __init__(self, num_slots: int, V: int, device: torch.device) -> None:
-        self.V = V
         self.allowed = torch.ones(num_slots, V, dtype=torch.bool, device=device)
         """Which tokens may come next, by slot; all of them where there is no grammar."""
         self.places: dict[int, Place] = {}

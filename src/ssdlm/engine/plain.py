@@ -27,7 +27,7 @@ from ssdlm.engine.chains import Chains, check_context
 from ssdlm.engine.choosing import by_length, kept
 from ssdlm.engine.controls import Controls
 from ssdlm.engine.drafts import DraftEncoder, Feed, Watcher
-from ssdlm.engine.ending import end, stops_at_end, text_of, unwritten
+from ssdlm.engine.ending import end, end_token, text_of, unwritten
 from ssdlm.engine.fleet import Fleet
 from ssdlm.engine.loops import MOST_LOOPS, Loops
 from ssdlm.engine.particles import Swarms
@@ -291,7 +291,7 @@ class Engine:
         context = torch.tensor([one.context for one in batch], dtype=torch.long, device=device)
         seeds = torch.tensor([one.noise_seed for one in batch], device=device)
         never = unwritten(options, self.tokenizer)
-        last = self.tokenizer.end_of_text if self.tokenizer and stops_at_end(options) else None
+        last = end_token(options, self.tokenizer)
         strategy = replace(strategy_of(options, self.denoiser), suppress=never, end_of_text=last)
         if placements := [one.placement for one in batch if one.placement is not None]:
             is_drawn = options.returns == "w_0"
