@@ -39,7 +39,11 @@ ROWS: dict[str, dict[str, Any]] = {
     "autoregressive, 512": {"mode": "autoregressive", "batch": 512},
     "speculative, 1": {"mode": "speculative"},
     "speculative, 1, long": {"mode": "speculative", "length": 400},
-    "staggered, 1": {"grid": "staggered", "steps": 63},
+    **{
+        f"staggered, {batch}": {"grid": "staggered", "steps": 63, "batch": batch}
+        for batch in (1, 32, 512)
+    },
+    "all at once, 1": {"grid": "warped", "steps": 64},
     **{
         f"guided by {count}, {batch}": {"control": GUIDES[:count], "batch": batch}
         for batch in (1, 32, 512)

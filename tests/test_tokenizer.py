@@ -248,6 +248,17 @@ def test_a_continuation_holds_the_space_that_joins_it_to_its_context(gpt2, tmp_p
     ids = gpt2.encode("a caf\N{LATIN SMALL LETTER E WITH ACUTE} there")
     for cut in range(len(ids)):
         assert gpt2.decode_after(ids[:cut], ids[cut:]) == gpt2.decode(ids[cut:])
+    # With any bytes, whole characters or not: what stands behind the context in the whole text.
+    generator = random.Random(0)
+    spelled = [gpt2.encode(char) for char in "aé€😀"]
+    for _ in range(300):
+        ids = [token for char in generator.choices(spelled, k=6) for token in char]
+        del ids[generator.randrange(len(ids))]
+        cut = generator.randrange(len(ids))
+        whole, before = gpt2.decode(ids), gpt2.decode(ids[:cut])
+        alone = gpt2.decode(ids[cut:])
+        expected = whole.removeprefix(before) if whole.startswith(before) else alone
+        assert gpt2.decode_after(ids[:cut], ids[cut:]) == expected
 
 
 def test_the_built_in_models_tokenizer_is_named_as_the_model_is(tmp_path):

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from functools import cache, wraps
+from functools import cache, lru_cache, wraps
 from typing import Any, Literal, ParamSpec, TypeVar, get_args
 
 from ssdlm.values import (
@@ -330,12 +330,7 @@ class GenerateOptions:
 
     def blocks(self) -> list[int]:
         """Return the lengths of the blocks that add up to `length`."""
-        lengths: list[int] = []
-        left = self.length
-        while left > 0:
-            lengths.append(min(left, self.whole_block(len(lengths))))
-            left -= lengths[-1]
-        return lengths
+        return list(blocks_of(self.length, self.B))
 
     def whole_block(self, number: int) -> int:
         """Return how long a block is where the text does not end before it."""
@@ -496,6 +491,16 @@ def explained(method: Callable[P, R], advise: Callable[[str], str] | None = None
 def given(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of a call's arguments that are options and were given."""
     return {n: v for n, v in arguments.items() if n in all_names() and v is not None}
+
+
+@lru_cache(maxsize=64)
+def blocks_of(length: int, B: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the lengths of blocks that add up to a length; those after the last B are like it."""
+    lengths: list[int] = []
+    while length > 0:
+        lengths.append(min(length, B[min(len(lengths), len(B) - 1)]))
+        length -= lengths[-1]
+    return tuple(lengths)
 
 
 @cache

@@ -13,6 +13,7 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, SupportsInt
 
@@ -39,7 +40,11 @@ MOST_EXPANSION = 10**4
 
 def is_utf8(text: str) -> bool:
     """Tell whether a text has no half of a character, which no bytes stand for."""
-    return not any("\ud800" <= char <= "\udfff" for char in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class Tokenizer:
@@ -70,13 +75,17 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[SupportsInt], skip_special_tokens: bool = False) -> str:
         """Return the text of the ids, spaces exactly as the tokens have them."""
-        return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
+        plain = ids if isinstance(ids, list) else [int(i) for i in ids]
+        return self.backend.decode(plain, skip_special_tokens=skip_special_tokens)
 
     def decode_after(self, context: Sequence[int], ids: Sequence[int]) -> str:
         """Return what the ids add to the text of a context, a space between the two included.
 
         A context may end inside a character; then the ids are read on their own.
         """
+        # A character has four bytes at most, and no token has none.
+        if self.joining == "always" and not self.decode(context[-4:]).endswith(HALF):
+            return self.decode(ids)
         before, whole = self.decode(context), self.decode([*context, *ids])
         return whole.removeprefix(before) if whole.startswith(before) else self.decode(ids)
 
@@ -107,7 +116,7 @@ class Tokenizer:
                     spellings[i] = bytes.fromhex(match[1])
         return spellings
 
-    @property
+    @cached_property
     def joining(self) -> Literal["always", "after a text", "never"]:
         """Whether the text of some tokens is what each of them adds, one after another."""
         decoder: dict[str, Any] = json.loads(self.to_json())["decoder"] or {"type": "none"}

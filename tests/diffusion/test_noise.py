@@ -93,6 +93,12 @@ def test_mix_depends_on_every_part_and_on_their_order():
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
+def test_rows_that_are_mixed_together_get_the_seeds_that_they_get_alone():
+    rows = [(7, 0, 5, 8191), (2**63 - 1, 3), (0,), (-1, 2, 2, 2, 2), (2**62, 0, 1)]
+    assert noise.mix_rows(rows) == [noise.mix(*row) for row in rows]
+    assert noise.mix_rows([]) == []
+
+
 def test_gumbel_numbers_have_their_moments_and_are_finite_at_both_ends():
     g = noise.gumbel(torch.tensor([3, 4]), position=7, V=4001, count=40).flatten().double()
     assert bool(g.isfinite().all())

@@ -9,17 +9,18 @@ from tests import tiny
 
 from ssdlm import SSDLM
 from ssdlm.diffusion.autoregressive import Choice, generate_chain
-from ssdlm.diffusion.grid import Sliding, Uniform
+from ssdlm.diffusion.grid import Sliding, Staggered, Uniform, Warped
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.projection import Truncation, sampling
 from ssdlm.diffusion.sampler import Strategy, generate
 from ssdlm.diffusion.sliding import slide
 from ssdlm.diffusion.speculative import WordsAlone
-from ssdlm.engine.block_lane import BlockLane
 from ssdlm.engine.controls import Controls
+from ssdlm.engine.encoder_lane import EncoderLane
 from ssdlm.engine.guided_lane import GuidedLane
 from ssdlm.engine.lanes import ChainLane, Row, SlidingLane
 from ssdlm.engine.tree_lane import SpeculativeLane
+from ssdlm.engine.window_lane import WindowLane
 from ssdlm.options import GenerateOptions
 
 CONTEXTS = [(3, 1, 4, 1, 5, 9), (2, 7), (1,)]
@@ -137,25 +138,35 @@ def test_guided_texts_of_a_lane_are_those_of_the_plain_loop(width, gradient, num
 @pytest.mark.parametrize("returns", ["logits", "w_0"])
 def test_whole_blocks_of_a_lane_are_those_of_the_plain_loop(returns):
     denoiser, T, B = tiny.encoder(), 7, 6
-    lane = BlockLane(
+    lane = EncoderLane(
         denoiser, Uniform(T)(B), B=B, returns_logits=returns == "logits", num_slots=2, capacity=60
     )
     rows = [row(0, length=12), row(1, top_p=0.0, length=8), row(2, top_p=1.0, never=11, length=4)]
 
-    def whole(one):
-        never = (one.never,) if one.never >= 0 else ()
-        project = sampling(5.0, one.top_p)
-        strategy = Strategy(Uniform(T), project, suppress=never, returns=returns)
-        noise, context = RowNoise(torch.tensor([one.seed])), torch.tensor([one.context])
-        blocks = [min(B, one.length - start) for start in range(0, one.length, B)]
-        steps = generate(denoiser, context, strategy, blocks=blocks, noise=noise)
-        return torch.cat([step.tokens for step in steps if step.is_last], 1)[0].tolist()
+    done = written(lane, rows)
+    expected = {}
+    for one in rows:
+        strategy = Strategy(Uniform(T), sampling(5.0, one.top_p), returns=returns)
+        expected[one] = in_blocks(denoiser, one, strategy, B)
+    assert {one: text.tokens for one, text in done.items()} == expected
+    assert done[rows[0]].when == [T] * B + [2 * T] * B
 
+
+def in_blocks(denoiser, one, strategy, B):
+    """Return a row's tokens by the plain loop over blocks."""
+    strategy = replace(strategy, suppress=(one.never,) if one.never >= 0 else ())
+    noise, context = RowNoise(torch.tensor([one.seed])), torch.tensor([one.context])
+    blocks = [min(B, one.length - start) for start in range(0, one.length, B)]
+    steps = generate(denoiser, context, strategy, blocks=blocks, noise=noise)
+    return torch.cat([step.tokens for step in steps if step.is_last], 1)[0].tolist()
+
+
+def written(lane, rows):
+    """Return the texts of three rows in two slots: one comes late, and one when a slot is free."""
     lane.join(rows[:1], [1])
     lane.run(3)
     lane.join(rows[1:2], [0])  # it is three steps behind the other
-    done = {}
-    waiting = [rows[2]]
+    done, waiting = {}, [rows[2]]
     while lane.texts:
         lane.run(lane.passes_for(1))
         for slot, text in enumerate(lane.read()):
@@ -164,8 +175,25 @@ def test_whole_blocks_of_a_lane_are_those_of_the_plain_loop(returns):
                 lane.leave([slot])
                 if waiting:
                     lane.join([waiting.pop()], [slot])
-    assert {one: text.tokens for one, text in done.items()} == {one: whole(one) for one in rows}
-    assert done[rows[0]].when == [T] * B + [2 * T] * B
+    return done
+
+
+@pytest.mark.parametrize("path", [Uniform(7), Warped(5), Staggered(9, 2.5), Staggered(6, 1.0)])
+def test_blocks_of_any_path_in_a_lane_are_those_of_the_plain_loop(path):
+    denoiser, B = tiny.block(), 6
+    lane = WindowLane(denoiser, path(B), B=B, num_slots=2, capacity=64)
+    rows = [
+        row(0, length=18),
+        row(1, top_p=0.5, temperature=0.7, length=6),
+        row(2, top_p=1.0, never=11, length=12),
+    ]
+    done = written(lane, rows)
+    for one in rows:
+        cut = Truncation(denoiser.evidence, one.top_p, one.temperature)
+        strategy = Strategy(path, sampling(5.0, 1.0), truncate=cut, returns="w_0")
+        assert done[one].tokens == in_blocks(denoiser, one, strategy, B)
+    passes = path.T + 1  # the context's too
+    assert done[rows[2]].when == [passes] * B + [2 * passes] * B
 
 
 @pytest.mark.parametrize("kind", ["sliding", "guided", "chain"])
@@ -195,7 +223,7 @@ def test_texts_of_a_lane_are_held_to_their_grammars_as_in_the_plain_loop(kind, t
     else:
         lane = ChainLane(model.denoiser, **sizes)
     slots = [2, 0, 3, 1]
-    rows = [engine.fleet.row(request) for request in requests]
+    rows = engine.fleet.rows(requests)
     lane.join(rows[:3], slots[:3])
     lane.run(12)
     lane.leave([2])

@@ -49,6 +49,10 @@ def exact():
         SLIDING | {"width": 2, "control": ["tense=present"], "gradient": "simplex"},
         SLIDING | {"width": 1, "regex": SENTENCES},
         SLIDING | {"width": 1, "regex": SENTENCES, "control": ["sentiment=positive"]},
+        {"grid": "staggered", "T": 40, "B": 25, "width": 6.0},
+        {"grid": "staggered", "T": 25, "B": 25, "width": 1.0, "temperature": 0.8},
+        {"grid": "warped", "T": 20, "B": 20, "top_p": 0.8},
+        {"grid": "uniform", "T": 12, "B": 10},
         {"mode": "autoregressive"},
         {"mode": "autoregressive", "regex": SENTENCES},
         {"mode": "autoregressive", "top_p": 1.0, "temperature": 1.3},
@@ -65,6 +69,7 @@ def test_texts_are_those_of_the_plain_loop_over_thousands_of_tokens(exact, chang
         chain |= {"mode": "autoregressive"}  # whose texts they are
     if "do_sample" in changes or "projection" in changes:
         prompts = PROMPTS
+    exact.engine.fleet.idle.clear()
     fast = [text.tokens for text in exact.generate(prompts, **changes)]
     slow = plain(exact, prompts, **chain)
     parted = [
@@ -108,7 +113,13 @@ def test_guides_read_a_vocabulary_that_no_power_of_two_divides(num_layers, tmp_p
 
 
 @pytest.mark.parametrize(
-    "changes", [SLIDING | {"width": 1}, {"mode": "autoregressive"}, {"mode": "speculative"}]
+    "changes",
+    [
+        SLIDING | {"width": 1},
+        {"grid": "staggered", "T": 25, "B": 25},
+        {"mode": "autoregressive"},
+        {"mode": "speculative"},
+    ],
 )
 def test_deterministic_texts_do_not_depend_on_their_company(changes):
     model = SSDLM.from_pretrained("builtin:mini", device="cuda", deterministic=True)

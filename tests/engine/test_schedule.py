@@ -9,7 +9,7 @@ from tests import tiny
 from ssdlm.engine.fleet import Fleet, has_lane
 from ssdlm.engine.lanes import SlidingLane
 from ssdlm.engine.plain import Engine
-from ssdlm.engine.requests import Request
+from ssdlm.engine.requests import MIXED_TOGETHER, Request, noise_seeds
 from ssdlm.engine.schedule import Berths
 from ssdlm.options import GenerateOptions
 
@@ -52,7 +52,7 @@ def in_a_lane(engine, num_slots, released=None):
     lane = SlidingLane(engine.denoiser, width=1.0, num_slots=num_slots, capacity=64)
     schedule = engine.schedule(most_jobs=100)
     schedule.kind_of = lambda request: "lane"
-    schedule.employ = lambda jobs: Berths(lane, fleet.row, lambda: released.append(lane))
+    schedule.employ = lambda jobs: Berths(lane, fleet.rows, lambda: released.append(lane))
     return schedule
 
 
@@ -171,7 +171,7 @@ def test_where_many_come_a_larger_lane_takes_over(engine):
             slots *= 2
         lane = SlidingLane(engine.denoiser, width=1.0, num_slots=slots, capacity=64)
         made.append(slots)
-        return Berths(lane, fleet.row, lambda: None)
+        return Berths(lane, fleet.rows, lambda: None)
 
     fleet = Fleet(engine.chains, engine.controls, is_deterministic=False)
     schedule = engine.schedule(most_jobs=100, grows=True)
@@ -218,3 +218,13 @@ def test_a_text_that_is_watched_takes_the_plain_loop(engine):
     (request, *_) = requests_for(engine)
     assert fleet.kind_of(request) is not None
     assert fleet.kind_of(replace(request, is_watched=True)) is None
+
+
+def test_seeds_of_many_requests_are_each_ones_own():
+    options = GenerateOptions(seed=5)
+    requests = [
+        Request("", tuple(range(n % 7)), options, sample=n, branch=(n,) if n % 3 == 0 else ())
+        for n in range(2 * MIXED_TOGETHER)
+    ]
+    assert noise_seeds(requests) == [one.noise_seed for one in requests]
+    assert noise_seeds(requests[:2]) == [one.noise_seed for one in requests[:2]]

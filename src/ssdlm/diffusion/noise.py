@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from itertools import zip_longest
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 
 from ssdlm.shapes import Levels, Seeds, Simplex, Tensor
@@ -20,6 +23,9 @@ from ssdlm.shapes import Levels, Seeds, Simplex, Tensor
 WORD = 0xFFFFFFFF
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+LONG_WORD = 2**64 - 1
+MIX_START = 0x9E3779B97F4A7C15
+MIX_FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 NORMAL, UNIFORM, GUMBEL = 0, 1, 2
 """Streams: normals, uniforms and Gumbel numbers of one place share nothing."""
@@ -31,12 +37,25 @@ STEPS_TOGETHER = 64
 
 def mix(*parts: int) -> int:
     """Hash integers into one 63-bit seed; the order matters."""
-    state = 0x9E3779B97F4A7C15
+    state = MIX_START
     for part in parts:  # as SplitMix64 mixes: close inputs end far apart
-        state = (state ^ (part & (2**64 - 1))) * 0xBF58476D1CE4E5B9 % 2**64
-        state = (state ^ (state >> 27)) * 0x94D049BB133111EB % 2**64
+        state = (state ^ (part & LONG_WORD)) * MIX_FACTORS[0] & LONG_WORD
+        state = (state ^ (state >> 27)) * MIX_FACTORS[1] & LONG_WORD
         state ^= state >> 31
     return state >> 1
+
+
+def mix_rows(rows: Sequence[Sequence[int]]) -> list[int]:
+    """Return `mix` of each row, all at once."""
+    lengths = np.array([len(row) for row in rows])
+    columns = np.array(list(zip_longest(*rows, fillvalue=0)), dtype=np.int64).astype(np.uint64)
+    first, second = map(np.uint64, MIX_FACTORS)
+    state = np.full(len(rows), MIX_START, dtype=np.uint64)
+    for number, column in enumerate(columns):
+        new = (state ^ column) * first  # unsigned products wrap
+        new = (new ^ (new >> np.uint64(27))) * second
+        state = np.where(number < lengths, new ^ (new >> np.uint64(31)), state)
+    return (state >> np.uint64(1)).tolist()
 
 
 @runtime_checkable

@@ -1,13 +1,14 @@
 """Which requests a lane can take, and the lanes there are.  lanes -> [fleet] -> plain
 
-Lanes are for what most texts are: a window that slides a position a pass, maybe steered by
-classifiers or held to a grammar, or a chain, on a GPU. Everything else goes through the plain loop.
+Lanes are for what most texts are on a GPU: a window that slides a position a pass, maybe steered by
+classifiers or held to a grammar, blocks of any other path, and chains. Everything else goes through
+the plain loop.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -18,16 +19,17 @@ from ssdlm.denoiser.encoder import EncoderDenoiser
 from ssdlm.denoiser.padded import PaddedEncoder
 from ssdlm.denoiser.slots import Slots
 from ssdlm.diffusion.speculative import tree_of
-from ssdlm.engine.block_lane import BlockLane
 from ssdlm.engine.chains import Chains
 from ssdlm.engine.controls import Controls
+from ssdlm.engine.encoder_lane import EncoderLane
 from ssdlm.engine.ending import unwritten
 from ssdlm.engine.guided_lane import GuidedLane
 from ssdlm.engine.lanes import ChainLane, Lane, Row, SlidingLane, steady_levels
-from ssdlm.engine.requests import Request
+from ssdlm.engine.requests import Request, noise_seeds
 from ssdlm.engine.schedule import Berths
 from ssdlm.engine.strategy import strategy_of
 from ssdlm.engine.tree_lane import SpeculativeLane
+from ssdlm.engine.window_lane import WindowLane
 from ssdlm.options import GenerateOptions
 
 FIXED_SLOTS = 32
@@ -80,7 +82,9 @@ class Fleet:
             return None
         if options.mode == "diffusion":
             W = len(steady_levels(options.width))
-            if not has_lane(options) or (is_held and W > 1):
+            if not has_lane(options):
+                return None if is_held else self.window_kind(request)
+            if is_held and W > 1:
                 return None
             control = self.control_of(request, W + 1)
             if control is None:
@@ -98,11 +102,19 @@ class Fleet:
         """Return the kind of a request whose blocks settle as a whole, if a lane can take it."""
         options, room = request.options, self.denoiser.max_len
         needed = len(request.context) + options.length
-        if not has_block_lane(options) or (room is not None and needed > room):
+        if not has_encoder_lane(options) or (room is not None and needed > room):
             return None
         path = options.B[0], options.T, options.grid, options.returns
         capacity = self.capacity(request, 0)
         return Kind("block", 0, capacity if room is None else min(capacity, room), path)
+
+    def window_kind(self, request: Request) -> Kind | None:
+        """Return the kind of a request whose blocks are all of one length, if a lane takes it."""
+        options, (B, *others) = request.options, request.blocks()
+        if not has_window_lane(options) or any(other != B for other in others):
+            return None
+        path = B, options.T, options.grid
+        return Kind("window", options.width, self.capacity(request, B + 1), path)
 
     def control_of(self, request: Request, margin: int) -> Hashable | None:
         """Return what steers a request, None where its guides cannot read it in a lane."""
@@ -125,13 +137,17 @@ class Fleet:
             capacity *= 2
         return capacity
 
-    def row(self, request: Request) -> Row:
-        """Return a request as a lane takes it."""
+    def rows(self, requests: Sequence[Request]) -> list[Row]:
+        """Return requests as a lane takes them."""
+        seeds = noise_seeds(requests)
+        return [self.row(one, seed) for one, seed in zip(requests, seeds, strict=True)]
+
+    def row(self, request: Request, seed: int) -> Row:
+        """Return a request as a lane takes it, its text's seed being known."""
         options = request.options
         top_p = 0.0 if options.projection == "greedy" else options.top_p
-        never = next(iter(unwritten(options, self.tokenizer)), -1)
-        noise, heat = request.noise_seed, options.temperature
-        return Row(request.context, noise, top_p, heat, never, options.length, request.placement)
+        never, heat = next(iter(unwritten(options, self.tokenizer)), -1), options.temperature
+        return Row(request.context, seed, top_p, heat, never, options.length, request.placement)
 
     def make(self, request: Request, count: int) -> Berths:
         """Return a lane for some requests of one kind, an idle one if there is.
@@ -143,7 +159,7 @@ class Fleet:
         key = kind, self.num_slots(kind, min(count, request.options.batch_size))
         lane = self.idle.pop(key, None) or self.build(*key, request.options)
         release = partial(self.release, key, lane)
-        return Berths(lane, self.row, release, one_by_one=self.is_deterministic)
+        return Berths(lane, self.rows, release, one_by_one=self.is_deterministic)
 
     def release(self, key: tuple[Kind, int], lane: Lane) -> None:
         """Keep an idle lane for the next requests of its kind."""
@@ -153,8 +169,9 @@ class Fleet:
 
     def num_slots(self, kind: Kind, wanted: int) -> int:
         """Return a power of two that has room for the requests, if the memory has."""
-        # A tree's rows are so many that their products' roundings depend on the slot, too.
-        num = 1 if kind.mode == "chain" and kind.width else FIXED_SLOTS
+        # Rows of trees and blocks are so many that their products' roundings depend on the slot.
+        is_large = kind.mode == "window" or (kind.mode == "chain" and kind.width)
+        num = 1 if is_large else FIXED_SLOTS
         if not self.is_deterministic:
             num = 1
             while num < wanted:
@@ -167,17 +184,18 @@ class Fleet:
 
     def num_bytes(self, kind: Kind) -> int:
         """Return about what a slot of a lane takes."""
-        if kind.mode != "block":
-            return Slots.num_bytes(cast(Any, self.denoiser), kind.capacity)
+        own = Slots.num_bytes(cast(Any, self.denoiser), kind.capacity) if self.is_used else 0
+        if kind.mode not in ("block", "window"):
+            return own
         (B, *_), V = cast(tuple[int, ...], kind.settings), self.denoiser.V
-        return 8 * B * V  # weights of all words, and logits
+        return own + (8 if kind.mode == "block" else 20) * B * V  # weights of all words, and logits
 
     def build(self, kind: Kind, num_slots: int, options: GenerateOptions) -> Lane:
         """Return a new lane; its passes are recorded when it first runs."""
         sizes = {"num_slots": num_slots, "capacity": kind.capacity}
         if kind.mode == "block":
             (B,) = options.B
-            return BlockLane(
+            return EncoderLane(
                 cast(EncoderDenoiser, self.denoiser),
                 strategy_of(options, self.denoiser).grid(B),
                 B=B,
@@ -185,6 +203,9 @@ class Fleet:
                 **sizes,
             )
         denoiser, held = cast(BlockDenoiser, self.denoiser), {"is_held": kind.is_held}
+        if kind.mode == "window":
+            B = options.blocks()[0]
+            return WindowLane(denoiser, strategy_of(options, denoiser).grid(B), B=B, **sizes)
         if kind.settings:
             steering = partial(self.controls.steer_padded, options)
             room = self.controls.room(options)
@@ -218,8 +239,17 @@ def has_lane(options: GenerateOptions) -> bool:
     return is_drawn and is_renoised and options.nucleus == "network" and options.top_p > 0
 
 
-def has_block_lane(options: GenerateOptions) -> bool:
-    """Tell whether a lane for whole blocks writes what the plain loop would."""
+def has_window_lane(options: GenerateOptions) -> bool:
+    """Tell whether a lane for blocks of our denoiser writes what the plain loop would."""
+    is_drawn = options.projection == "sampling" and options.returns == "w_0"
+    is_cut = options.nucleus == "network" and options.top_p > 0
+    is_renoised = options.rule == "renoise" and options.rho == 0
+    is_free = not options.control and not options.early_exit
+    return options.grid != "sliding" and is_drawn and is_cut and is_renoised and is_free
+
+
+def has_encoder_lane(options: GenerateOptions) -> bool:
+    """Tell whether a lane for whole blocks of an encoder writes what the plain loop would."""
     is_whole = options.grid in ("uniform", "warped") and not options.early_exit
     is_renoised = options.rule == "renoise" and options.rho == 0
     is_drawn = options.projection in ("sampling", "greedy") and not options.control

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -89,6 +90,38 @@ class Lane(Protocol):
         ...
 
 
+class Contexts:
+    """Reads contexts into slots, one alone by a graph."""
+
+    def __init__(self, denoiser: BlockDenoiser, slots: Slots) -> None:
+        self.denoiser, self.slots = denoiser, slots
+        self.readers: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
+        """Graphs that read one context, by its padded length."""
+
+    def read(self, ids: Tensor, at: Tensor) -> None:
+        """Read padded contexts (N, C) into slots, if there is anything to read."""
+        if ids.shape[1] and len(ids) == 1 and self.slots.is_fast:
+            self.read_one(ids, at)
+        elif ids.shape[1]:
+            self.read_all(ids, at)
+
+    def read_all(self, ids: Tensor, at: Tensor) -> None:
+        """Read padded contexts into slots from their beginning."""
+        behind = Behind(Rows.causal(ids.shape[1], ids.device), at, torch.zeros_like(at))
+        self.slots.run(self.denoiser.embed(ids), behind, slice(0, 1))
+
+    def read_one(self, ids: Tensor, at: Tensor) -> None:
+        """Read one padded context, by a graph for its length."""
+        key = ids.shape[1]
+        if key not in self.readers:
+            inputs = ids.clone(), at.clone()
+            self.readers[key] = recorded(lambda: self.read_all(*inputs)), *inputs
+        graph, own_ids, own_at = self.readers[key]
+        own_ids.copy_(ids)
+        own_at.copy_(at)
+        graph.replay()
+
+
 class TokenLane(Lane):
     """Texts that get on token by token, each with its own seed, temperature, nucleus and place."""
 
@@ -125,21 +158,20 @@ class TokenLane(Lane):
         self.heats = torch.ones(num_slots, device=self.device)
         self.top_ps = torch.ones(num_slots, device=self.device)
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.readers: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
-        """Graphs that read one context, by its padded length."""
+        self.contexts = Contexts(denoiser, self.slots)
 
     @torch.no_grad()
     def join(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
         """Put texts into free slots: their contexts are read, but for the last token."""
         lengths = [len(row.context) - 1 for row in rows]
-        padded = -(-max(lengths) // PREFILL) * PREFILL
+        padded = padded_length(max(lengths))
         # Everything in one table: each way to a GPU takes as long as a layer.
         whole = [
             (slot, row.seed, row.never, row.context[-1], length, 0, 1, *row.context[:-1])
             + (0,) * (padded - length)
             for slot, row, length in zip(slots, rows, lengths, strict=True)
         ]
-        table = torch.tensor(whole, device=self.device)
+        table = torch.from_numpy(np.array(whole)).to(self.device)
         real = torch.tensor([(row.temperature, row.top_p) for row in rows], device=self.device)
         at, ids = table[:, 0].contiguous(), table[:, 7:].contiguous()
         counts = self.seeds, self.never, self.last[:, 0], self.slots.lengths, self.done, self.active
@@ -148,26 +180,7 @@ class TokenLane(Lane):
         self.heats[at], self.top_ps[at] = real[:, 0], real[:, 1]
         if self.held is not None:
             self.held.join([row.placement for row in rows], slots)
-        if padded and len(rows) == 1 and self.slots.is_fast:
-            self.read_one(ids, at)
-        elif padded:
-            self.read_contexts(ids, at)
-
-    def read_contexts(self, ids: Tensor, at: Tensor) -> None:
-        """Read padded contexts (N, C) into slots from their beginning."""
-        behind = Behind(Rows.causal(ids.shape[1], self.device), at, torch.zeros_like(at))
-        self.slots.run(self.denoiser.embed(ids), behind, slice(0, 1))
-
-    def read_one(self, ids: Tensor, at: Tensor) -> None:
-        """Read one padded context, by a graph for its length."""
-        key = ids.shape[1]
-        if key not in self.readers:
-            inputs = ids.clone(), at.clone()
-            self.readers[key] = recorded(lambda: self.read_contexts(*inputs)), *inputs
-        graph, own_ids, own_at = self.readers[key]
-        own_ids.copy_(ids)
-        own_at.copy_(at)
-        graph.replay()
+        self.contexts.read(ids, at)
 
     def leave(self, slots: Sequence[int]) -> None:
         self.active[torch.tensor(slots, device=self.device)] = 0
@@ -247,6 +260,7 @@ class SlidingLane(TokenLane):
         self.gain_z, self.gain_w = (gain * (1 - a).sqrt()).float(), (2 * gain * a.sqrt()).float()
         self.levels = torch.ones(num_slots, self.W, device=self.device)
         self.uniform = torch.full_like(self.seeds, UNIFORM)
+        self.normal = torch.full_like(self.seeds, NORMAL)
         V = denoiser.V if self.W > 1 else 0
         self.ell = torch.zeros(num_slots, self.W, V, device=self.device)
 
@@ -301,8 +315,8 @@ class SlidingLane(TokenLane):
         kept, is_active = tokens[:, 1:].contiguous(), self.active.bool().view(-1, 1)
         new = torch.empty_like(self.ell[:, 1:])
         if self.slots.is_fast:
-            gains = self.gain_z, self.gain_w
-            draw_kernels().new_evidence_(new, kept, *gains, self.seeds, self.done + 1, NORMAL)
+            settings = self.gain_z, self.gain_w, self.seeds, self.done + 1, self.normal
+            draw_kernels().new_evidence_(new, kept, *settings, first=1)
         else:
             for row in range(self.num_slots):
                 noise, step = RowNoise(self.seeds[row : row + 1]), int(self.done[row]) + 1
@@ -350,6 +364,11 @@ def recorded(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
     with torch.cuda.graph(graph):
         work()
     return graph
+
+
+def padded_length(length: int) -> int:
+    """Return the length at which a context of so many tokens is read."""
+    return -(-length // PREFILL) * PREFILL
 
 
 @cache

@@ -81,10 +81,10 @@ class Engine:
         for prompt, own in zip(prompts, options, strict=True):
             context = self.context(prompt)
             shown = str(prompt) if isinstance(prompt, str) else text_of(self.tokenizer, context)
-            request = Request(shown, context, own)
+            rivals = own.num_candidates
+            request = Request(shown, context, own, number=number, num_candidates=rivals)
             if own.mode != "diffusion":
                 check_context(request)
-            request = replace(request, number=number, num_candidates=own.num_candidates)
             firsts.append(by_length(request))
             number += own.num_samples
         wanted = [
@@ -128,7 +128,7 @@ class Engine:
         """Return a prompt's ids; an empty text begins after an end-of-text token."""
         if not isinstance(prompt, str):
             ids = token_ids(prompt)
-            if any(not 0 <= token < self.denoiser.V for token in ids):
+            if ids and not 0 <= min(ids) <= max(ids) < self.denoiser.V:
                 raise ValueError(
                     f"prompt ids {quote(prompt)} reach outside 0..{self.denoiser.V - 1}"
                 )

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple, overload
 
 from ssdlm.constraints.placement import Placement
-from ssdlm.diffusion.noise import mix
+from ssdlm.diffusion.noise import mix, mix_rows
 from ssdlm.diffusion.sampler import Step
 from ssdlm.options import GenerateOptions, known_options
 from ssdlm.values import check_sequence, check_whole, quote
@@ -20,6 +20,8 @@ from ssdlm.values import check_sequence, check_whole, quote
 ROW_OPTIONS = {"seed", "must", "must_not", "suffix", "pin", "end_at_sentence", "stop"}
 ROW_OPTIONS |= {"num_samples", "best_of", "regex", "json_schema", "gap"}
 """Options in which requests of one batch may differ."""
+MIXED_TOGETHER = 16
+"""So many seeds or more are quicker to mix as one array."""
 SHARED_OPTIONS = [
     name for name in known_options() if name not in {*ROW_OPTIONS, "control", "streamer"}
 ]
@@ -65,8 +67,15 @@ class Request:
     @property
     def noise_seed(self) -> int:
         """The text's own seed: what was asked for, which sample, and the prompt itself."""
-        own = mix(self.options.seed, self.sample, *self.context)
-        return mix(own, *self.branch) if self.branch else own
+        return self.seed_from(mix(*self.seed_parts()))
+
+    def seed_parts(self) -> tuple[int, ...]:
+        """Return what a text's seed is made of."""
+        return self.options.seed, self.sample, *self.context
+
+    def seed_from(self, mixed: int) -> int:
+        """Return the text's seed, its parts being mixed; a particle goes its own way."""
+        return mix(mixed, *self.branch) if self.branch else mixed
 
     def batch_key(self) -> Hashable:
         """Return what requests that go through the network together have in common."""
@@ -111,7 +120,17 @@ def candidate_of(firsts: Sequence[Request], place: int) -> Request:
     text, candidate = divmod(place, len(firsts) * best_of)
     length, sample = divmod(candidate, best_of)
     first = firsts[length]
+    if text == sample == 0:
+        return first
     return replace(first, number=first.number + text, sample=text * best_of + sample)
+
+
+def noise_seeds(requests: Sequence[Request]) -> list[int]:
+    """Return every text's own seed; those of many are mixed together."""
+    if len(requests) < MIXED_TOGETHER:
+        return [one.noise_seed for one in requests]
+    mixed = mix_rows([one.seed_parts() for one in requests])
+    return [one.seed_from(seed) for one, seed in zip(requests, mixed, strict=True)]
 
 
 def in_order(texts: Iterable[tuple[int, Generation]]) -> Iterator[Generation]:
@@ -194,7 +213,7 @@ class Draft:
 
 def token_ids(prompt: Any) -> tuple[int, ...]:
     """Return a prompt that is not a string as whole numbers."""
-    if type(prompt) in (list, tuple) and all(type(token) is int for token in prompt):
+    if type(prompt) in (list, tuple) and set(map(type, prompt)) <= {int}:
         return tuple(prompt)  # as they mostly come, and there may be many
     try:
         return tuple(map(check_whole, check_sequence(prompt)))

@@ -132,12 +132,12 @@ class Berths:
     def __init__(
         self,
         lane: Lane,
-        row_of: Callable[[Request], Row],
+        rows_of: Callable[[Sequence[Request]], list[Row]],
         release: Callable[[], None],
         *,
         one_by_one: bool = False,
     ) -> None:
-        self.lane, self.row_of, self.release, self.one_by_one = lane, row_of, release, one_by_one
+        self.lane, self.rows_of, self.release, self.one_by_one = lane, rows_of, release, one_by_one
         self.jobs: dict[int, Job] = {}
 
     @property
@@ -154,7 +154,7 @@ class Berths:
     def join(self, jobs: Sequence[Job]) -> None:
         free = [slot for slot in range(self.lane.num_slots) if slot not in self.jobs]
         slots = free[: len(jobs)]
-        rows = [self.row_of(job.request) for job in jobs]
+        rows = self.rows_of([job.request for job in jobs])
         if self.one_by_one:  # how a context is read must not depend on who comes along
             for row, slot in zip(rows, slots, strict=True):
                 self.lane.join([row], [slot])

@@ -33,7 +33,9 @@ def placed(
     All are compiled together, so that they can share their automata.
     """
     asked = [one for one in wanted if one is not None]
-    found = iter(compile(asked) if asked else ())
+    if not asked:
+        return [list(group) for group in groups]
+    found = iter(compile(asked))
     placements = iter([None if one is None else next(found) for one in wanted])
     return [[replace(one, placement=next(placements)) for one in group] for group in groups]
 

@@ -335,7 +335,7 @@ def perturbed_kernel(
 
 @triton.jit
 def evidence_kernel(
-    tokens, gain_z, gain_w, seeds, steps, stream, out, V, W, FIRST, TILE: tl.constexpr
+    tokens, gain_z, gain_w, seeds, steps, streams, out, V, W, FIRST, STRIDE, TILE: tl.constexpr
 ):
     """Write the evidence of a drawn token at a new level: noise, and a bonus at the token."""
     place = tl.program_id(0).to(tl.int64)
@@ -343,6 +343,7 @@ def evidence_kernel(
     counter = tl.program_id(1) * TILE + tl.arange(0, TILE)
     same = tl.zeros_like(counter)
     seed, step = tl.load(seeds + text), tl.load(steps + text).to(tl.int32)
+    stream = tl.load(streams + text).to(tl.int32)
     a, b, c, d = tl.philox(
         seed, counter, same + position.to(tl.int32) + FIRST, same + step, same + stream
     )
@@ -350,8 +351,9 @@ def evidence_kernel(
     z2, z3 = box_muller(c, d)
     z = tl.interleave(tl.interleave(z0, z2), tl.interleave(z1, z3))
     column = tl.program_id(1) * 4 * TILE + tl.arange(0, 4 * TILE)
-    bonus = tl.where(column == tl.load(tokens + place), tl.load(gain_w + position), 0.0)
-    value = tl.load(gain_z + position) * z + bonus
+    level = text * STRIDE + position
+    bonus = tl.where(column == tl.load(tokens + place), tl.load(gain_w + level), 0.0)
+    value = tl.load(gain_z + level) * z + bonus
     tl.store(out + place * V + column, value, mask=column < V)
 
 
@@ -409,11 +411,13 @@ def draw_perturbed(
 
 def new_evidence_(
     out: Tensor, tokens: Tensor, gain_z: Tensor, gain_w: Tensor, seeds: Tensor, steps: Tensor,
-    stream: int,
+    streams: Tensor, *, first: int,
 ) -> None:  # fmt: skip
-    """Write the evidence (N, W, V) of tokens (N, W), each position at its level's gains (W,)."""
+    """Write the evidence (N, W, V) of tokens (N, W), each position at its level's gains.
+
+    Gains are (W,), or each text's own (N, W); positions are counted from `first` on.
+    """
     N, W, V = out.shape
-    grid = (N * W, triton.cdiv(V, 1024))
-    launch(
-        evidence_kernel, grid, tokens, gain_z, gain_w, seeds, steps, stream, out, V, W, 1, TILE=256
-    )
+    grid, stride = (N * W, triton.cdiv(V, 1024)), 0 if gain_z.dim() == 1 else W
+    settings = seeds, steps, streams, out, V, W, first, stride
+    launch(evidence_kernel, grid, tokens, gain_z, gain_w, *settings, TILE=256)
