@@ -39,16 +39,16 @@ def exact():
 @pytest.mark.parametrize(
     "changes",
     [
-        SLIDING | {"width": 1},
-        SLIDING | {"width": 1, "temperature": 0.7, "top_p": 1.0},
-        SLIDING | {"width": 1, "projection": "greedy"},
-        SLIDING | {"width": 2},
+        SLIDING | {"width": 1.0},
+        SLIDING | {"width": 1.0, "temperature": 0.7, "top_p": 1.0},
+        SLIDING | {"width": 1.0, "projection": "greedy"},
+        SLIDING | {"width": 2.0},
         SLIDING | {"width": 4.5, "top_p": 0.6},
-        SLIDING | {"width": 1, "control": ["sentiment=positive"]},
-        SLIDING | {"width": 1, "control": ["sentiment=negative", "tense=past"]},
-        SLIDING | {"width": 2, "control": ["tense=present"], "gradient": "simplex"},
-        SLIDING | {"width": 1, "regex": SENTENCES},
-        SLIDING | {"width": 1, "regex": SENTENCES, "control": ["sentiment=positive"]},
+        SLIDING | {"width": 1.0, "control": ["sentiment=positive"]},
+        SLIDING | {"width": 1.0, "control": ["sentiment=negative", "tense=past"]},
+        SLIDING | {"width": 2.0, "control": ["tense=present"], "gradient": "simplex"},
+        SLIDING | {"width": 1.0, "regex": SENTENCES},
+        SLIDING | {"width": 1.0, "regex": SENTENCES, "control": ["sentiment=positive"]},
         {"grid": "staggered", "T": 40, "B": 25, "width": 6.0},
         {"grid": "staggered", "T": 25, "B": 25, "width": 1.0, "temperature": 0.8},
         {"grid": "warped", "T": 20, "B": 20, "top_p": 0.8},
@@ -84,7 +84,7 @@ def test_texts_are_those_of_the_plain_loop_over_thousands_of_tokens(exact, chang
 @pytest.mark.parametrize("control", [["sentiment=positive"], ["sentiment=negative", "tense=past"]])
 def test_guides_with_short_cuts_and_without_write_the_same(exact, control, monkeypatch):
     prompts = [f"{prompt} {number}" for number in range(6) for prompt in PROMPTS]
-    changes = SLIDING | {"width": 1, "control": control, "length": 100}
+    changes = SLIDING | {"width": 1.0, "control": control, "length": 100}
     exact.engine.fleet.idle.clear()
     short = [text.tokens for text in exact.generate(prompts, **changes)]
     monkeypatch.setattr(guided_lane, "HAS_SHORT_CUTS", False)
@@ -105,7 +105,7 @@ def test_guides_read_a_vocabulary_that_no_power_of_two_divides(num_layers, tmp_p
     guide = load_guide(f"{path}=positive", device="cuda")
     prompts = [list(range(3, 4 + length)) for length in (5, 12, 5, 1)]
     words = {"gradient": "words", "threshold": 0.5, "lam": 5.0}
-    changes = SLIDING | words | {"width": 1, "length": 25, "control": [guide]}
+    changes = SLIDING | words | {"width": 1.0, "length": 25, "control": [guide]}
     fast = [text.tokens for text in model.generate(prompts, **changes)]
     slow = plain(model, prompts, **changes)
     assert sum(one != other for one, other in zip(fast, slow, strict=True)) <= 1
@@ -115,7 +115,7 @@ def test_guides_read_a_vocabulary_that_no_power_of_two_divides(num_layers, tmp_p
 @pytest.mark.parametrize(
     "changes",
     [
-        SLIDING | {"width": 1},
+        SLIDING | {"width": 1.0},
         {"grid": "staggered", "T": 25, "B": 25},
         {"mode": "autoregressive"},
         {"mode": "speculative"},
@@ -133,21 +133,21 @@ def test_deterministic_texts_do_not_depend_on_their_company(changes):
 
 
 def test_stop_strings_and_samples_go_through_lanes(exact):
-    texts = exact.generate(PROMPTS, **SLIDING, width=1, stop=["."], num_samples=3, length=75)
+    texts = exact.generate(PROMPTS, **SLIDING, width=1.0, stop=["."], num_samples=3, length=75)
     assert len(texts) == 12
     assert all("." not in text.text for text in texts)
     assert {text.sample for text in texts} == {0, 1, 2}
 
 
 def test_passes_are_counted_with_the_prompts(exact):
-    text = exact.generate("The movie was", **SLIDING, width=1, length=50)
+    text = exact.generate("The movie was", **SLIDING, width=1.0, length=50)
     assert text.passes_per_token == 51 / 50
     assert text.calls == 26
 
 
 def test_lanes_are_kept_and_their_number_is_bounded(exact):
     for length in (20, 200, 400, 900, 1500, 3000):
-        exact.generate("The", **SLIDING, width=1, length=length, seed=1, stop_at_end=True)
+        exact.generate("The", **SLIDING, width=1.0, length=length, seed=1, stop_at_end=True)
     assert len(exact.engine.fleet.idle) <= 4
     assert torch.cuda.memory_allocated() < 8 * 2**30
 
