@@ -117,11 +117,16 @@ def started(model: str, *more: str) -> Iterator[Started]:
             process.wait()
 
 
-def plan(count: int, guides: list[str], length: int, seed: int = 0) -> list[dict[str, Any]]:
+WORDS = [{"must": ["time"]}, {"must_not": ["the", "movie"], "end_at_sentence": True}]
+"""What no lane of a GPU takes."""
+
+
+def plan(args: argparse.Namespace, count: int, seed: int = 0) -> list[dict[str, Any]]:
     """Return requests of mixed lengths, modes, constraints and controls."""
-    rng, kinds = random.Random(seed), [{}] * 8
+    rng, kinds, length = random.Random(seed), [{}] * 8, args.length
+    guides = [f"{guide}=positive" for guide in args.guides.split(",") if guide]
     kinds += [{"mode": "autoregressive"}, {"mode": "speculative"}, {"stop": ["."]}]
-    kinds += [{"must": ["time"]}, {"must_not": ["the", "movie"], "end_at_sentence": True}]
+    kinds += [] if args.without_words else WORDS
     kinds += [{"regex": r"( [a-z]+){1,9}\.?"}]
     kinds += [{"control": guide} for guide in guides]
     return [
@@ -173,11 +178,10 @@ async def run_load(
 
 def load(args: argparse.Namespace, model: SSDLM, name: str) -> dict[str, Any]:
     """Write many texts at once, a part of them for clients who leave."""
-    guides = [f"{guide}=positive" for guide in args.guides.split(",") if guide]
-    bodies = plan(args.count, guides, args.length)
+    bodies = plan(args, args.count)
     leaving = set(random.Random(1).sample(range(args.count), int(args.cancel * args.count)))
     choose_threads(model.denoiser, model.options)
-    first = plan(args.warm, guides, args.length, seed=5)
+    first = plan(args, args.warm, seed=5)
     offline(model, first)  # so that everything is loaded
     used = time.process_time()
     texts, alone = offline(model, bodies)
@@ -316,6 +320,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, help="how often load asks for all")
     parser.add_argument("--warm", type=int, default=16, help="texts before load counts any")
     parser.add_argument("--guides", default="", help="guides that steer some of the texts")
+    parser.add_argument("--without-words", action="store_true", help="no text must have a word")
     parser.add_argument("--deterministic", action="store_true", help="on a GPU, of load")
     parser.add_argument("--at-once", type=int, default=32, help="connections of fuzz")
     parser.add_argument("--most-growth", type=float, default=8.0, help="megabytes, of soak")

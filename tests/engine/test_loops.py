@@ -1,5 +1,7 @@
 """Texts side by side on a CPU: their passes go as one, and each is what it is alone."""
 
+from contextlib import suppress
+
 import pytest
 import torch
 from tests import tiny
@@ -130,3 +132,24 @@ def test_an_encoder_and_a_chain_have_no_loops():
 def test_an_idle_worker_has_room_for_all():
     loops = Loops(4, lambda requests: iter(()))
     assert (loops.num_jobs, loops.room(), loops.turn()) == (0, 4, [])
+
+
+@pytest.mark.parametrize("gradient", ["logits", "words"])
+def test_guides_are_asked_outside_the_loops(model, gradient):
+    """Within one, an error of torch would walk down a stack that is no longer there, and crash."""
+    current = pytest.importorskip("greenlet").getcurrent
+    stacks = []
+
+    def failing_at_last(context, logits):
+        stacks.append(getattr(current(), "is_loop", False))
+        with suppress(RuntimeError):  # as transformers asks a GPU that is not there
+            torch.zeros(2, 3) @ torch.zeros(2, 3)
+        if len(stacks) == 20:
+            torch.zeros(3, 3) @ torch.zeros(2, 2)
+        return (logits * 0).sum((1, 2))
+
+    options = {"grid": "sliding", "width": 1.0, "control": [failing_at_last], "gradient": gradient}
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model.generate(PROMPTS, **options)
+    assert stacks == [False] * 20
+    assert torch.is_grad_enabled()

@@ -7,6 +7,9 @@
 A loop runs until it asks something or has done a step. On a CPU a matrix is read from memory once
 for all who ask, which is most of what a pass costs. Each loop is the plain one, and knows nothing
 of the others. Without the package greenlet every loop goes alone.
+
+Code of others is asked for, too, and not called within a loop: where torch throws, it walks down
+the whole stack, and below a loop there is by then the stack of whoever let it go on.
 """
 
 from __future__ import annotations
@@ -75,10 +78,16 @@ def meet(answer: Callable[[list[A]], list[R]], about: A) -> R:
 
 def next_steps(loops: Sequence[Loop[T]]) -> list[T]:
     """Let every loop do its next step, and return the steps; one that has ended has none."""
-    is_recorded, done = torch.is_grad_enabled(), dict[Loop[T], T]()
-    for loop in loops:
-        loop.greenlet.parent = greenlets.getcurrent()
-    said = [(loop, loop.go_on()) for loop in loops]
+    with torch.set_grad_enabled(torch.is_grad_enabled()):  # whatever loops leave behind
+        for loop in loops:
+            loop.greenlet.parent = greenlets.getcurrent()
+        done = answered(loops)
+    return [done[loop] for loop in loops if loop in done]
+
+
+def answered(loops: Sequence[Loop[T]]) -> dict[Loop[T], T]:
+    """Answer loops until each has done a step or ended; return the steps."""
+    said, done = [(loop, loop.go_on()) for loop in loops], dict[Loop[T], T]()
     while said:
         asked: dict[Callable[..., Any], list[tuple[Loop[T], Any]]] = {}
         for loop, word in said:
@@ -91,5 +100,4 @@ def next_steps(loops: Sequence[Loop[T]]) -> list[T]:
             with torch.no_grad():
                 found = answer([about for _, about in who])
             said += [(loop, loop.go_on(one)) for (loop, _), one in zip(who, found, strict=True)]
-    torch.set_grad_enabled(is_recorded)
-    return [done[loop] for loop in loops if loop in done]
+    return done
