@@ -75,7 +75,7 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[SupportsInt], skip_special_tokens: bool = False) -> str:
         """Return the text of the ids, spaces exactly as the tokens have them."""
-        plain = ids if isinstance(ids, list) else [int(i) for i in ids]
+        plain: Any = ids if isinstance(ids, list) else [int(i) for i in ids]
         return self.backend.decode(plain, skip_special_tokens=skip_special_tokens)
 
     def decode_after(self, context: Sequence[int], ids: Sequence[int]) -> str:

@@ -83,13 +83,15 @@ class PaddedEncoder:
         x = x.view(-1, D)
         for layer, qkv, qkv_bias in self.layers:
             together = F.linear(x, qkv, qkv_bias).view(N, R, 3, self.H, -1)
-            seen = kernels.attend_all(together, lengths, sizes, B).view(-1, D)
+            count = R
+            if layer is self.layers[-1][0]:  # past it nobody looks at contexts
+                count, x = B, x.view(N, R, D)[:, :B].reshape(-1, D)
+            seen = kernels.attend_all(together, lengths, sizes, B, count=count).view(-1, D)
             attention, output = layer.attention.output, layer.output
             x = kernels.add_norm_(x, attention.dense(seen), attention.LayerNorm)
-            up = kernels.gelu_(layer.intermediate.dense(x))
+            up = kernels.gelu_product(x, layer.intermediate.dense)
             x = kernels.add_norm_(x, output.dense(up), output.LayerNorm)
-        hidden = x.view(N, R, D)[:, :B].reshape(-1, D)
-        hidden = before_decoder(self.denoiser.backbone, hidden)
+        hidden = before_decoder(self.denoiser.backbone, x)
         return F.linear(hidden, self.head, self.bias).unflatten(0, (N, B))
 
 

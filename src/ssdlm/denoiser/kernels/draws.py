@@ -18,6 +18,12 @@ WARPS = 16
 """For a program that has a whole row of logits to itself."""
 WIDE = 8192
 """Logits that such a program has at hand at once."""
+WIDE_TILE = 2048
+"""Logits of a wider row that a program takes."""
+PART = 128
+"""How many of them at a time."""
+CUTS, ROUNDS = 32, 6
+"""Cuts at a time, and how often: 32 ** 6 is above the bits of any share up to 1."""
 
 
 @triton.jit
@@ -178,114 +184,109 @@ def draw_kernel(
 
 
 @triton.jit
-def mass_from(shares, low, V, TILE: tl.constexpr):
-    """Return the sum of a row's shares whose bits are `low` or more."""
-    sums = tl.zeros((TILE,), tl.float32)
-    for first in range(0, V, TILE):
-        at = first + tl.arange(0, TILE)
-        share = tl.load(shares + at, mask=at < V, other=0.0)
-        sums += tl.where(share.to(tl.int32, bitcast=True) >= low, share, 0.0)
-    return tl.sum(sums)
-
-
-@triton.jit
-def note(logits, prior, shares, V, heat, never, TILE: tl.constexpr):
-    """Write exp(logits - peak) of a row down; return the sum of it, and the best token."""
-    column = tl.arange(0, TILE)
-    tops = tl.full((TILE,), -float("inf"), tl.float32)
-    for first in range(0, V, TILE):
-        tops = tl.maximum(tops, share_of(logits, prior, first, V, heat, never, TILE))
-    peak = tl.max(tops, 0)
-    sums, bests = tl.zeros((TILE,), tl.float32), tl.full((TILE,), 1 << 30, tl.int32)
-    for first in range(0, V, TILE):
-        values = share_of(logits, prior, first, V, heat, never, TILE)
-        share, at = tl.exp(values - peak), first + column
-        tl.store(shares + at, share, mask=at < V)
-        sums += share
-        bests = tl.minimum(bests, tl.where(values == peak, at, 1 << 30))
-    tl.debug_barrier()
-    return tl.sum(sums), tl.min(bests, 0)
-
-
-@triton.jit
-def least_of(shares, few, wanted, V, TILE: tl.constexpr, FEW: tl.constexpr):
-    """Return the most bits from which on a row's shares sum to what is wanted, as `least_bits`.
-
-    After four passes few shares are left among which that is; they are written down once more.
-    """
-    column, low, size = tl.arange(0, TILE), 0, 1 << 30
-    for _ in range(4):
-        size = size // 4
-        above = tl.zeros((TILE,), tl.float32)
-        one, two, three = above, above, above
-        for first in range(0, V, TILE):
-            at = first + column
-            share = tl.load(shares + at, mask=at < V, other=0.0)
-            bits = share.to(tl.int32, bitcast=True)
-            one += tl.where(bits >= low + size, share, 0.0)
-            two += tl.where(bits >= low + 2 * size, share, 0.0)
-            three += tl.where(bits >= low + 3 * size, share, 0.0)
-        low += size * num_reached(tl.sum(one), tl.sum(two), tl.sum(three), wanted)
-    higher, count = mass_from(shares, low + size, V, TILE), 0
-    for first in range(0, V, TILE):
-        at = first + column
-        share = tl.load(shares + at, mask=at < V, other=0.0)
-        bits = share.to(tl.int32, bitcast=True)
-        is_open = (bits >= low) & (bits < low + size) & (at < V)
-        place = count + tl.cumsum(is_open.to(tl.int32)) - 1
-        tl.store(few + place, share, mask=is_open & (place < FEW))
-        count += tl.sum(is_open.to(tl.int32))
-    tl.debug_barrier()
-    at = tl.arange(0, FEW)
-    share = tl.load(few + at, mask=at < count, other=0.0)
-    bits = share.to(tl.int32, bitcast=True)
-    while size > 1:
-        size = size // 2
-        if count <= FEW:
-            found = higher + tl.sum(tl.where(bits >= low + size, share, 0.0))
-        else:
-            found = mass_from(shares, low + size, V, TILE)
-        low += size * (found >= wanted).to(tl.int32)
-    return low
-
-
-@triton.jit
-def token_at(shares, low, target, V, TILE: tl.constexpr):
-    """Return the token at which the shares of `low` bits or more sum to more than the target."""
-    before, chosen = 0.0, V
-    for first in range(0, V, TILE):
-        at = first + tl.arange(0, TILE)
-        share = tl.load(shares + at, mask=at < V, other=0.0)
-        share = tl.where(share.to(tl.int32, bitcast=True) >= low, share, 0.0)
-        here = tl.sum(share)
-        if (chosen == V) & (before + here > target):
-            chosen = first + tl.sum((before + tl.cumsum(share) <= target).to(tl.int32))
-        before += here
-    return chosen
-
-
-@triton.jit
-def draw_wide_kernel(
-    logits, prior, suppressed, heats, top_ps, seeds, steps, streams, shares, few, out, V, W,
-    TILE: tl.constexpr, FEW: tl.constexpr,
-):  # fmt: skip
-    """Do what `draw_kernel` does for a wide vocabulary without evidence, by notes."""
-    row = tl.program_id(0).to(tl.int64)
+def top_kernel(logits, prior, suppressed, heats, tops, bests, V, W, NUM, TILE: tl.constexpr):
+    """Note the largest of a tile of a row's logits, and which it is."""
+    row, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
     text = row // W
-    logits, shares, few = logits + row * V, shares + row * V, few + row * FEW
-    heat, top_p, never = tl.load(heats + text), tl.load(top_ps + text), tl.load(suppressed + text)
-    mass, best = note(logits, prior, shares, V, heat, never, TILE)
-    low = 0
-    if (top_p < 1) & (top_p > 0):
-        low = least_of(shares, few, top_p * mass, V, TILE, FEW)
-        mass = mass_from(shares, low, V, TILE)
+    heat, never = tl.load(heats + text), tl.load(suppressed + text)
+    values = share_of(logits + row * V, prior, tile * TILE, V, heat, never, TILE)
+    top, best = tl.max(values, 0, return_indices=True)
+    tl.store(tops + row * NUM + tile, top)
+    tl.store(bests + row * NUM + tile, tile * TILE + best)
+
+
+@triton.jit
+def masses_from(share, cuts):
+    """Return a part's shares, each below every cut that its bits reach, and 0 below the others."""
+    bits = share.to(tl.int32, bitcast=True)
+    return tl.where(bits[None, :] >= cuts[:, None], share[None, :], 0.0)
+
+
+@triton.jit
+def share_kernel(
+    logits, prior, suppressed, heats, tops, shares, masses, V, W, NUM,
+    TILES: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr, CUTS: tl.constexpr,
+    SIZE: tl.constexpr,
+):  # fmt: skip
+    """Note exp(logits - peak) of a tile of a row, and how much of it is above each of some cuts."""
+    row, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    text, number = row // W, tl.arange(0, TILES)
+    heat, never = tl.load(heats + text), tl.load(suppressed + text)
+    peak = tl.max(tl.load(tops + row * NUM + number, mask=number < NUM, other=-float("inf")), 0)
+    cut, sums = tl.arange(0, CUTS), tl.zeros((CUTS, PART), tl.float32)
+    for part in range(0, TILE, PART):
+        first = tile * TILE + part
+        at = first + tl.arange(0, PART)
+        share = tl.exp(share_of(logits + row * V, prior, first, V, heat, never, PART) - peak)
+        tl.store(shares + row * V + at, share, mask=at < V)
+        sums += masses_from(share, cut * SIZE)
+    tl.store(masses + (row * NUM + tile) * CUTS + cut, tl.sum(sums, 1))
+
+
+@triton.jit
+def num_cuts(masses, known, row, top_p, NUM, TILES: tl.constexpr, CUTS: tl.constexpr):
+    """Return how many of the last cuts have as much above them as a row's nucleus has.
+
+    `masses` are those of the first cuts, the lowest of which has everything above it.
+    """
+    number, cut = tl.arange(0, TILES), tl.arange(0, CUTS)
+    mine = (row * NUM + number) * CUTS
+    total = tl.sum(tl.load(masses + mine, mask=number < NUM, other=0.0), 0)
+    each = tl.load(known + mine[:, None] + cut[None, :], mask=(number < NUM)[:, None], other=0.0)
+    wanted = tl.where(top_p < 1, top_p * total, float("inf"))
+    return tl.sum(tl.where((tl.sum(each, 0) >= wanted) & (cut > 0), 1, 0), 0)
+
+
+@triton.jit
+def narrow_kernel(
+    shares, top_ps, lows, masses, known, found, V, W, NUM,
+    TILES: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr, CUTS: tl.constexpr,
+    SIZE: tl.constexpr,
+):  # fmt: skip
+    """Look for a nucleus's least share between two cuts: note how much is above finer ones."""
+    row, tile, cut = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, CUTS)
+    rows = tl.num_programs(0)
+    count = num_cuts(masses, known, row, tl.load(top_ps + row // W), NUM, TILES, CUTS)
+    low = tl.load(lows + row) + count * (SIZE * CUTS)
+    if tile == 0:
+        tl.store(lows + rows + row, low)
+    sums = tl.zeros((CUTS, PART), tl.float32)
+    for part in range(0, TILE, PART):
+        at = tile * TILE + part + tl.arange(0, PART)
+        share = tl.load(shares + row * V + at, mask=at < V, other=0.0)
+        sums += masses_from(share, low + cut * SIZE)
+    tl.store(found + (row * NUM + tile) * CUTS + cut, tl.sum(sums, 1))
+
+
+@triton.jit
+def pick_kernel(
+    shares, tops, bests, top_ps, seeds, steps, streams, lows, masses, known, out, V, W, NUM,
+    TILES: tl.constexpr, TILE: tl.constexpr, CUTS: tl.constexpr,
+):  # fmt: skip
+    """Draw a row's token: the tile in which its uniform number falls, and there the place."""
+    row, number = tl.program_id(0).to(tl.int64), tl.arange(0, TILES)
+    text, is_tile = row // W, number < NUM
+    top_p = tl.load(top_ps + text)
+    top = tl.load(tops + row * NUM + number, mask=is_tile, other=-float("inf"))
+    best = tl.load(bests + row * NUM + number, mask=is_tile, other=V)
+    best = tl.min(tl.where(top == tl.max(top, 0), best, V), 0)
+    count = num_cuts(masses, known, row, top_p, NUM, TILES, CUTS)
+    low = tl.load(lows + row) + count
+    mass = tl.load(known + (row * NUM + number) * CUTS + count, mask=is_tile, other=0.0)
     same = tl.zeros((1,), tl.int32)
     position, step = same + (row % W).to(tl.int32), same + tl.load(steps + text).to(tl.int32)
     stream = same + tl.load(streams + text).to(tl.int32)
     word, _, _, _ = tl.philox(tl.load(seeds + text), same, position, step, stream)
-    chosen = token_at(shares, low, tl.sum(unit(word)) * mass, V, TILE)
-    # Rounding may carry the target to the very end of the sum, where no token is.
-    chosen = tl.where((top_p <= 0) | (chosen >= V), best, chosen)
+    target = tl.sum(unit(word)) * tl.sum(mass)
+    tile = tl.minimum(tl.sum((is_tile & (tl.cumsum(mass) <= target)).to(tl.int32)), NUM - 1)
+    at = tile * TILE + tl.arange(0, TILE)
+    share = tl.load(shares + row * V + at, mask=at < V, other=0.0)
+    share = tl.where(share.to(tl.int32, bitcast=True) >= low, share, 0.0)
+    sums = tl.sum(tl.where(number < tile, mass, 0.0)) + tl.cumsum(share)
+    chosen = tile * TILE + tl.sum((sums <= target).to(tl.int32))
+    # Rounding may carry the target past a tile's end: then its last token of the nucleus is meant.
+    last = tl.max(tl.where(share > 0, at, -1), 0)
+    chosen = tl.where((top_p <= 0) | (last < 0), best, tl.minimum(chosen, last))
     tl.store(out + row, chosen.to(tl.int64))
 
 
@@ -364,8 +365,7 @@ def draw(
     """Draw tokens (N, W) from logits (N, W, V) without the prior; settings are one per text."""
     N, W, V = logits.shape
     if evidence is None and V > WIDE:
-        settings = suppressed, heats, top_ps, seeds, steps, streams
-        return draw_wide(logits, prior, *settings, tile=WIDE, few=WIDE // 4)
+        return draw_wide(logits, prior, suppressed, heats, top_ps, seeds, steps, streams)
     out = torch.empty(N, W, device=logits.device, dtype=torch.int64)
     tile = min(triton.next_power_of_2(V), WIDE)
     other = logits if evidence is None else evidence
@@ -379,17 +379,34 @@ def draw(
 
 def draw_wide(
     logits: Tensor, prior: Tensor, suppressed: Tensor, heats: Tensor, top_ps: Tensor,
-    seeds: Tensor, steps: Tensor, streams: Tensor, *, tile: int, few: int,
+    seeds: Tensor, steps: Tensor, streams: Tensor, *, tile: int = WIDE_TILE,
 ) -> Tensor:  # fmt: skip
-    """Do what `draw` does without evidence, by notes of so many numbers at a time."""
-    N, W, V = logits.shape
-    out = torch.empty(N, W, device=logits.device, dtype=torch.int64)
-    shares = torch.empty(N * W, V, device=logits.device)
-    short = torch.empty(N * W, few, device=logits.device)
-    launch(
-        draw_wide_kernel, (N * W,), logits, prior, suppressed, heats, top_ps, seeds, steps, streams,
-        shares, short, out, V, W, TILE=tile, FEW=few, num_warps=WARPS,
-    )  # fmt: skip
+    """Do what `draw` does without evidence, a row's tiles side by side.
+
+    Radix selection, five bits of a share at a launch: each tile notes how much lies above 32 cuts,
+    and the next launch adds that up and looks between two of them.
+    """
+    (N, W, V), whole = logits.shape, {"device": logits.device, "dtype": torch.int64}
+    rows, num = N * W, triton.cdiv(V, tile)
+    tops, bests = torch.empty(rows, num, device=logits.device), torch.empty(rows, num, **whole)
+    shares = torch.empty(rows, V, device=logits.device)
+    masses = torch.empty(ROUNDS, rows, num, CUTS, device=logits.device)
+    lows = torch.zeros(ROUNDS, rows, device=logits.device, dtype=torch.int32)
+    out, grid = torch.empty(N, W, **whole), (rows, num)
+    sizes = V, W, num
+    settings = {"TILES": triton.next_power_of_2(num), "TILE": tile, "CUTS": CUTS}
+    parts = settings | {"PART": PART}
+    row = logits, prior, suppressed, heats
+    launch(top_kernel, grid, *row, tops, bests, *sizes, TILE=tile)
+    size = CUTS ** (ROUNDS - 1)
+    launch(share_kernel, grid, *row, tops, shares, masses, *sizes, SIZE=size, **parts)
+    for known in range(ROUNDS - 1):
+        size //= CUTS
+        notes = lows[known], masses, masses[known], masses[known + 1]
+        launch(narrow_kernel, grid, shares, top_ps, *notes, *sizes, SIZE=size, **parts)
+    notes = lows[-1], masses, masses[-1], out
+    random = top_ps, seeds, steps, streams
+    launch(pick_kernel, (rows,), shares, tops, bests, *random, *notes, *sizes, **settings)
     return out
 
 

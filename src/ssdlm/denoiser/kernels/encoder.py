@@ -48,14 +48,14 @@ def weights_kernel(
 
 @triton.jit
 def attend_all_kernel(
-    qkv, out, lengths, sizes, R, B,
+    qkv, out, lengths, sizes, R, Q, B,
     H: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Attend from a tile of a text's rows to its block and its context, as long as they are."""
+    """Attend from a tile of a text's first Q rows to its block and its context, as they are."""
     text, head = tl.program_id(0) // H, tl.program_id(0) % H
     length, size = tl.load(lengths + text), tl.load(sizes + text)
     row, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, D)[None, :]
-    is_row = (row < R)[:, None]
+    is_row = (row < Q)[:, None]
     base = qkv + (text.to(tl.int64) * R * 3 * H + head) * D
     q = tl.load(base + row[:, None] * 3 * H * D + column, mask=is_row, other=0.0)
     peak = tl.full((ROWS,), -1e30, tl.float32)
@@ -70,7 +70,7 @@ def attend_all_kernel(
         v = tl.load(base + 2 * H * D + where_, mask=seen[:, None], other=0.0)
         peak, total, sums = look(q, k, v, seen[None, :], peak, total, sums, D)
     result = sums / tl.maximum(total, 1e-30)[:, None]
-    at = ((text.to(tl.int64) * R + row[:, None]) * H + head) * D + column
+    at = ((text.to(tl.int64) * Q + row[:, None]) * H + head) * D + column
     tl.store(out + at, result.to(out.dtype.element_ty), mask=is_row)
 
 
@@ -109,14 +109,17 @@ def noised_weights(
     return out, sums.sum(1, keepdim=True)
 
 
-def attend_all(qkv: Tensor, lengths: Tensor, sizes: Tensor, B: int) -> Tensor:
-    """Return what rows (N, R, 3, H, d) read: the first `sizes` of B, and `lengths` behind those."""
+def attend_all(qkv: Tensor, lengths: Tensor, sizes: Tensor, B: int, *, count: int) -> Tensor:
+    """Return what the first `count` rows of (N, R, 3, H, d) read.
+
+    That is the first `sizes` of B rows, and `lengths` behind those.
+    """
     N, R, _, H, D = qkv.shape
-    out = torch.empty(N, R, H, D, device=qkv.device, dtype=qkv.dtype)
+    out = torch.empty(N, count, H, D, device=qkv.device, dtype=qkv.dtype)
     rows = 64 if N * H > 132 else 32  # many programs had better be larger
-    grid = (N * H, triton.cdiv(R, rows))
+    grid = (N * H, triton.cdiv(count, rows))
     tables = qkv, out, lengths, sizes
-    launch(attend_all_kernel, grid, *tables, R, B, H=H, D=D, ROWS=rows, TILE=64)
+    launch(attend_all_kernel, grid, *tables, R, count, B, H=H, D=D, ROWS=rows, TILE=64)
     return out
 
 
@@ -126,6 +129,16 @@ def add_norm_(x: Tensor, y: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
     settings, width = (norm.weight, norm.bias, norm.eps), triton.next_power_of_2(D)
     launch(add_norm_kernel, (x.numel() // D,), x, y, *settings, D=D, WIDTH=width)
     return x
+
+
+def gelu_product(x: Tensor, dense: torch.nn.Linear) -> Tensor:
+    """Return GELU of a layer of x.
+
+    Below float32 the library's product does it, by tanh: that is within the rounding of the result.
+    """
+    if x.dtype == torch.float32:
+        return gelu_(dense(x))
+    return torch.ops.aten._addmm_activation(dense.bias, x, dense.weight.t(), use_gelu=True)
 
 
 def gelu_(x: Tensor) -> Tensor:
