@@ -125,10 +125,11 @@ def plan(args: argparse.Namespace, count: int, seed: int = 0) -> list[dict[str, 
     """Return requests of mixed lengths, modes, constraints and controls."""
     rng, kinds, length = random.Random(seed), [{}] * 8, args.length
     guides = [f"{guide}=positive" for guide in args.guides.split(",") if guide]
-    kinds += [{"mode": "autoregressive"}, {"mode": "speculative"}, {"stop": ["."]}]
-    kinds += [] if args.without_words else WORDS
-    kinds += [{"regex": r"( [a-z]+){1,9}\.?"}]
-    kinds += [{"control": guide} for guide in guides]
+    if args.kinds != "default":
+        kinds += [{"mode": "autoregressive"}, {"mode": "speculative"}, {"stop": ["."]}]
+        kinds += WORDS if args.kinds == "all" else []
+        kinds += [{"regex": r"( [a-z]+){1,9}\.?"}]
+        kinds += [{"control": guide} for guide in guides]
     return [
         {
             "prompt": f"{rng.choice(PROMPTS)} {rng.choice(PROMPTS).lower()}",
@@ -320,7 +321,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, help="how often load asks for all")
     parser.add_argument("--warm", type=int, default=16, help="texts before load counts any")
     parser.add_argument("--guides", default="", help="guides that steer some of the texts")
-    parser.add_argument("--without-words", action="store_true", help="no text must have a word")
+    choices = ("all", "lanes", "default")
+    parser.add_argument("--kinds", choices=choices, default="all", help="of texts, of load")
     parser.add_argument("--deterministic", action="store_true", help="on a GPU, of load")
     parser.add_argument("--at-once", type=int, default=32, help="connections of fuzz")
     parser.add_argument("--most-growth", type=float, default=8.0, help="megabytes, of soak")

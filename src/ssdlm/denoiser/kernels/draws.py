@@ -20,10 +20,8 @@ WIDE = 8192
 """Logits that such a program has at hand at once."""
 WIDE_TILE = 2048
 """Logits of a wider row that a program takes."""
-PART = 128
-"""How many of them at a time."""
-CUTS, ROUNDS = 32, 6
-"""Cuts at a time, and how often: 32 ** 6 is above the bits of any share up to 1."""
+FEW_ROWS = 100
+"""Rows up to which a launch costs more than what it does."""
 
 
 @triton.jit
@@ -383,31 +381,40 @@ def draw_wide(
 ) -> Tensor:  # fmt: skip
     """Do what `draw` does without evidence, a row's tiles side by side.
 
-    Radix selection, five bits of a share at a launch: each tile notes how much lies above 32 cuts,
-    and the next launch adds that up and looks between two of them.
+    Radix selection, a few bits of a share at a launch: each tile notes how much lies above some
+    cuts, and the next launch adds that up and looks between two of them.
     """
     (N, W, V), whole = logits.shape, {"device": logits.device, "dtype": torch.int64}
     rows, num = N * W, triton.cdiv(V, tile)
+    cuts, rounds = fineness(rows)
     tops, bests = torch.empty(rows, num, device=logits.device), torch.empty(rows, num, **whole)
     shares = torch.empty(rows, V, device=logits.device)
-    masses = torch.empty(ROUNDS, rows, num, CUTS, device=logits.device)
-    lows = torch.zeros(ROUNDS, rows, device=logits.device, dtype=torch.int32)
+    masses = torch.empty(rounds, rows, num, cuts, device=logits.device)
+    lows = torch.zeros(rounds, rows, device=logits.device, dtype=torch.int32)
     out, grid = torch.empty(N, W, **whole), (rows, num)
     sizes = V, W, num
-    settings = {"TILES": triton.next_power_of_2(num), "TILE": tile, "CUTS": CUTS}
-    parts = settings | {"PART": PART}
+    settings = {"TILES": triton.next_power_of_2(num), "TILE": tile, "CUTS": cuts}
+    parts = settings | {"PART": 4096 // cuts}  # so many sums have room in registers
     row = logits, prior, suppressed, heats
     launch(top_kernel, grid, *row, tops, bests, *sizes, TILE=tile)
-    size = CUTS ** (ROUNDS - 1)
+    size = cuts ** (rounds - 1)
     launch(share_kernel, grid, *row, tops, shares, masses, *sizes, SIZE=size, **parts)
-    for known in range(ROUNDS - 1):
-        size //= CUTS
+    for known in range(rounds - 1):
+        size //= cuts
         notes = lows[known], masses, masses[known], masses[known + 1]
         launch(narrow_kernel, grid, shares, top_ps, *notes, *sizes, SIZE=size, **parts)
     notes = lows[-1], masses, masses[-1], out
     random = top_ps, seeds, steps, streams
     launch(pick_kernel, (rows,), shares, tops, bests, *random, *notes, *sizes, **settings)
     return out
+
+
+def fineness(rows: int) -> tuple[int, int]:
+    """Return how many cuts a launch makes, and how many launches there are, to tell 2 ** 30 bits.
+
+    That is above the bits of any share up to 1.
+    """
+    return (32, 6) if rows <= FEW_ROWS else (8, 10)
 
 
 def draw_perturbed(
