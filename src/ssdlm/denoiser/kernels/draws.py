@@ -394,7 +394,7 @@ def draw_wide(
     out, grid = torch.empty(N, W, **whole), (rows, num)
     sizes = V, W, num
     settings = {"TILES": triton.next_power_of_2(num), "TILE": tile, "CUTS": cuts}
-    parts = settings | {"PART": 4096 // cuts}  # so many sums have room in registers
+    parts = settings | {"PART": min(tile, 4096 // cuts)}  # so many sums have room in registers
     row = logits, prior, suppressed, heats
     launch(top_kernel, grid, *row, tops, bests, *sizes, TILE=tile)
     size = cuts ** (rounds - 1)
