@@ -75,5 +75,5 @@ def test_a_layer_in_one_launch_has_the_gradient_that_autograd_finds(
         one = plain.read_and_climb(tokens, active, logits)
         other = packed.read_and_climb(tokens, active, logits)
         is_active = active.bool()
-        assert_close(other[is_active], one[is_active], roundings=NETWORK)
+        assert_close(other[is_active], one[is_active], roundings=2 * NETWORK)
         assert_close(packed.seen, plain.seen, roundings=NETWORK)
