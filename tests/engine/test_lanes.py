@@ -15,6 +15,7 @@ from ssdlm.diffusion.projection import Truncation, sampling
 from ssdlm.diffusion.sampler import Strategy, generate
 from ssdlm.diffusion.sliding import slide
 from ssdlm.diffusion.speculative import WordsAlone
+from ssdlm.engine.block_lane import MOST_PASSES
 from ssdlm.engine.controls import Controls
 from ssdlm.engine.encoder_lane import EncoderLane
 from ssdlm.engine.guided_lane import GuidedLane
@@ -194,6 +195,15 @@ def test_blocks_of_any_path_in_a_lane_are_those_of_the_plain_loop(path):
         assert done[one].tokens == in_blocks(denoiser, one, strategy, B)
     passes = path.T + 1  # the context's too
     assert done[rows[2]].when == [passes] * B + [2 * passes] * B
+
+
+def test_who_comes_and_who_leaves_is_seen_within_a_long_block():
+    lane = WindowLane(tiny.block(), Uniform(1000)(6), B=6, num_slots=2, capacity=64)
+    lane.join([row(0, length=6)], [0])
+    assert lane.passes_for(6) == MOST_PASSES
+    lane.run(3)
+    lane.texts[0].passes = 990  # as if
+    assert lane.passes_for(6) == 10
 
 
 @pytest.mark.parametrize("kind", ["sliding", "guided", "chain"])

@@ -14,6 +14,9 @@ from ssdlm.denoiser import DenoiserModule
 from ssdlm.engine.lanes import Lane, Row, Text
 from ssdlm.shapes import Tensor
 
+MOST_PASSES = 32
+"""After so many, somebody sees who comes and who leaves: blocks may take thousands."""
+
 
 @dataclass
 class Progress:
@@ -92,7 +95,7 @@ class BlockLane(Lane):
 
     def passes_for(self, num_tokens: int) -> int:
         del num_tokens
-        return min(self.T - text.passes for text in self.texts.values())
+        return min(MOST_PASSES, *(self.T - text.passes for text in self.texts.values()))
 
     @torch.no_grad()
     def run(self, count: int) -> None:
