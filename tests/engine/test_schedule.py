@@ -1,6 +1,8 @@
 """Turns: requests join and leave between passes, in order, and one's text is nothing to another."""
 
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -45,14 +47,15 @@ def work(engine, schedule, jobs):
     return turns
 
 
-def in_a_lane(engine, num_slots, released=None):
+def in_a_lane(engine, num_slots, released=None, around=nullcontext):
     """Let an engine put everything into one lane, as on a GPU; `released` gets it when idle."""
     released = [] if released is None else released
     fleet = Fleet(engine.chains, engine.controls, is_deterministic=False)
     lane = SlidingLane(engine.denoiser, width=1.0, num_slots=num_slots, capacity=64)
     schedule = engine.schedule(most_jobs=100)
     schedule.kind_of = lambda request: "lane"
-    schedule.employ = lambda jobs: Berths(lane, fleet.rows, lambda: released.append(lane))
+    release = partial(released.append, lane)
+    schedule.employ = lambda jobs: Berths(lane, fleet.rows, release, around)
     return schedule
 
 
@@ -228,3 +231,18 @@ def test_seeds_of_many_requests_are_each_ones_own():
     ]
     assert noise_seeds(requests) == [one.noise_seed for one in requests]
     assert noise_seeds(requests[:2]) == [one.noise_seed for one in requests[:2]]
+
+
+def test_words_are_shown_while_a_lane_gets_ready(engine):
+    shown = []
+
+    @contextmanager
+    def around():
+        shown.append("begins")
+        yield
+        shown.append("ends")
+
+    schedule = in_a_lane(engine, 2, around=around)
+    jobs = [schedule.submit(request) for request in requests_for(engine)[:2]]
+    work(engine, schedule, jobs)
+    assert shown == ["begins", "ends"] * 2  # the contexts, and the first turn

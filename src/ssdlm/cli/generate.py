@@ -185,6 +185,7 @@ def open_model(arguments: argparse.Namespace) -> SSDLM:
                 dtype=arguments.dtype,
                 deterministic=arguments.deterministic,
             )
+    model.engine.fleet.tell = told
     return model
 
 

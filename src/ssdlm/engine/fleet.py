@@ -8,7 +8,8 @@ the plain loop.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -68,6 +69,8 @@ class Fleet:
         """Whether there are lanes at all: on a CPU rows go one by one."""
         self.has_blocks = PaddedEncoder.takes(denoiser) and not is_deterministic
         """Whether there are lanes for whole blocks; their roundings depend on who is there."""
+        self.tell: Callable[[str], AbstractContextManager[object]] = nullcontext
+        """Shows a few words while something lasts: in a lane's first turn kernels are compiled."""
         self.idle: OrderedDict[tuple[Kind, int], Lane] = OrderedDict()
         """Lanes without texts, by kind and number of slots, the latest last."""
 
@@ -157,9 +160,12 @@ class Fleet:
         kind = self.kind_of(request)
         assert kind is not None
         key = kind, self.num_slots(kind, min(count, request.options.batch_size))
-        lane = self.idle.pop(key, None) or self.build(*key, request.options)
+        lane, first = self.idle.pop(key, None), nullcontext
+        if lane is None:
+            first = partial(self.tell, f"getting the GPU ready for {key[1]} texts at a time ...")
+            lane = self.build(*key, request.options)
         release = partial(self.release, key, lane)
-        return Berths(lane, self.rows, release, one_by_one=self.is_deterministic)
+        return Berths(lane, self.rows, release, first, one_by_one=self.is_deterministic)
 
     def release(self, key: tuple[Kind, int], lane: Lane) -> None:
         """Keep an idle lane for the next requests of its kind."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -134,10 +135,13 @@ class Berths:
         lane: Lane,
         rows_of: Callable[[Sequence[Request]], list[Row]],
         release: Callable[[], None],
+        first: Callable[[], AbstractContextManager[object]] = nullcontext,
         *,
         one_by_one: bool = False,
     ) -> None:
         self.lane, self.rows_of, self.release, self.one_by_one = lane, rows_of, release, one_by_one
+        self.around = first
+        """What is around the first contexts and passes, in which a lane gets ready."""
         self.jobs: dict[int, Job] = {}
 
     @property
@@ -155,11 +159,12 @@ class Berths:
         free = [slot for slot in range(self.lane.num_slots) if slot not in self.jobs]
         slots = free[: len(jobs)]
         rows = self.rows_of([job.request for job in jobs])
-        if self.one_by_one:  # how a context is read must not depend on who comes along
-            for row, slot in zip(rows, slots, strict=True):
-                self.lane.join([row], [slot])
-        else:
-            self.lane.join(rows, slots)
+        with self.around():
+            if self.one_by_one:  # how a context is read must not depend on who comes along
+                for row, slot in zip(rows, slots, strict=True):
+                    self.lane.join([row], [slot])
+            else:
+                self.lane.join(rows, slots)
         self.jobs |= dict(zip(slots, jobs, strict=True))
 
     def turn(self) -> list[Job]:
@@ -172,8 +177,10 @@ class Berths:
             self.release()
             return []
         to_go = min(map(tokens_to_go, self.jobs.values()))
-        self.lane.run(self.lane.passes_for(to_go))
-        texts = self.lane.read()
+        with self.around():
+            self.lane.run(self.lane.passes_for(to_go))
+            texts = self.lane.read()
+        self.around = nullcontext
         for slot, job in self.jobs.items():
             job.tokens = texts[slot].tokens
             job.passes = passes_by_block(job, texts[slot].when)
