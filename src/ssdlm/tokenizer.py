@@ -15,7 +15,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, SupportsInt
+from typing import Any, Literal, SupportsIndex
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
@@ -73,7 +73,7 @@ class Tokenizer:
         encodings = self.plain_backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
-    def decode(self, ids: Iterable[SupportsInt], skip_special_tokens: bool = False) -> str:
+    def decode(self, ids: Iterable[SupportsIndex], skip_special_tokens: bool = False) -> str:
         """Return the text of the ids, spaces exactly as the tokens have them."""
         plain: Any = ids if isinstance(ids, list) else [int(i) for i in ids]
         return self.backend.decode(plain, skip_special_tokens=skip_special_tokens)
