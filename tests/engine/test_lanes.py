@@ -179,7 +179,9 @@ def written(lane, rows):
     return done
 
 
-@pytest.mark.parametrize("path", [Uniform(7), Warped(5), Staggered(9, 2.5), Staggered(6, 1.0)])
+@pytest.mark.parametrize(
+    "path", [Uniform(7), Warped(5), Staggered(9, 2.5), Staggered(6, 1.0), Staggered(4, 2.0)]
+)
 def test_blocks_of_any_path_in_a_lane_are_those_of_the_plain_loop(path):
     denoiser, B = tiny.block(), 6
     lane = WindowLane(denoiser, path(B), B=B, num_slots=2, capacity=64)
