@@ -1,5 +1,7 @@
 """Control wraps a denoiser and is one."""
 
+import math
+
 import pytest
 import torch
 from tests import tiny
@@ -9,7 +11,13 @@ from ssdlm import SSDLM
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.diffusion.simplex import to_logits
-from ssdlm.guidance.gradient import guided, soft_threshold, weighted, without_repeats
+from ssdlm.guidance.gradient import (
+    guided,
+    logit_gradient,
+    soft_threshold,
+    weighted,
+    without_repeats,
+)
 from ssdlm.options import DecodeConfig
 
 
@@ -247,3 +255,20 @@ def test_controlled_rows_in_a_moving_window_do_not_depend_on_their_batch(gradien
 def test_settings_of_control_that_cannot_be_meant_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         DecodeConfig().change(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (lambda logits: None, "depends on the logits; return a tensor"),
+        (lambda logits: torch.zeros(len(logits)), "depends on the logits; return a tensor"),
+        (lambda logits: (logits * math.nan).sum((1, 2)), "has a gradient that is not finite"),
+    ],
+)
+def test_functions_that_say_nothing_usable_are_refused_by_name(returned, message):
+    def mine(context, logits):
+        return returned(logits)
+
+    context, logits = torch.tensor([[1, 2]]), torch.randn(1, 3, 8)
+    with pytest.raises(ValueError, match=f"control mine .*{message}"):
+        logit_gradient(mine, context, logits)

@@ -13,11 +13,11 @@ from ssdlm.engine.ways import BESIDE_PARTICLES, CLASSIFIER_WEIGHT, Way, count_pa
 from ssdlm.guidance import ClassifierGuide, classifier_guide, load_guide
 from ssdlm.guidance.classifiers import NoGradientError
 from ssdlm.guidance.fitting import FittedGuide, out_of_scale, refuse_contradictions, suggested_lam
-from ssdlm.guidance.gradient import LogProb, guided, weighted
+from ssdlm.guidance.gradient import LogProb, guided, title_of, weighted
 from ssdlm.guidance.growing import can_grow
 from ssdlm.guidance.packing import growing_guide
 from ssdlm.guidance.padding import PaddedGuide, can_be_padded, room_of
-from ssdlm.guidance.scorers import PROBES, Scorer, ScoreTexts, guide_scorer, name_of, reads_texts
+from ssdlm.guidance.scorers import PROBES, Scorer, ScoreTexts, guide_scorer, reads_texts
 from ssdlm.options import GenerateOptions
 from ssdlm.shapes import Tensor
 from ssdlm.tokenizer import Tokenizer
@@ -297,11 +297,6 @@ class Controls:
         while len(self.fitted) > MOST_FITTED:
             self.fitted.popitem(last=False)
         return self.fitted[id(guide)]
-
-
-def title_of(control: Any) -> str:
-    """Return what a control that is no text is called."""
-    return getattr(control, "title", "") or getattr(control, "name", "") or name_of(control)
 
 
 def idle(name: str, gradient: str) -> str:

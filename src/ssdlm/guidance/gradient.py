@@ -178,8 +178,26 @@ def logit_gradient(log_prob: LogProb, context: Context, logits: Simplex) -> Simp
         return through_softmax(log_prob.simplex_gradient(context, logits), logits)
     with torch.enable_grad():
         logits = logits.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(log_prob(context, logits).sum(), logits)
+        said = log_prob(context, logits)
+        if not isinstance(said, torch.Tensor) or not said.requires_grad:
+            raise ValueError(
+                f"control {title_of(log_prob)} returns nothing that depends on the logits; return "
+                "a tensor computed from them, one log-probability a row"
+            )
+        (gradient,) = torch.autograd.grad(said.sum(), logits)
+    # On a GPU looking would be a wait.
+    if gradient.device.type == "cpu" and not bool(gradient.isfinite().all()):
+        raise ValueError(
+            f"control {title_of(log_prob)} has a gradient that is not finite; see that there is no "
+            "logarithm of 0 in it"
+        )
     return gradient
+
+
+def title_of(control: Any) -> str:
+    """Return what a control that is no text is called."""
+    title = getattr(control, "title", "") or getattr(control, "name", "")
+    return title or getattr(control, "__name__", type(control).__name__)
 
 
 def through_softmax(gradient: Simplex, logits: Simplex) -> Simplex:
