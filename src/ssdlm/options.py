@@ -334,7 +334,7 @@ class GenerateOptions:
 
     def whole_block(self, number: int) -> int:
         """Return how long a block is where the text does not end before it."""
-        return self.B[min(number, len(self.B) - 1)]
+        return nth_block(self.B, number)
 
     def change(self, **given: Any) -> GenerateOptions:
         """Return the options with some replaced, by any of their names; None leaves one alone."""
@@ -493,12 +493,17 @@ def given(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {n: v for n, v in arguments.items() if n in all_names() and v is not None}
 
 
+def nth_block(B: tuple[int, ...], number: int) -> int:
+    """Return the length of a block; those after the last B are like it."""
+    return B[min(number, len(B) - 1)]
+
+
 @lru_cache(maxsize=64)
 def blocks_of(length: int, B: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the lengths of blocks that add up to a length; those after the last B are like it."""
+    """Return the lengths of blocks that add up to a length."""
     lengths: list[int] = []
     while length > 0:
-        lengths.append(min(length, B[min(len(lengths), len(B) - 1)]))
+        lengths.append(min(length, nth_block(B, len(lengths))))
         length -= lengths[-1]
     return tuple(lengths)
 

@@ -5,6 +5,7 @@ lanes -> [block_lane] -> encoder_lane, window_lane -> fleet;  the plain twin is 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -62,36 +63,40 @@ class BlockLane(Lane):
     def join(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
         for row, slot in zip(rows, slots, strict=True):
             self.texts[slot] = Progress(row, [])
-        at = torch.tensor(slots, device=self.device)
+        at = self.at(slots)
         whole = torch.tensor([(row.seed, row.never) for row in rows], device=self.device)
         real = torch.tensor([(row.top_p, row.temperature) for row in rows], device=self.device)
         self.seeds[at], self.never[at] = whole[:, 0], whole[:, 1]
         self.top_ps[at], self.heats[at] = real[:, 0], real[:, 1]
         self.blocks[at], self.active[at] = 0, 1
-        self.read_contexts(rows, at)
-        self.start_blocks(slots, at)
+        self.read_contexts(rows, slots)
+        self.start_blocks(slots)
 
-    def read_contexts(self, rows: Sequence[Row], at: Tensor) -> None:
-        """Take in what texts begin with, into the slots `at`."""
-        raise NotImplementedError
+    def at(self, slots: Sequence[int]) -> Tensor:
+        """Return slots as an index."""
+        return torch.tensor(slots, device=self.device)
 
-    def read_blocks(self, slots: Sequence[int], at: Tensor) -> None:
+    @abstractmethod
+    def read_contexts(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
+        """Take in what texts begin with."""
+
+    @abstractmethod
+    def read_blocks(self, slots: Sequence[int]) -> None:
         """Put decided blocks behind their contexts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def repeat(self) -> None:
         """Do one pass."""
-        raise NotImplementedError
 
-    def start_blocks(self, slots: Sequence[int], at: Tensor) -> None:
+    def start_blocks(self, slots: Sequence[int]) -> None:
         """Let the next block of texts begin, as noise."""
-        sizes = [self.texts[slot].size(self.B) for slot in slots]
+        at, sizes = self.at(slots), [self.texts[slot].size(self.B) for slot in slots]
         self.sizes[at], self.passes[at] = torch.tensor(sizes, device=self.device), 0
 
     def leave(self, slots: Sequence[int]) -> None:
         for slot in slots:
             del self.texts[slot]
-        self.active[torch.tensor(slots, device=self.device)] = 0
+        self.active[self.at(slots)] = 0
 
     def passes_for(self, num_tokens: int) -> int:
         del num_tokens
@@ -114,10 +119,9 @@ class BlockLane(Lane):
             if len(text.tokens) < text.row.length:
                 going.append(slot)
         if going:
-            at = torch.tensor(going, device=self.device)
-            self.read_blocks(going, at)
-            self.blocks[at] += 1
-            self.start_blocks(going, at)
+            self.read_blocks(going)
+            self.blocks[self.at(going)] += 1
+            self.start_blocks(going)
 
     def read(self) -> list[Text]:
         texts = []

@@ -18,7 +18,6 @@ from ssdlm.diffusion.projection import sampling, suppress
 from ssdlm.diffusion.simplex import to_logits
 from ssdlm.engine.block_lane import BlockLane
 from ssdlm.engine.lanes import Row, recorded
-from ssdlm.shapes import Tensor
 
 CONTEXT_STEP = 8
 """Contexts are padded to multiples of this."""
@@ -51,20 +50,19 @@ class EncoderLane(BlockLane):
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
         """One for each padded length of contexts."""
 
-    def read_contexts(self, rows: Sequence[Row], at: Tensor) -> None:
-        for row, slot in zip(rows, at.tolist(), strict=True):
+    def read_contexts(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
+        for row, slot in zip(rows, slots, strict=True):
             self.ids[slot, : len(row.context)] = torch.tensor(row.context, device=self.device)
 
-    def read_blocks(self, slots: Sequence[int], at: Tensor) -> None:
-        del at
+    def read_blocks(self, slots: Sequence[int]) -> None:
         for slot in slots:  # only a last block is short, and nobody reads that
             end = self.texts[slot].length
             self.ids[slot, end - self.B : end] = self.tokens[slot]
 
-    def start_blocks(self, slots: Sequence[int], at: Tensor) -> None:
-        super().start_blocks(slots, at)
+    def start_blocks(self, slots: Sequence[int]) -> None:
+        super().start_blocks(slots)
         lengths = [self.texts[slot].length for slot in slots]
-        self.lengths[at] = torch.tensor(lengths, device=self.device)
+        self.lengths[self.at(slots)] = torch.tensor(lengths, device=self.device)
 
     def repeat(self) -> None:
         if self.device.type != "cuda":
@@ -73,10 +71,7 @@ class EncoderLane(BlockLane):
         longest = max(text.length for text in self.texts.values())
         width = min(-(-longest // CONTEXT_STEP) * CONTEXT_STEP, self.ids.shape[1])
         if width not in self.graphs:
-            active = self.active.clone()
-            self.active.zero_()  # nobody moves while it is tried out
-            self.graphs[width] = recorded(lambda: self.step(width))
-            self.active.copy_(active)
+            self.graphs[width] = recorded(lambda: self.step(width), self.active)
         self.graphs[width].replay()
 
     def step(self, width: int) -> None:

@@ -80,7 +80,7 @@ class Fleet:
         if not request.context or not is_plain(request):
             return None
         if self.has_blocks:
-            return None if is_held else self.block_kind(request)
+            return None if is_held else self.encoder_kind(request)
         if not self.is_used:
             return None
         if options.mode == "diffusion":
@@ -101,7 +101,7 @@ class Fleet:
         margin = len(tree.parents) * (1 + tree.m)
         return Kind("chain", nodes, self.capacity(request, margin), is_held=is_held)
 
-    def block_kind(self, request: Request) -> Kind | None:
+    def encoder_kind(self, request: Request) -> Kind | None:
         """Return the kind of a request whose blocks settle as a whole, if a lane can take it."""
         options, room = request.options, self.denoiser.max_len
         needed = len(request.context) + options.length
@@ -109,7 +109,7 @@ class Fleet:
             return None
         path = options.B[0], options.T, options.grid, options.returns
         capacity = self.capacity(request, 0)
-        return Kind("block", 0, capacity if room is None else min(capacity, room), path)
+        return Kind("encoder", 0, capacity if room is None else min(capacity, room), path)
 
     def window_kind(self, request: Request) -> Kind | None:
         """Return the kind of a request whose blocks are all of one length, if a lane takes it."""
@@ -191,15 +191,17 @@ class Fleet:
     def num_bytes(self, kind: Kind) -> int:
         """Return about what a slot of a lane takes."""
         own = Slots.num_bytes(cast(Any, self.denoiser), kind.capacity) if self.is_used else 0
-        if kind.mode not in ("block", "window"):
+        if kind.mode not in ("encoder", "window"):
             return own
         (B, *_), V = cast(tuple[int, ...], kind.settings), self.denoiser.V
-        return own + (8 if kind.mode == "block" else 20) * B * V  # weights of all words, and logits
+        return (
+            own + (8 if kind.mode == "encoder" else 20) * B * V
+        )  # weights of all words, and logits
 
     def build(self, kind: Kind, num_slots: int, options: GenerateOptions) -> Lane:
         """Return a new lane; its passes are recorded when it first runs."""
         sizes = {"num_slots": num_slots, "capacity": kind.capacity}
-        if kind.mode == "block":
+        if kind.mode == "encoder":
             (B,) = options.B
             return EncoderLane(
                 cast(EncoderDenoiser, self.denoiser),
@@ -238,31 +240,41 @@ def has_lane(options: GenerateOptions) -> bool:
     """Tell whether a lane writes what the plain loop of the diffusion would."""
     if options.grid != "sliding" or any(options.T != B for B in options.B):
         return False
-    is_drawn = options.projection == "sampling" and options.returns == "w_0"
     if len(steady_levels(options.width)) == 1:  # no position keeps a state
-        return is_drawn or options.projection == "greedy"
-    is_renoised = options.rule == "renoise" and options.rho == 0
-    return is_drawn and is_renoised and options.nucleus == "network" and options.top_p > 0
+        return is_drawn(options) or options.projection == "greedy"
+    return keeps_tokens(options)
 
 
 def has_window_lane(options: GenerateOptions) -> bool:
     """Tell whether a lane for blocks of our denoiser writes what the plain loop would."""
-    is_drawn = options.projection == "sampling" and options.returns == "w_0"
-    is_cut = options.nucleus == "network" and options.top_p > 0
-    is_renoised = options.rule == "renoise" and options.rho == 0
     is_free = not options.control and not options.early_exit
-    return options.grid != "sliding" and is_drawn and is_cut and is_renoised and is_free
+    return options.grid != "sliding" and is_free and keeps_tokens(options)
+
+
+def keeps_tokens(options: GenerateOptions) -> bool:
+    """Tell whether a position's state is its latest token, drawn from a nucleus, and fresh noise."""
+    is_cut = options.nucleus == "network" and options.top_p > 0
+    return is_drawn(options) and is_cut and has_fresh_noise(options)
+
+
+def is_drawn(options: GenerateOptions) -> bool:
+    """Tell whether a block ends as the tokens that were drawn last."""
+    return options.projection == "sampling" and options.returns == "w_0"
+
+
+def has_fresh_noise(options: GenerateOptions) -> bool:
+    """Tell whether a step forgets its state (Eq. 18)."""
+    return options.rule == "renoise" and options.rho == 0
 
 
 def has_encoder_lane(options: GenerateOptions) -> bool:
     """Tell whether a lane for whole blocks of an encoder writes what the plain loop would."""
     is_whole = options.grid in ("uniform", "warped") and not options.early_exit
-    is_renoised = options.rule == "renoise" and options.rho == 0
     is_drawn = options.projection in ("sampling", "greedy") and not options.control
     return (
         options.mode == "diffusion"
         and is_whole
-        and is_renoised
+        and has_fresh_noise(options)
         and is_drawn
         and len(options.B) == 1
     )

@@ -190,20 +190,12 @@ class TokenLane(Lane):
     @torch.no_grad()
     def run(self, count: int) -> None:
         if self.device.type == "cuda" and self.graph is None:
-            self.graph = self.capture()
+            self.graph = recorded(self.step, self.active)
         step = self.step if self.graph is None else self.graph.replay
         for _ in range(count):
             step()
             if self.held is not None:
                 self.held.read(self.last[:, 0].tolist())
-
-    def capture(self) -> torch.cuda.CUDAGraph:
-        """Return a pass as one graph; nobody is active while it is tried out."""
-        active = self.active.clone()
-        self.active.zero_()
-        graph = recorded(self.step)
-        self.active.copy_(active)
-        return graph
 
     def step(self) -> None:
         """Do one pass: read what was decided last, draw, move on."""
@@ -304,11 +296,9 @@ class SlidingLane(TokenLane):
         one = slice(row, row + 1)
         own = logits[one].float() + self.added
         ell = self.ell[one] if self.W > 1 else torch.zeros_like(own)
-        never, top_p = int(self.never[row]), float(self.top_ps[row])
-        whole = suppress(own + ell, (never,) if never >= 0 else ())
         u = RowNoise(self.seeds[one]).uniform(block=0, step=int(self.done[row]) + 1, B=self.W)
-        cut = Truncation(lambda w_t, _: w_t, top_p, float(self.heats[row]))
-        return sampling(self.denoiser.K, float(top_p > 0)).draw(cut(whole, ell, u), u)
+        never, top_p, heat = int(self.never[row]), float(self.top_ps[row]), float(self.heats[row])
+        return plainly_drawn(own, ell, u, never=never, top_p=top_p, heat=heat)
 
     def renoise(self, tokens: Tensor) -> None:
         """Give what stays open its evidence at the next level, a place further to the left."""
@@ -321,8 +311,7 @@ class SlidingLane(TokenLane):
             for row in range(self.num_slots):
                 noise, step = RowNoise(self.seeds[row : row + 1]), int(self.done[row]) + 1
                 z = noise.normal(block=0, step=step, B=self.W - 1, V=self.denoiser.V, first=1)
-                new[row] = self.gain_z.unsqueeze(-1) * z[0]
-                new[row].scatter_add_(1, kept[row].unsqueeze(1), self.gain_w.unsqueeze(1))
+                new[row] = plain_evidence(kept[row], z[0], self.gain_z, self.gain_w)
         self.ell[:, :-1] = torch.where(is_active.unsqueeze(-1), new, self.ell[:, :-1])
         self.levels[:, :-1] = torch.where(is_active, self.after, self.levels[:, :-1])
 
@@ -353,8 +342,14 @@ class ChainLane(TokenLane):
         return choice(logits[row].float() + self.prior, None if g is None else g[0]).unsqueeze(1)
 
 
-def recorded(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """Return work on a GPU as one graph; it is done twice before, to get kernels ready."""
+def recorded(work: Callable[[], None], *who: Tensor) -> torch.cuda.CUDAGraph:
+    """Return work on a GPU as one graph; it is done twice before, to get kernels ready.
+
+    `who` tell which texts get on with it, and are 0 meanwhile.
+    """
+    before = [one.clone() for one in who]
+    for one in who:
+        one.zero_()
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -363,7 +358,24 @@ def recorded(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
     torch.cuda.current_stream().wait_stream(side)
     with torch.cuda.graph(graph):
         work()
+    for one, old in zip(who, before, strict=True):
+        one.copy_(old)
     return graph
+
+
+def plainly_drawn(
+    own: Tensor, ell: Tensor, u: Tensor, *, never: int, top_p: float, heat: float
+) -> Tensor:
+    """Draw tokens as the plain loop does, from what the network and the evidence say (1, W, V)."""
+    whole = suppress(own + ell, (never,) if never >= 0 else ())
+    cut = Truncation(lambda w_t, _: w_t, top_p, heat)
+    return sampling(1.0, float(top_p > 0)).draw(cut(whole, ell, u), u)
+
+
+def plain_evidence(tokens: Tensor, z: Tensor, gain_z: Tensor, gain_w: Tensor) -> Tensor:
+    """Return the evidence (W, V) of tokens under noise, each position at its level's gains."""
+    ell = gain_z.unsqueeze(1) * z
+    return ell.scatter_add_(1, tokens.unsqueeze(1), gain_w.unsqueeze(1))
 
 
 def padded_length(length: int) -> int:

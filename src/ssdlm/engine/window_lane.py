@@ -15,9 +15,15 @@ from ssdlm.denoiser.kernels import draw_kernels
 from ssdlm.denoiser.slots import Behind, Rows, Slots
 from ssdlm.diffusion.grid import Grid
 from ssdlm.diffusion.noise import NORMAL, NUM_STREAMS, UNIFORM, RowNoise
-from ssdlm.diffusion.projection import Truncation, sampling, suppress
 from ssdlm.engine.block_lane import BlockLane
-from ssdlm.engine.lanes import Contexts, Row, padded_length, recorded
+from ssdlm.engine.lanes import (
+    Contexts,
+    Row,
+    padded_length,
+    plain_evidence,
+    plainly_drawn,
+    recorded,
+)
 from ssdlm.shapes import Tensor
 
 
@@ -51,7 +57,8 @@ class WindowLane(BlockLane):
         """Whose block is decided and not read yet."""
         self.graphs: dict[str, torch.cuda.CUDAGraph] = {}
 
-    def read_contexts(self, rows: Sequence[Row], at: Tensor) -> None:
+    def read_contexts(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
+        at = self.at(slots)
         lengths = [len(row.context) - 1 for row in rows]
         padded = padded_length(max(lengths))
         table = [
@@ -62,9 +69,8 @@ class WindowLane(BlockLane):
         self.slots.lengths[at], self.last[at, 0] = whole[:, 0], whole[:, 1]
         self.contexts.read(whole[:, 2:].contiguous(), at)
 
-    def read_blocks(self, slots: Sequence[int], at: Tensor) -> None:
-        del slots
-        self.is_moving[at] = 1
+    def read_blocks(self, slots: Sequence[int]) -> None:
+        self.is_moving[self.at(slots)] = 1
         self.do("read", self.read_decided)
         self.is_moving.zero_()
 
@@ -72,18 +78,12 @@ class WindowLane(BlockLane):
         self.do("step", self.step)
 
     def do(self, name: str, work: Callable[[], None]) -> None:
-        """Do one kind of pass; a GPU records it first, while nobody moves."""
+        """Do one kind of pass, on a GPU as one graph."""
         if self.device.type != "cuda":
             work()
             return
         if name not in self.graphs:
-            who = self.active, self.is_moving
-            before = [one.clone() for one in who]
-            for one in who:
-                one.zero_()
-            self.graphs[name] = recorded(work)
-            for one, old in zip(who, before, strict=True):
-                one.copy_(old)
+            self.graphs[name] = recorded(work, self.active, self.is_moving)
         self.graphs[name].replay()
 
     def read_decided(self) -> None:
@@ -119,8 +119,7 @@ class WindowLane(BlockLane):
         for row in range(self.num_slots):
             noise, step = RowNoise(self.seeds[row : row + 1]), int(at[row])
             z = noise.normal(block=int(self.blocks[row]), step=step, B=self.B, V=shape[-1])
-            ell[row] = gain_z[row].unsqueeze(1) * z[0]
-            ell[row].scatter_add_(1, self.tokens[row].unsqueeze(1), gain_w[row].unsqueeze(1))
+            ell[row] = plain_evidence(self.tokens[row], z[0], gain_z[row], gain_w[row])
         return ell
 
     def inputs(self, ell: Tensor, levels: Tensor) -> Tensor:
@@ -144,10 +143,8 @@ class WindowLane(BlockLane):
 
     def plain_draw(self, logits: Tensor, ell: Tensor, at: Tensor, row: int) -> Tensor:
         """Draw one text's tokens as the plain loop does."""
-        one, never = slice(row, row + 1), int(self.never[row])
+        one, block, step = slice(row, row + 1), int(self.blocks[row]), int(at[row]) + 1
         own = logits[one].float() + self.prior
-        whole = suppress(own + ell[one], (never,) if never >= 0 else ())
-        noise, where_ = RowNoise(self.seeds[one]), {"block": int(self.blocks[row])}
-        u = noise.uniform(**where_, step=int(at[row]) + 1, B=self.B)
-        cut = Truncation(lambda w_t, _: w_t, float(self.top_ps[row]), float(self.heats[row]))
-        return sampling(self.denoiser.K, 1.0).draw(cut(whole, ell[one], u), u)
+        u = RowNoise(self.seeds[one]).uniform(block=block, step=step, B=self.B)
+        never, top_p, heat = int(self.never[row]), float(self.top_ps[row]), float(self.heats[row])
+        return plainly_drawn(own, ell[one], u, never=never, top_p=top_p, heat=heat)
