@@ -252,7 +252,7 @@ def has_window_lane(options: GenerateOptions) -> bool:
 
 
 def keeps_tokens(options: GenerateOptions) -> bool:
-    """Tell whether a position's state is its latest token, drawn from a nucleus, and fresh noise."""
+    """Tell whether a state is its latest tokens, drawn from a nucleus, and fresh noise."""
     is_cut = options.nucleus == "network" and options.top_p > 0
     return is_drawn(options) and is_cut and has_fresh_noise(options)
 
