@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ssdlm.cli import parse
+from ssdlm.cli import parse, parser, subcommands
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,6 +36,34 @@ def test_what_begins_like_a_negative_number_is_a_value():
     arguments = parse(["generate", "-5C", "--lam", "-1e5", "--band", "-.1,1"])
     assert arguments.prompts == ["-5C"]
     assert (arguments.lam, arguments.band) == ([-1e5], [-0.1, 1.0])
+
+
+def all_flags() -> list[tuple[list[str], str, str]]:
+    """Every flag of every command: the words that go before it, the flag, and its name."""
+    found = []
+    for command, _ in subcommands(parser()):
+        for action in command._actions:
+            needed = [one for one in command._actions if one.required and one is not action]
+            words = command.prog.split()[1:]
+            words += [word for one in needed for word in [*one.option_strings[:1], "x"]]
+            found += [(words, flag, action.dest) for flag in action.option_strings]
+    return found
+
+
+def test_two_dashes_after_an_equals_sign_are_the_value_of_any_flag(capsys):
+    flags = all_flags()
+    assert len(flags) > 200 and (["serve"], "--api-key-file", "api_key_file") in flags
+    taken = set()
+    for words, flag, name in flags:
+        try:
+            value = getattr(parse([*words, f"{flag}=--"]), name)
+        except SystemExit as stop:
+            (line,) = capsys.readouterr().err.splitlines()
+            assert stop.code == 2 and flag in line and "--" in line.partition(": ")[2]
+        else:
+            assert value in ("--", ["--"]), (words, flag)
+            taken.add(flag)
+    assert {"--stop", "--suffix", "--regex", "--api-key-file", "--ray", "--data"} <= taken
 
 
 @pytest.mark.parametrize(

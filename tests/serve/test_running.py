@@ -178,6 +178,7 @@ def test_a_server_that_ends_takes_nothing_on():
         (["--max-compile", "0"], "--max-compile=0.0 is out of range"),
         (["--guides", "sentiment,=x"], "is not NAME or NAME=FOLDER"),
         (["--api-key-file", "/nowhere/key"], "/nowhere/key"),
+        (["--api-key-file=--"], "No such file or directory: '--'"),
         (["--cors", "example.org"], "--cors 'example.org' is no website"),
     ],
 )

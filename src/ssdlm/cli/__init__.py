@@ -155,6 +155,14 @@ class Parser(argparse.ArgumentParser):
         # -1/3 and -1e5 are values, as -1 is, which is then said to be out of range.
         self._negative_number_matcher = re.compile(r"-\d|-\.\d")
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        # argparse drops `--`, which before Python 3.13 makes an empty list of --flag=--.
+        if action.option_strings and arg_strings == ["--"]:
+            value = self._get_value(action, "--")
+            self._check_value(action, value)
+            return value if action.nargs in (None, argparse.OPTIONAL) else [value]
+        return super()._get_values(action, arg_strings)
+
     def error(self, message: str) -> NoReturn:
         print(f"error: {one_line(message)}; see {self.prog} --help", file=sys.stderr)
         sys.exit(2)

@@ -101,7 +101,8 @@ def run_serve(arguments: argparse.Namespace) -> None:
     from ssdlm.serve.gate import check_origin, is_loopback, read_keys
 
     limits = limits_of(arguments)
-    keys = read_keys(Path(arguments.api_key_file)) if arguments.api_key_file else frozenset()
+    given = arguments.api_key_file
+    keys = frozenset() if given is None else read_keys(Path(given))
     is_local = is_loopback(arguments.host)
     if not is_local and not keys and not arguments.allow_anonymous:
         raise ValueError(
