@@ -10,6 +10,7 @@ import gzip
 import io
 import lzma
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,21 @@ def decompressed(file: io.BufferedReader, suffix: str) -> io.BufferedReader:
     if suffix == ".gz":
         reader: Any = gzip.GzipFile(fileobj=file)
     elif suffix == ".xz":
-        reader = lzma.LZMAFile(file)  # noqa: SIM115
+        reader = MemberReader(file, lzma.LZMADecompressor, lzma.LZMAError, padding=4)
     else:
-        reader = ZstdReader(file)
+        reader = zstd_reader(file)
     return io.BufferedReader(Unpacked(reader, file), BUFFER)
+
+
+def zstd_reader(file: io.BufferedReader) -> MemberReader:
+    """Return what a Zstandard file unpacks to."""
+    try:
+        import zstandard
+    except ImportError as error:
+        raise ValueError("a .zst file needs `pip install 'ssdlm[train]'`") from error
+    # Files packed with --long use windows of up to 2 GiB.
+    library = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+    return MemberReader(file, library.decompressobj, zstandard.ZstdError)
 
 
 class Unpacked(io.RawIOBase):
@@ -66,51 +78,74 @@ def split_suffix(path: Path) -> tuple[str, str]:
     return (suffixes[-1] if suffixes else ""), ""
 
 
-class ZstdReader(io.RawIOBase):
-    """Frames of Zstandard, one after another; the library's own reader accepts a truncated one."""
+class MemberReader(io.RawIOBase):
+    """The members of a packed file, one after another, each of them whole.
 
-    def __init__(self, file: io.BufferedReader):
+    The libraries' own readers accept less: that of Zstandard a frame that is cut off, that of xz
+    anything after the first member, and drops what it cannot read.
+    """
+
+    def __init__(
+        self,
+        file: io.BufferedReader,
+        start: Callable[[], Any],
+        error: type[Exception],
+        padding: int = 1,
+    ):
         self.file = file
-        self.frame: Any = None
-        """The decompressor of the frame being read; None between two frames."""
-        self.compressed = b""
+        self.start = start
+        """Returns the decompressor of one member."""
+        self.error = error
+        """What that raises."""
+        self.padding = padding
+        """Zeros after a member come in multiples of so many; 1: there are none."""
+        self.zeros = 0
+        """How many have followed the last member."""
+        self.member: Any = None
+        """The decompressor of the member being read; None between two members."""
+        self.packed = b""
         self.ready = memoryview(b"")
-        """Decompressed bytes that nobody has taken yet."""
+        """Unpacked bytes that nobody has taken yet."""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any, /) -> int:
         while not self.ready:
-            if not self.compressed:
+            if not self.packed:
                 # Four bytes may stand for 128 KiB, and all that these stand for comes at once.
-                self.compressed = self.file.read(1 << 12)
-            if not self.compressed:
-                if self.frame is not None:
-                    raise EOFError("the last Zstandard frame is cut off")
+                self.packed = self.file.read(1 << 12)
+            if not self.packed:
+                if self.member is not None or self.zeros % self.padding:
+                    raise EOFError("its last member is cut off")
                 return 0
-            self.ready = memoryview(self.decompress())
+            self.ready = memoryview(self.unpack())
         size = min(len(buffer), len(self.ready))
         buffer[:size] = self.ready[:size]
         self.ready = self.ready[size:]
         return size
 
-    def decompress(self) -> bytes:
-        """Return what the bytes at hand decompress to, up to the end of their frame."""
+    def unpack(self) -> bytes:
+        """Return what the bytes at hand unpack to, up to the end of their member."""
+        if self.member is None:
+            if self.zeros % self.padding:
+                raise OSError("what follows a member is not another one")
+            self.member = self.start()
         try:
-            import zstandard
-        except ImportError as error:
-            raise ValueError("a .zst file needs `pip install 'ssdlm[train]'`") from error
-        if self.frame is None:
-            # Files packed with --long use windows of up to 2 GiB.
-            decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
-            self.frame = decompressor.decompressobj()
-        try:
-            content = self.frame.decompress(self.compressed)
-        except zstandard.ZstdError as error:
+            content = self.member.decompress(self.packed)
+        except self.error as error:
             raise OSError(str(error)) from error
-        self.compressed = b""
-        if self.frame.eof:
-            self.compressed = self.frame.unused_data
-            self.frame = None
+        self.packed = b""
+        if self.member.eof:
+            self.packed, self.member = self.member.unused_data, None
+            self.skip_zeros()
         return content
+
+    def skip_zeros(self) -> None:
+        """Go to the next member, past zeros where some may be."""
+        self.zeros = 0
+        while self.padding > 1 and (packed := self.packed or self.file.read(1 << 12)):
+            self.packed = packed.lstrip(b"\0")
+            self.zeros += len(packed) - len(self.packed)
+            if self.packed:
+                break
