@@ -22,7 +22,12 @@ def locked():
 
 
 @pytest.mark.parametrize(
-    "host", ["127.0.0.1", "127.9.9.9:80", "localhost", "LocalHost:8000", "[::1]", "[::1]:8000"]
+    "host",
+    [
+        *("127.0.0.1", "127.9.9.9:80", "localhost", "LocalHost:8000", "[::1]", "[::1]:8000"),
+        *("LOCALHOST.", "localhost.:8000", "localhost:", "localhost:65535", "[0:0:0:0:0:0:0:1]"),
+        "[::ffff:127.0.0.1]",
+    ],
 )
 def test_this_machine_has_these_names(server, host):
     assert server.get("/health", headers={"host": host}).status_code == 200
@@ -30,10 +35,17 @@ def test_this_machine_has_these_names(server, host):
 
 @pytest.mark.parametrize(
     "host",
-    ["example.com", "localhost.example.com", "127.0.0.1.nip.io", "10.0.0.1", "[::2]", "", "["],
+    [
+        *("example.com", "localhost.example.com", "127.0.0.1.nip.io", "10.0.0.1", "[::2]", "", "["),
+        *("localhost:80@evil.com", "evil.com@localhost", "localhost:80:80", "localhost:x"),
+        *("localhost:65536", "localhost:-1", "localhost:\xb2", "localhost..", ".localhost"),
+        *("localhost/evil.com", "localhost, evil.com", "localhost evil.com", "localhost#", "::1"),
+        *("[::1%evil.com]", "[::1%25lo]", "[::1]evil.com", "[::1]:80@evil.com", "[::1", "::1]"),
+        *("[127.0.0.1]", "[localhost]", "[[::1]]", "127.1", "127.0.0.01", "127.0.0.1:80@evil.com"),
+    ],
 )
 def test_no_website_drives_the_server_under_its_own_name(server, host):
-    answer = server.post("/v1/completions", ASK, headers={"host": host})
+    answer = server.post("/v1/completions", ASK, headers={"host": host.encode("latin-1")})
     assert answer.status_code == 400
     assert "is not this machine" in answer.json()["error"]["message"]
     assert not is_loopback(host_in(host))

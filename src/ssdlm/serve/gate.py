@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import re
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -21,22 +22,28 @@ if TYPE_CHECKING:
 OPEN_PATHS = ("/", "/health", "/favicon.ico")
 """What needs no key: whether the server is well, and the page, which asks for it."""
 OPEN_FOLDER = "/page/"
+HOST = re.compile(
+    r"(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\])(:(?P<port>[0-9]{0,5}))?"
+)
+"""A Host header: a name, an IPv4 address or an IPv6 address in brackets, and perhaps a port."""
 Scope = dict[str, Any]
 
 
 def is_loopback(host: str) -> bool:
     """Tell whether an address or name means this machine alone."""
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
-        return host.lower().rstrip(".") == "localhost"
+        return host.lower() in ("localhost", "localhost.")
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 def host_in(header: str) -> str:
-    """Return the name or address in a Host header, without the port."""
-    if header.startswith("["):
-        return header.partition("]")[0] + "]"
-    return header.partition(":")[0]
+    """Return the name or address in a Host header; nothing where it is not HOST or HOST:PORT."""
+    found = HOST.fullmatch(header)
+    if found is None or int(found["port"] or 0) > 65535:
+        return ""
+    return found["host"]
 
 
 def check_origin(origin: str) -> str:
