@@ -355,7 +355,11 @@ def quote(value: Any) -> str:
 
 def shorten(text: str) -> str:
     """Return at most 200 characters of a text, in one line."""
-    text = text if len(text) <= 200 else f"{text[:197]}..."
+    return escape(text if len(text) <= 200 else f"{text[:197]}...")
+
+
+def escape(text: str) -> str:
+    """Return a text in one line, in which no character drives a terminal."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 

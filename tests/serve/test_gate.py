@@ -2,12 +2,15 @@
 
 import http.client
 import json
+import logging
+import sys
 
 import httpx2 as httpx
 import pytest
 from tests.serve.running import serving, wait_for
 
-from ssdlm.serve.gate import check_origin, digest, host_in, is_loopback, read_keys
+from ssdlm.serve.gate import check_origin, check_proxies, digest, host_in, is_loopback, read_keys
+from ssdlm.serve.log import JsonFormatter, LineFormatter
 from ssdlm.serve.pages import Pages
 
 ASK = {"prompt": "ab", "max_tokens": 6}
@@ -227,6 +230,50 @@ def test_every_answer_is_one_line_of_the_log_without_prompts():
     assert len(lines) == 3
     assert "secret" not in "".join(lines)
     assert 'POST "/v1/completions" 200' in lines[0] and "tokens=6" in lines[0]
+
+
+HOSTILE = "1.2.3.4\x85\x9b31m \x7f\xa0200 POST".encode("latin-1")
+
+
+def logged(server, is_json, **headers):
+    """The line of the log about a request with some headers."""
+    server.get("/health%c2%85%7f%e2%80%a8", headers=headers)
+    wait_for(server.log.getvalue)
+    (line,) = server.log.getvalue().splitlines()
+    assert line.isascii() and line.isprintable()
+    return json.loads(line)["client"] if is_json else line.split(" ", 1)[1]
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_a_client_cannot_say_who_it_is(is_json):
+    with serving(log={"is_json": is_json}) as server:
+        assert logged(server, is_json, **{"x-forwarded-for": HOSTILE}).startswith("127.0.0.1")
+
+
+@pytest.mark.parametrize("proxies", ["127.0.0.1", "*", "10.0.0.1, 127.0.0.0/8"])
+def test_a_proxy_that_was_named_says_who_it_is(proxies):
+    with serving(proxies=check_proxies(proxies)) as server:
+        assert logged(server, False, **{"x-forwarded-for": "9.8.7.6"}).startswith("9.8.7.6 GET")
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_what_a_proxy_passes_on_is_escaped(is_json):
+    with serving(proxies="127.0.0.1", log={"is_json": is_json}) as server:
+        said = logged(server, is_json, **{"x-forwarded-for": HOSTILE})
+    quoted = r'"1.2.3.4\u0085\u009b31m \u007f\u00a0200 POST"'
+    assert said == HOSTILE.decode("latin-1") if is_json else said.startswith(f"{quoted} GET")
+
+
+def test_messages_of_libraries_are_escaped_and_forge_no_line():
+    try:
+        raise ValueError("a\x9b31m\u2028\x7f\n2026-01-01 INFO all is well")
+    except ValueError:
+        about = ("ssdlm", logging.ERROR, "", 1, "b\x85", None, sys.exc_info())
+    record = logging.LogRecord(*about)
+    first, *others = LineFormatter("%(message)s").format(record).split("\n")
+    assert first == r"b\x85" and all(line.startswith("    ") for line in others)
+    assert all(line.isprintable() for line in others)
+    assert JsonFormatter().format(record).isprintable()
 
 
 def test_a_log_in_json_has_prompts_if_asked():

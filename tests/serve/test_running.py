@@ -180,6 +180,9 @@ def test_a_server_that_ends_takes_nothing_on():
         (["--api-key-file", "/nowhere/key"], "/nowhere/key"),
         (["--api-key-file=--"], "No such file or directory: '--'"),
         (["--cors", "example.org"], "--cors 'example.org' is no website"),
+        (["--forwarded-allow-ips", ""], "--forwarded-allow-ips '' is neither"),
+        (["--forwarded-allow-ips", "127.0.0.1,proxy"], "'proxy' is neither an address"),
+        (["--forwarded-allow-ips", "10.0.0.1/8"], "'10.0.0.1/8' is neither an address"),
     ],
 )
 def test_what_cannot_be_served_is_said_before_anything_is_loaded(words, message, capsys):

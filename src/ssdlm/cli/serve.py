@@ -63,6 +63,12 @@ def add_serve(commands: Any) -> None:
             flag, type=float, default=default, metavar="S", help=f"{help} (default {default:g})"
         )
     command.add_argument("--cors", metavar="ORIGIN", help="a website that may use the server")
+    command.add_argument(
+        "--forwarded-allow-ips",
+        metavar="ADDRESSES",
+        help="proxies whose X-Forwarded-For is believed: addresses or networks with commas "
+        "between, or * (default: none)",
+    )
     command.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
     command.add_argument("--dtype", default="auto", help="float32 or bfloat16 (default auto)")
     command.add_argument(
@@ -98,7 +104,7 @@ def run_serve(arguments: argparse.Namespace) -> None:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ValueError(f"serve needs {', '.join(missing)}; pip install 'ssdlm[serve]'")
-    from ssdlm.serve.gate import check_origin, is_loopback, read_keys
+    from ssdlm.serve.gate import check_origin, check_proxies, is_loopback, read_keys
 
     limits = limits_of(arguments)
     given = arguments.api_key_file
@@ -112,6 +118,8 @@ def run_serve(arguments: argparse.Namespace) -> None:
     if not 0 <= arguments.port < 65536:
         raise ValueError(f"--port={arguments.port} is out of range; use 1 to 65535, or 0 for any")
     cors = None if arguments.cors is None else check_origin(arguments.cors)
+    proxies = arguments.forwarded_allow_ips
+    proxies = None if proxies is None else check_proxies(proxies)
     from ssdlm.serve.guides import Guides, parse_guides
 
     folders = parse_guides(arguments.guides)
@@ -127,7 +135,7 @@ def run_serve(arguments: argparse.Namespace) -> None:
     name = arguments.name or name_of(arguments.model)
     served = Served(model, name, guides, limits, source=arguments.model)
     log = RequestLog(is_json=arguments.log_json, has_prompts=arguments.log_prompts)
-    server = Server(served, keys=keys, is_local=is_local, cors=cors, log=log)
+    server = Server(served, keys=keys, is_local=is_local, cors=cors, proxies=proxies, log=log)
     socket = listen(arguments.host, arguments.port)
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
     port = socket.getsockname()[1]

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from ssdlm.serve.body import read_body
 from ssdlm.serve.completions import read_completion
@@ -48,6 +49,7 @@ class Server:
         keys: frozenset[bytes] = frozenset(),
         is_local: bool = True,
         cors: str | None = None,
+        proxies: str | None = None,
         log: RequestLog | None = None,
     ) -> None:
         self.served, self.keys, self.is_local = served, keys, is_local
@@ -67,6 +69,8 @@ class Server:
             headers = ["authorization", "content-type"]
             methods = ["GET", "POST"]
             inner = CORSMiddleware(inner, [cors], methods, headers)
+        if proxies is not None:
+            inner = ProxyHeadersMiddleware(inner, proxies)
         self.app = inner
 
     @asynccontextmanager

@@ -57,6 +57,19 @@ def check_origin(origin: str) -> str:
     return origin.lower()
 
 
+def check_proxies(proxies: str) -> str:
+    """Return addresses and networks of proxies, with commas between, or * for all."""
+    for proxy in proxies.split(",") if proxies.strip() != "*" else ():
+        try:
+            ipaddress.ip_network(proxy.strip())
+        except ValueError:
+            raise ValueError(
+                f"--forwarded-allow-ips {quote(proxy)} is neither an address nor a network; write "
+                "127.0.0.1, 10.0.0.0/8, several with commas between, or * for all"
+            ) from None
+    return proxies.strip()
+
+
 def read_keys(path: Path) -> frozenset[bytes]:
     """Return the digests of the keys in a file, one a line."""
     try:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from ssdlm.serve.tickets import Ticket
+from ssdlm.values import escape
 
 COLOURS = {2: "green", 3: "cyan", 4: "yellow", 5: "red"}
+ADDRESS = re.compile(r"[0-9A-Za-z.:%-]+")
+"""A client as it is logged bare; what else a proxy may have sent is quoted."""
 
 
 class RequestLog:
@@ -36,7 +40,7 @@ class RequestLog:
         client = scope.get("client")
         about: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "client": client[0] if client else "",
+            "client": client[0][:200] if client else "",
             "method": scope["method"],
             "path": scope["path"][:200],
             "status": status,
@@ -56,12 +60,14 @@ class RequestLog:
     def write(self, about: Mapping[str, Any], status: int) -> None:
         """Write what is known about a request."""
         if self.is_json:
-            print(json.dumps(about), file=self.file, flush=True)
+            print(as_json(about), file=self.file, flush=True)
             return
-        words = [about["time"], about["client"], about["method"], json.dumps(about["path"])]
+        client = about["client"]
+        client = client if ADDRESS.fullmatch(client) else as_json(client)
+        words = [about["time"], client, about["method"], as_json(about["path"])]
         words += [str(status), f"{about['seconds']:.3f} s"]
         others = list(about)[6:]
-        words += [f"{name}={json.dumps(about[name])}" for name in others]
+        words += [f"{name}={as_json(about[name])}" for name in others]
         line = " ".join(words)
         if self.console is None:
             print(line, file=self.file, flush=True)
@@ -69,6 +75,18 @@ class RequestLog:
             self.console.print(
                 line, style=COLOURS.get(status // 100, ""), markup=False, soft_wrap=True
             )
+
+
+def as_json(value: Any) -> str:
+    """Return a value as JSON without any control character, so that it is one line everywhere."""
+    return json.dumps(value).replace("\x7f", "\\u007f")
+
+
+class LineFormatter(logging.Formatter):
+    """Messages of libraries, escaped; the lines of a traceback are indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n    ".join(map(escape, super().format(record).split("\n")))
 
 
 class JsonFormatter(logging.Formatter):
@@ -79,15 +97,15 @@ class JsonFormatter(logging.Formatter):
         about["message"] = record.getMessage()
         if record.exc_info:
             about["error"] = self.formatException(record.exc_info)
-        return json.dumps(about)
+        return as_json(about)
 
 
 def set_up_logging(*, is_json: bool) -> None:
     """Let what goes wrong inside be written to standard error, a line each."""
     handler = logging.StreamHandler()
-    plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S%z")
+    plain = LineFormatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S%z")
     handler.setFormatter(JsonFormatter() if is_json else plain)
-    for name in ("ssdlm.serve", "uvicorn.error"):
+    for name in ("ssdlm.serve", "uvicorn.error", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(logging.WARNING)

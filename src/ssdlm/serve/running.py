@@ -118,6 +118,7 @@ def uvicorn_for(server: Server) -> GracefulServer:
         server.app,
         http=protocol_within(limits),
         ws="none",
+        proxy_headers=False,  # uvicorn's default believes whoever connects from this machine
         log_config=None,
         access_log=False,
         server_header=False,
