@@ -12,7 +12,7 @@ import pytest
 
 from ssdlm import cli
 from ssdlm.evaluate import mauve, perplexity
-from ssdlm.reproduce import generation, measurement, table1
+from ssdlm.reproduce import control_grid, figures, generation, measurement, table1, table2
 from ssdlm.reproduce.experiment import Experiment, Result, Results, read_results
 from ssdlm.reproduce.run import by_name, checked, models_by_role
 from ssdlm.reproduce.scale import scale_of
@@ -406,6 +406,26 @@ def test_no_model_may_end_its_text_before_the_others(toy, tmp_path):
     writing = [s for s in table1.settings(experiment) if isinstance(s.source, Diffusion)]
     assert {setting.name.split("/")[1] for setting in writing} == set(models)
     assert all(setting.options["never_end"] for setting in writing)
+
+
+def test_the_papers_sampler_may_end_a_text_in_every_table_but_the_first(toy, tmp_path):
+    """The authors' decoder suppresses no token; that table 1 differs is a note on its page."""
+    models = {"paper": toy.paper, "ours": toy.ours, "stories": toy.paper}
+    prompts = {"6": toy.prompts[6], "pplm": toy.prompts[6]}
+    asked = Experiment(scale_of("toy"), tmp_path, models, prompts)
+    controlled = [one.options for one in control_grid.samplers(asked, 6) if one.role == "paper"]
+    told = [options for name, _, options in table2.sources(asked) if name.startswith("ours/")]
+    assert controlled and told
+    assert not any(options["never_end"] for options in controlled + told)
+    figures.record(asked)
+    known = json.loads((tmp_path / figures.TRAJECTORIES).read_text())
+    paper = [one["asked"] for name, one in known.items() if name.endswith("the paper's sampler")]
+    assert len(paper) == 2 and not any(one["options"]["never_end"] for one in paper)
+
+
+@pytest.mark.parametrize("table", ["table1", "figures"])
+def test_a_page_of_texts_that_may_not_end_says_so(done, table):
+    assert "no text may end before its length (`never_end`)" in (done / f"{table}.md").read_text()
 
 
 def test_models_of_other_data_or_tokenizers_are_told_apart(toy, tmp_path):

@@ -53,5 +53,5 @@ def test_the_papers_sampler_leaves_nothing_of_a_models_own():
     of_other_grids = {"width"}
     names = {name for name, about in known_options().items() if about.is_stored}
     assert set(PAPER_SAMPLER) == names - varied - ends_or_steers - of_other_grids
-    authors = GenerateOptions(never_end=True)  # as the models that they compare with
+    authors = GenerateOptions()
     assert {name: getattr(authors, name) for name in PAPER_SAMPLER} == PAPER_SAMPLER

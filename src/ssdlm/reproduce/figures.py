@@ -40,6 +40,7 @@ COST_COLUMNS = (
 )
 PROJECTIONS = {"sampling": "sampling projection", "multi_hot": "multi-hot projection"}
 NOTES = (
+    f"over projections and top-p, as in table 1, {table1.RULE}",
     "bars over top-p are standard deviations over lengths and T, as in the paper",
     "bars over calls and lambda are intervals over prompts, means over the labels",
     "greedy projection is top-p 0; Dist falls with the number of samples per prompt",

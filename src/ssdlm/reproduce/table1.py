@@ -27,10 +27,12 @@ OWN = ("ours", "builtin")
 """Those that have settings of their own."""
 PAPER_SAMPLER = {
     "grid": "uniform", "nucleus": "logits", "temperature": 1.0, "rule": "renoise", "rho": 0.0,
-    "returns": "logits", "early_exit": False, "never_end": True,
+    "returns": "logits", "early_exit": False, "never_end": False,
 }  # fmt: skip
-"""What the authors' decoder does, whatever a model's own settings are; like the autoregressive
-models, none may end its text early."""
+"""What the authors' decoder does, whatever a model's own settings are."""
+FULL_LENGTH: Options = {"never_end": True}
+"""Table 1's own rule, which the authors have for their autoregressive models alone."""
+RULE = "no text may end before its length (`never_end`); the authors' decoder may write the end"
 OPEN_TOP_P = 0.9
 """Without gold, the nuclei from here on are tried, at the first T."""
 BEST = 3
@@ -69,7 +71,7 @@ def settings_after(
         for name, options in grid(scale, length, is_small=not has_gold):
             sources.append((f"{role}/{name}", Diffusion(models[role]), options))
     for role in (role for role in OWN if role in models):
-        own: Options = {"length": length, "seed": scale.seed, "never_end": True}
+        own: Options = {"length": length, "seed": scale.seed} | FULL_LENGTH
         sources.append((f"{role}/own", Diffusion(models[role]), own))
         for top_p in scale.free_top_p:
             name = f"{role}/own-p{top_p:g}"
@@ -80,7 +82,7 @@ def settings_after(
 
 def grid(scale: Scale, length: int, *, is_small: bool = False) -> Iterator[tuple[str, Options]]:
     """Yield the paper's sampler over projections, nuclei and T; greedy is one point of both."""
-    fixed = {"length": length, "B": scale.B, "seed": scale.seed} | PAPER_SAMPLER
+    fixed = {"length": length, "B": scale.B, "seed": scale.seed} | PAPER_SAMPLER | FULL_LENGTH
     steps = scale.T[:1] if is_small else scale.T
     for T, projection, top_p in product(steps, ("greedy", *scale.projections), scale.top_p):
         if (projection == "greedy") == (top_p == 0) and not (is_small and top_p < OPEN_TOP_P):
@@ -120,6 +122,7 @@ def page(experiment: Experiment, results: Results) -> Page:
     lacking = [length for length in scale.lengths if experiment.prompt_file(str(length)) is None]
     notes = [f"no prompts were given for length {length}" for length in lacking]
     notes += results.notes(experiment, ("autoregressive", *COMPARED))
+    notes.append(RULE)
     notes.append("+- is the standard deviation over seeds; Dist of gold pools one text per prompt")
     return Page("Unconstrained generation", parts, {"tables": values}, notes)
 
