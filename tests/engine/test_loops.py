@@ -1,6 +1,7 @@
 """Texts side by side on a CPU: their passes go as one, and each is what it is alone."""
 
 from contextlib import suppress
+from itertools import islice
 
 import pytest
 import torch
@@ -153,3 +154,18 @@ def test_guides_are_asked_outside_the_loops(model, gradient):
         model.generate(PROMPTS, **options)
     assert stacks == [False] * 20
     assert torch.is_grad_enabled()
+
+
+def test_steps_that_run_out_before_the_text_are_an_error(model, monkeypatch):
+    """A job whose loop has ended quietly would be waited for for ever."""
+    turns, turn = iter(range(100)), Loops.turn
+
+    def counted(self):
+        assert next(turns, None) is not None, "it hangs"
+        return turn(self)
+
+    monkeypatch.setattr(Loops, "turn", counted)
+    steps = model.engine.steps
+    monkeypatch.setattr(model.engine, "steps", lambda batch: islice(steps(batch), 3))
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        model.generate("a b", grid="sliding", width=1.0)

@@ -5,6 +5,7 @@ import json
 import math
 import random
 import re
+import signal
 from collections import Counter
 
 import pytest
@@ -30,6 +31,20 @@ def encoder():
     return SSDLM(
         tiny.encoder(), tiny.tokenizer(), DecodeConfig(length=12, B=(6,), T=4, never_end=True)
     )
+
+
+@pytest.fixture
+def one_minute():
+    """A test that hangs fails after a minute."""
+
+    def give_up(*_):
+        raise AssertionError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 def vowels(texts):
@@ -107,6 +122,19 @@ def test_a_text_may_end_early(model):
     first = model.generate("no", control=vowels, particles=3, particle_step=2).text
     made = model.generate("no", control=vowels, particles=3, particle_step=2, stop=first[2:4])
     assert first[2:4] not in made.text
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_text_ends_where_resampling_leaves_only_particles_that_have_ended(
+    model, one_minute, seed
+):
+    options = {"seed": seed, "particles": 4, "length": 30, "B": 4}
+    matched = model.generate("the river", regex="[a-z ]+", T=5, **options)
+    assert re.fullmatch("[a-z ]+", matched.text)
+    brief = Scorer(lambda texts: [-float(len(text)) for text in texts], reads="continuation")
+    stopped = model.generate("no", control=brief, stop=list("aehmnot"), T=4, **options)
+    assert not set("aehmnot") & set(stopped.text)
+    assert stopped.finish_reason == "stop"
 
 
 def test_what_is_impossible_is_not_chosen(model):

@@ -36,9 +36,18 @@ class Loops:
         for job in jobs:
             batch = Batch(1, self.start)
             batch.join([job])
-            self.loops[job] = Loop(iter(batch.turn, []))
+            self.loops[job] = Loop(turns(batch))
 
     def turn(self) -> list[Job]:
         for job in [job for job in self.loops if job.is_over]:
             self.loops.pop(job).give_up()
         return [job for jobs in next_steps(list(self.loops.values())) for job in jobs]
+
+
+def turns(batch: Batch) -> Iterator[list[Job]]:
+    """Yield the jobs of each turn until all are over; raise if their steps run out before.
+
+    A generator, unlike `iter(batch.turn, [])`, turns the StopIteration of such steps into an error.
+    """
+    while jobs := batch.turn():
+        yield jobs

@@ -74,6 +74,11 @@ class Swarm:
     def request(self) -> Request:
         return self.job.request
 
+    @property
+    def is_written(self) -> bool:
+        """Whether no particle has anything left to write."""
+        return self.round == len(self.chunks) or all(one.is_over for one in self.particles)
+
     def requests(self) -> list[tuple[Request, Particle]]:
         """Return what is to be written before the next weighing."""
         first, size, made = self.request, self.chunks[self.round], []
@@ -110,14 +115,15 @@ class Swarm:
             particle.score = score
         self.round += 1
         weights = normalised([particle.log_weight for particle in self.particles])
-        if self.round == len(self.chunks) or all(one.is_over for one in self.particles):
-            self.is_chosen = True
-            (chosen,) = systematic(weights, self.uniform(CHOOSING), 1)
-            self.particles = [self.particles[chosen]]
-        elif effective(weights) < len(weights) / 2:
+        if not self.is_written and effective(weights) < len(weights) / 2:
             chosen = systematic(weights, self.uniform(RESAMPLING), len(weights))
             kept = [self.particles[index] for index in chosen]
             self.particles = [replace(one, base=one.score, worth=0.0) for one in kept]
+            weights = [1 / len(kept)] * len(kept)
+        if self.is_written:  # resampling may have left finished particles alone
+            self.is_chosen = True
+            (chosen,) = systematic(weights, self.uniform(CHOOSING), 1)
+            self.particles = [self.particles[chosen]]
         self.job.tokens = common_start([particle.tokens for particle in self.particles])
 
     def uniform(self, stream: int) -> float:
