@@ -217,12 +217,21 @@ def test_no_value_is_dropped_or_read_as_another(given, message):
     assert len(str(caught.value)) < 400
 
 
-def test_a_schema_nested_too_deep_is_refused():
+@pytest.mark.parametrize("depth", [101, 300, 5000])
+def test_a_schema_nested_too_deep_is_refused(depth):
     schema: dict[str, object] = {}
-    for _ in range(5000):
+    for _ in range(depth - 1):
         schema = {"items": schema}
     with pytest.raises(ValueError, match="json_schema=what is nested too deep is not a JSON"):
         OPTIONS.per_prompt(1, json_schema=schema)
+
+
+def test_a_value_that_contains_itself_is_refused_by_name():
+    loop: list[object] = []
+    loop += [loop, loop]
+    for name, value in {"json_schema": {"items": loop}, "B": loop}.items():
+        with pytest.raises(ValueError, match=f"{name}=what is nested too deep is not"):
+            OPTIONS.per_prompt(1, **{name: value})
 
 
 def test_pins_of_each_prompt_may_have_positions_as_json_has_them():

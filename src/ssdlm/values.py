@@ -15,6 +15,10 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, NamedTuple
 
+DEEPEST = 100
+"""Lists and objects within each other that are read; our own files have five."""
+NESTING = (Mapping, list, tuple, set, frozenset)
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -80,10 +84,9 @@ def check_text_or_none(value: Any) -> str | None:
 def check_schema(value: Any) -> str | None:
     """Return a JSON object as its text, or the name of a file as it is."""
     if isinstance(value, Mapping):
-        try:
-            return json.dumps(dict(value))
-        except RecursionError:
-            raise ValueError from None
+        if is_too_deep(value):
+            raise ValueError
+        return json.dumps(dict(value))
     text = check_text_or_none(os.fspath(value) if isinstance(value, os.PathLike) else value)
     if text is not None and not text.strip():
         raise ValueError
@@ -347,10 +350,20 @@ def choose(name: str, value: Any, choices: Sequence[Any]) -> Any:
 
 def quote(value: Any) -> str:
     """Return a value as an error message shows it: at most 200 characters."""
-    try:
-        return shorten(repr(value))
-    except RecursionError:
-        return "what is nested too deep"
+    return "what is nested too deep" if is_too_deep(value) else shorten(repr(value))
+
+
+def is_too_deep(value: Any) -> bool:
+    """Tell whether lists and objects lie within each other more than DEEPEST deep.
+
+    No recursion, whose limit is the interpreter's.
+    """
+    level = [value] if isinstance(value, NESTING) else []
+    for _ in range(DEEPEST):
+        items = [v for one in level for v in (one.values() if isinstance(one, Mapping) else one)]
+        # One that stands twice is read once, lest one that contains itself fill the memory.
+        level = list({id(v): v for v in items if isinstance(v, NESTING)}.values())
+    return bool(level)
 
 
 def shorten(text: str) -> str:

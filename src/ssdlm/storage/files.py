@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ssdlm.settings import from_json
-from ssdlm.values import quote, shorten
+from ssdlm.values import DEEPEST, is_too_deep, quote, shorten
 
 C = TypeVar("C")
 
@@ -24,8 +24,6 @@ PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 """How the name of a file elsewhere begins."""
 STANDARD = Path("-")
 """Standard input, or standard output, where a command line names a file."""
-DEEPEST = 100
-"""Lists and objects within each other in a JSON file; ours have five."""
 MOST_IN_JSON = 1 << 28
 """Bytes of a JSON file that is read whole: the index of a store of a million files has fewer."""
 MOST_FROM_PIPES = 1 << 28
@@ -163,7 +161,7 @@ def parse_object(raw: bytes, *, where: str, remedy: str, is_strict: bool = False
         kind = JSON_KINDS.get(type(value), "a number")
         message = f"{where} is {kind} and not a JSON object; {remedy}"
         raise JsonError(message, "not a JSON object")
-    if raw.count(b"[") + raw.count(b"{") > DEEPEST and depth(value) > DEEPEST:
+    if raw.count(b"[") + raw.count(b"{") > DEEPEST and is_too_deep(value):
         raise too_deep(where, remedy)
     return value
 
@@ -171,15 +169,6 @@ def parse_object(raw: bytes, *, where: str, remedy: str, is_strict: bool = False
 def too_deep(where: str, remedy: str) -> JsonError:
     """Return the error about lists within lists that no reader could follow."""
     return JsonError(f"{where} is not JSON (nested too deep); {remedy}", "not JSON")
-
-
-def depth(value: Any) -> int:
-    """Return how deep a JSON value is nested, without recursion."""
-    level, inner = 0, [value]
-    while inner := [v for v in inner if isinstance(v, dict | list)]:
-        level += 1
-        inner = [x for v in inner for x in (v.values() if isinstance(v, dict) else v)]
-    return level
 
 
 def read_checked(path: Path, cls: type[C], *, remedy: str = "restore the file") -> C:

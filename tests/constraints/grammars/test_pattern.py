@@ -147,6 +147,8 @@ def test_groups_that_never_give_back_are_refused(pattern, names):
         "a{99999999999}",
         "[a",
         "[b-\n]",
+        "(" * 101 + "a" + ")" * 101,
+        "(" * 5000 + "a" + ")" * 5000,
     ],
 )
 def test_what_does_not_compile_is_refused_in_one_line(pattern):

@@ -168,6 +168,7 @@ def test_which_texts_it_accepts(name, yes, no):
 NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
 DOUBLING = {str(n): {"type": "array", "prefixItems": [{"$ref": f"#/$defs/{n + 1}"}] * 2}
             for n in range(20)}  # fmt: skip
+DEEP = {str(n): {"anyOf": [{"$ref": f"#/$defs/{n + 1}"}]} for n in range(60)}
 MANY = {"type": "object", "properties": {str(n): {"type": "null"} for n in range(2000)}}
 
 
@@ -216,7 +217,8 @@ MANY = {"type": "object", "properties": {str(n): {"type": "null"} for n in range
         ({"oneOf": [{"type": "object", "required": 5}] * 2}, "required is not a list"),
         ({"oneOf": [{"type": "object", "properties": 5}] * 2}, "properties are not an object"),
         ({"type": "array", "minItems": None}, "minItems=None is not a count"),
-        (MANY, "too many properties"),
+        (MANY, "has too many properties (2000)"),
+        ({"$ref": "#/$defs/0", "$defs": DEEP | {"60": {"type": "null"}}}, "is nested too deep"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_its_place(schema, words):

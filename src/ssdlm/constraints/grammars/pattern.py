@@ -31,7 +31,7 @@ from ssdlm.constraints.grammars.expression import (
     complement,
     merged,
 )
-from ssdlm.values import quote, shorten
+from ssdlm.values import DEEPEST, quote, shorten
 
 parser: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 """The parser of `re`; it has had this name since Python 3.11."""
@@ -83,10 +83,7 @@ def read_pattern(pattern: str, *, is_narrow: bool = False, name: str = "regex") 
     except (re.error, OverflowError, RecursionError) as error:
         reason = "nested too deep" if isinstance(error, RecursionError) else shorten(str(error))
         raise ValueError(f"{shown} does not compile ({reason}); correct it") from None
-    try:
-        return Reader(shown, is_narrow).read(parsed, parsed.state.flags)
-    except RecursionError:
-        raise ValueError(f"{shown} does not compile (nested too deep); correct it") from None
+    return Reader(shown, is_narrow).read(parsed, parsed.state.flags)
 
 
 @dataclass(frozen=True)
@@ -97,23 +94,25 @@ class Reader:
     """The pattern, as errors quote it."""
     is_narrow: bool
 
-    def read(self, items: Any, flags: int) -> Expression:
+    def read(self, items: Any, flags: int, level: int = 0) -> Expression:
         """Return the expression of items one after another."""
-        parts = tuple(self.read_item(str(code), value, flags) for code, value in items)
+        if level > DEEPEST:
+            raise ValueError(f"{self.shown} does not compile (nested too deep); correct it")
+        parts = tuple(self.read_item(str(code), value, flags, level + 1) for code, value in items)
         return parts[0] if len(parts) == 1 else Chain(parts)
 
-    def read_item(self, code: str, value: Any, flags: int) -> Expression:
+    def read_item(self, code: str, value: Any, flags: int, level: int) -> Expression:
         """Return the expression of one item, or raise where there is none."""
         if code in ("LITERAL", "NOT_LITERAL", "IN", "ANY"):
             return Chars(characters(code, value, flags & SHARED_FLAGS, self.is_narrow))
         if code == "BRANCH":
-            return Either(tuple(self.read(option, flags) for option in value[1]))
+            return Either(tuple(self.read(option, flags, level) for option in value[1]))
         if code == "SUBPATTERN":
             _, added, removed, items = value
-            return self.read(items, (flags | added) & ~removed)
+            return self.read(items, (flags | added) & ~removed, level)
         if code in ("MAX_REPEAT", "MIN_REPEAT"):
             low, high, items = value
-            part = self.read(items, flags)
+            part = self.read(items, flags, level)
             return Repeat(part, low, None if high == parser.MAXREPEAT else high)
         if code == "AT" and str(value) not in REFUSED:
             return anchor_of(str(value), bool(flags & re.MULTILINE))

@@ -31,21 +31,18 @@ from ssdlm.constraints.grammars.schema_facts import (
     type_of,
     types_of,
 )
-from ssdlm.values import quote
+from ssdlm.values import DEEPEST, quote
 
 MOST_SCHEMAS = 5000
 """Schemas within one, each counted as often as it is referred to."""
+MOST_PROPERTIES = 1000
+"""Of one object."""
 
 
 def read_schema(source: str, *, is_narrow: bool = False) -> Expression:
     """Return the expression of texts that follow a schema, given as JSON."""
     root = json.loads(source, parse_constant=refuse_constant)
-    try:
-        return SchemaReader(root, is_narrow).read(root, "#")
-    except RecursionError:
-        raise problem(
-            "#", "has too many properties, or is nested too deep; make it simpler"
-        ) from None
+    return SchemaReader(root, is_narrow).read(root, "#")
 
 
 @dataclass
@@ -57,12 +54,22 @@ class SchemaReader:
     open_refs: list[str] = field(default_factory=list)
     """References that are being followed."""
     count: int = 0
+    level: int = 0
 
     def read(self, schema: Any, place: str) -> Expression:
         """Return the expression of the values that a schema allows."""
         self.count += 1
+        self.level += 1
         if self.count > MOST_SCHEMAS:
             raise problem(place, f"comes to more than {MOST_SCHEMAS} schemas; make it simpler")
+        if self.level > DEEPEST:
+            raise problem("#", f"is nested too deep, more than {DEEPEST} schemas; make it simpler")
+        found = self.read_one(schema, place)
+        self.level -= 1
+        return found
+
+    def read_one(self, schema: Any, place: str) -> Expression:
+        """Return the expression of the values of a schema that is neither too deep nor too many."""
         if not isinstance(schema, Mapping) or not set(schema) - ANNOTATIONS:
             raise problem(place, f"{quote(schema)} says nothing of its value; give it a type")
         for word, reader in (
@@ -192,6 +199,9 @@ class SchemaReader:
         properties, required = schema.get("properties", {}), schema.get("required", [])
         if not isinstance(properties, Mapping) or not isinstance(required, list):
             raise problem(place, "properties are not an object, or required is not a list")
+        if len(properties) > MOST_PROPERTIES:
+            count = len(properties)
+            raise problem(place, f"has too many properties ({count}); give {MOST_PROPERTIES}")
         for name in required:
             if not isinstance(name, str) or name not in properties:
                 raise problem(place, f"required={quote(name)} is not among the properties; add it")
@@ -205,7 +215,7 @@ class SchemaReader:
             for name, one in properties.items()
             for there in [f"{place}/properties/{name}"]
         ]
-        return Chain((text("{"), members(parts, is_first=True), text("}")))
+        return Chain((text("{"), members(parts), text("}")))
 
     def read_array(self, schema: Mapping[str, Any], place: str) -> Expression:
         """Return the expression of lists."""
@@ -297,14 +307,16 @@ def in_order(parts: Sequence[tuple[Expression, bool]]) -> Expression:
     return Either(tuple(joined([part for part, _ in parts[:count]]) for count in counts))
 
 
-def members(parts: Sequence[tuple[Expression, bool]], *, is_first: bool) -> Expression:
+def members(parts: Sequence[tuple[Expression, bool]]) -> Expression:
     """Return parts in order with commas between them; those that are not required may be absent."""
-    if not parts:
-        return EMPTY
-    (part, is_required), rest = parts[0], parts[1:]
-    if not is_first:
-        here = Chain((text(", "), part))
-        here = here if is_required else Repeat(here, 0, 1)
-        return Chain((here, members(rest, is_first=False)))
-    here = Chain((part, members(rest, is_first=False)))
-    return here if is_required else Either((here, members(rest, is_first=True)))
+    after = [Chain((text(", "), part)) for part, _ in parts]
+    later = [
+        one if is_required else Repeat(one, 0, 1)
+        for one, (_, is_required) in zip(after, parts, strict=True)
+    ]
+    options: list[Expression] = []
+    for number, (first, is_required) in enumerate(parts, start=1):
+        options.append(Chain((first, *later[number:])))
+        if is_required:
+            return Either(tuple(options))
+    return Either((*options, EMPTY))
