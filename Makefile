@@ -10,6 +10,13 @@ PROGRESS := $(shell test -t 2 || echo -qq)
 QUIET := $(or $(PROGRESS),-q)
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
+# Without an NVIDIA GPU torch is the CPU build of PyTorch's own index, where that answers in 5 seconds.
+# TORCH_INDEX=URL names another index, with a GPU too, and TORCH_INDEX= none: then torch is what pip finds.
+TORCH_INDEX ?= $(if $(shell nvidia-smi -L 2>&1 | grep '^GPU '),,https://download.pytorch.org/whl/cpu)
+PROBE := import signal, sys, urllib.request as web; signal.alarm(5); web.urlopen(sys.argv[1] + "/torch/")
+ANSWERS = $(shell { $(PYTHON) -c '$(PROBE)' '$(1)' && echo '$(1)'; } 2>/dev/null)
+FOUND := as pip finds it (a few hundred megabytes; with CUDA 4.6 GB in .venv)
+
 # pip would compile 25,000 files, most of which nobody imports; Python compiles the others by itself.
 INSTALL := $(RUN) pip install --no-compile -c constraints.txt
 
@@ -24,29 +31,33 @@ export PIP_ROOT_USER_ACTION = ignore
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{printf "make %-12s %s\n", $$1, $$2}'
 
-# A window of 8, so that one sees words change: 2.6 passes a token, and worse text than by default.
-demo: .venv/.core ## set up what generating needs, and watch a text settle out of noise
-	$(RUN) ssdlm generate $(PROMPT) --grid staggered --width 8 --T 63 --length 25
-	@echo 'Eight words were open at a time. One at a time writes better text, faster; that is the default:'
-	@echo '.venv/bin/ssdlm generate "Once upon a time"; .venv/bin/ssdlm --help'
+demo: .venv/.core ## set up what generating needs, and write a text as you watch
+	$(RUN) ssdlm generate $(PROMPT) --length 50
+	@echo 'To watch eight words settle at a time: .venv/bin/ssdlm generate $(PROMPT) --grid staggered --width 8 --T 63'
 
 serve: .venv/.serve ## set up what a server needs, start it, print its address
 	$(RUN) ssdlm serve $(SERVE)
 
-.venv/.serve: .venv/.tools
-	$(INSTALL) $(QUIET) --no-build-isolation $(TORCH) -e '.[serve]'
+.venv/.serve: .venv/.torch
+	$(INSTALL) $(QUIET) --no-build-isolation -e '.[serve]'
 	@touch .venv/.core $@
 
 setup: .venv/.installed ## create .venv with the pinned versions
 
-.venv/.installed: .venv/.tools
-	$(INSTALL) $(QUIET) --no-build-isolation $(TORCH) -e '.[$(EXTRAS)]'
+.venv/.installed: .venv/.torch
+	$(INSTALL) $(QUIET) --no-build-isolation -e '.[$(EXTRAS)]'
 	@touch .venv/.core .venv/.serve $@
 
-# torch by its exact version: asked for by a range, pip may fetch a CUDA build of gigabytes.
-.venv/.core: .venv/.tools
-	@echo 'installing torch (a few hundred megabytes), the package and what it needs'
-	$(INSTALL) $(PROGRESS) --no-build-isolation $(TORCH) -e .
+.venv/.core: .venv/.torch
+	@echo 'installing the package and what it needs'
+	$(INSTALL) $(PROGRESS) --no-build-isolation -e .
+	@touch $@
+
+# By its exact version: asked for by a range, pip may fetch another build.
+.venv/.torch: .venv/.tools
+	$(eval index := $(and $(TORCH_INDEX),$(call ANSWERS,$(TORCH_INDEX:/=))))
+	@echo 'installing torch $(if $(index),from $(index) (a CPU build: a few hundred megabytes),$(FOUND))'
+	$(INSTALL) $(PROGRESS) $(addprefix --extra-index-url ,$(index)) $(TORCH)
 	@touch $@
 
 # The pip of a Python that is some years old takes twice as long to find the packages.
