@@ -296,6 +296,23 @@ def made_on(page: Path) -> set[str]:
     return made
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_schema_that_a_page_uses_is_written_on_that_page(page):
+    written: dict[str, str] = {}
+    for words, targets in commands_on(page):
+        for name in targets if words[0] == "echo" else ():
+            written[name] = written.get(name, "") + " ".join(words[1:])
+        if (own := ssdlm_words(words)) and (name := vars(parsed(*own)).get("json_schema")):
+            assert json.loads(written.get(name, "{}")).get("properties"), f"where is {name}?"
+
+
+@pytest.mark.parametrize("name", ["quickstart", "tutorial", "control", "constraints"])
+def test_a_page_opens_with_what_is_built_in(name):
+    page = (ROOT / "docs" / f"{name}.md").read_text()
+    first = next(body for body in fences(page, "sh", "python") if re.search("ssdlm|SSDLM", body))
+    assert PAPERS_MODEL not in first
+
+
 @pytest.fixture(scope="module")
 def made() -> set[str]:
     return set().union(*map(made_on, PAGES))
