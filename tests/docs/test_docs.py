@@ -306,10 +306,94 @@ def test_measured_figures_have_their_path_and_passes():
     for page, first in tables.items():
         lines = (ROOT / page).read_text().partition(first)[2].splitlines()
         rows = [line.split("|")[1:-1] for line in takewhile(lambda line: "|" in line, lines[2:])]
-        assert len(rows) > 3
+        assert len(rows) >= 3
         for what, _, *beside in rows:
             assert re.search(r"[a-z]", beside[0]) or "training" in what, f"{page}: {what}"
             assert re.search(r"\d", "".join(beside[:2])) or "training" in what, f"{page}: {what}"
+
+
+def section_of(page: Path, anchor: str) -> str:
+    """The part of a page below a heading, up to the next heading of that depth."""
+    parts = re.split(r"^(#+ .*)$", page.read_text(), flags=re.M)
+    for heading, rest in zip(parts[1::2], range(2, len(parts), 2), strict=True):
+        if slug(heading.lstrip("#")) == anchor:
+            depth = len(heading) - len(heading.lstrip("#"))
+            text = "".join(parts[rest:])
+            return re.split(rf"^#{{1,{depth}}} ", text, flags=re.M)[0]
+    raise ValueError(f"{page.name} has no heading {anchor}")
+
+
+def headlines() -> list[tuple[str, Path, str]]:
+    """The rows of README's table and of that on top of docs/results.md, and what they link."""
+    found = []
+    for page, first in ((ROOT / "README.md", "| what |"), (ROOT / "docs/results.md", "| exper")):
+        lines = page.read_text().partition(first)[2].splitlines()
+        for row in takewhile(lambda line: "|" in line, lines[2:]):
+            if numbered := re.search(r"\]\[(\d)\]", row):
+                (place,) = re.findall(rf"^\[{numbered[1]}\]: (.*)$", page.read_text(), re.M)
+            else:
+                place = re.findall(r"\]\(([^)]+)\)", row)[0]
+            link, _, anchor = place.partition("#")
+            found.append((row, page.parent / link if link else page, anchor))
+    return found
+
+
+@pytest.mark.parametrize(("row", "page", "anchor"), headlines(), ids=lambda value: str(value)[:50])
+def test_a_headline_has_the_figures_of_the_table_that_it_links(row, page, anchor):
+    """So that the figures of README, docs/results.md and docs/speed.md are those of one run."""
+    _, ours, _, beside = (re.sub(r"\(.*?\)", "", cell) for cell in row.split("|")[1:-1])
+    number = r"\d+(?:,\d{3})*(?:\.\d+)?"
+    figures = [one for one in re.findall(number, f"{ours} {beside}") if len(one) > 1]
+    known = re.findall(number, section_of(page, anchor))
+    assert [one for one in figures if one not in known] == []
+
+
+def test_the_default_has_one_perplexity_on_every_page():
+    rows = {
+        "README.md": r"after 200 reviews \| (\S+ \[\d+, \d+\])",
+        "docs/results.md": r"after 200 reviews\]\S* \| (\S+ \[\d+, \d+\])",
+        "docs/speed.md": r"\| reviews \| sliding \| 1.02 \| (\S+ \[\d+, \d+\])",
+        "docs/choosing.md": r"\| none: the default \| [^|]+ \| (\S+ \[\d+, \d+\])",
+        "docs/model-card.md": r"\| sliding \(default\) \| [^|]+ \| (\S+ \[\d+, \d+\])",
+    }
+    found = {re.findall(row, (ROOT / page).read_text())[0] for page, row in rows.items()}
+    assert len(found) == 1
+
+
+def test_readme_leads_with_three_figures():
+    assert len([page for _, page, _ in headlines()]) > 12
+    rows = (ROOT / "README.md").read_text().partition("## What has been measured")[2]
+    assert len(re.findall(r"^\|", rows.partition("\n## ")[0], re.M)) == 2 + 3
+
+
+def test_choosing_says_why_the_default_is_not_the_mode_of_the_lowest_perplexity():
+    page = ROOT / "docs" / "choosing.md"
+    modes = section_of(page, "modes")
+    ((lower, ours),) = re.findall(
+        r"is the default\*\*, although .* \((\S+) against (\S+) on", modes
+    )
+    table = section_of(page, "which-path-when")
+    assert f"`--mode autoregressive` | 1.0 (GPU 1.02) | {lower} [" in table
+    assert f"none: the default | 1.0 (GPU 1.02) | {ours} [" in table
+
+
+def test_serving_ends_with_what_was_measured_and_the_log_has_the_stories():
+    serving = section_of(ROOT / "docs" / "serving.md", "what-was-measured")
+    assert "crash that is mended" not in serving
+    assert len(serving.rpartition("|")[2].split()) < 80
+    section_of(ROOT / "docs" / "log.md", "2026-11-17-what-a-server-spends-its-time-on")
+
+
+def test_the_law_of_particles_is_said_of_the_guided_p_where_a_gradient_steers_too():
+    particles = " ".join(section_of(ROOT / "docs" / "control.md", "particles").split())
+    law = particles.partition("tend to the law p(text) exp(weight * score(text))")[2]
+    assert "a gradient steers too, **p is the guided p**" in law.partition(" - **")[0]
+
+
+def test_parity_is_told_by_the_bound_that_its_test_asserts():
+    told = section_of(ROOT / "docs" / "how-it-works.md", "parity-with-the-authors-code")
+    assert "no logit by 1e-4 or more" in told and not re.search(r"e-0\d", told)
+    assert "< 1e-4" in (ROOT / "tests/parity/test_parity.py").read_text()
 
 
 def test_readme_fits_on_three_screens():
