@@ -43,6 +43,8 @@ from ssdlm.values import (
 MOST = 10**6
 """Tokens in a text and steps in a block: more is a slip of the hand, and would fill the memory."""
 MOST_PARTICLES = 1024
+MOST_CONTROLS = 64
+"""Controls of a text: each has a table with a row for each token."""
 MOST_SEED = 2**63 - 1
 MOST_NODES = 256
 """Guesses per pass: those after the first hundred are hardly ever right."""
@@ -253,6 +255,11 @@ class GenerateOptions:
     def __post_init__(self) -> None:
         for name, option in known_options().items():
             object.__setattr__(self, name, check(name, getattr(self, name), option))
+        if len(self.control) > MOST_CONTROLS:
+            raise ValueError(
+                f"control has {len(self.control)} controls, and {MOST_CONTROLS} are the most; give "
+                "fewer"
+            )
         if not self.B:
             raise ValueError("B is empty; give a block length such as 25")
         if self.band[0] >= self.band[1]:

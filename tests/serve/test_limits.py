@@ -13,6 +13,19 @@ def test_a_client_cannot_name_a_file_on_the_server():
         limits.check_options(GenerateOptions(json_schema="schema.json"))
 
 
+def test_a_text_has_only_so_many_controls():
+    controls = ["sentiment=positive"] * 65
+    GenerateOptions(control=tuple(controls[1:]))
+    with pytest.raises(ValueError, match=r"^control has 65 controls, and 64 are the most"):
+        GenerateOptions().change(control=controls)
+    limits = Limits(max_controls=3)
+    limits.check_options(GenerateOptions().change(control=controls[:3], lam=[1.0] * 3))
+    with pytest.raises(ValueError, match=r"^control has 4 values, and this server takes 3; give"):
+        limits.check_options(GenerateOptions().change(control=controls[:4]))
+    with pytest.raises(ValueError, match=r"^lam has 4 values, and this server takes 3; give fewer"):
+        limits.check_options(GenerateOptions().change(control=controls[:3], lam=[1.0] * 4))
+
+
 def test_a_grammar_has_a_longest_length():
     with pytest.raises(ValueError, match="regex or json_schema has 1000000 characters"):
         Limits().check_options(GenerateOptions(regex="a" * 10**6))

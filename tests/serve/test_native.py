@@ -128,6 +128,8 @@ def test_drafts_tell_what_guides_think(guided):
     ("body", "words"),
     [
         ({"control": "sentiment=positive"}, "there is no guide 'sentiment' on this server"),
+        ({"control": ["mood=positive"] * 9}, "control has 9 values, and this server takes 8"),
+        ({"control": [f"mood=positive:{lam}" for lam in range(1000)]}, "control has 1000 "),
         ({"control": "mood=cheerful"}, "not one of the labels of mood"),
         ({"control": "mood"}, "is not CLASSIFIER=LABEL"),
         ({"control": {"a": 1}}, "is not a control"),

@@ -173,6 +173,7 @@ def test_a_server_that_ends_takes_nothing_on():
         (["--host", "192.168.0.1"], "--allow-anonymous"),
         (["--port", "70000"], "--port=70000 is out of range"),
         (["--max-queue", "-1"], "--max-queue=-1 is too low"),
+        (["--max-controls", "0"], "--max-controls=0 is too low"),
         (["--max-length", "0"], "--max-length=0 is too low"),
         (["--grace", "-1"], "--grace=-1.0 is out of range"),
         (["--max-compile", "0"], "--max-compile=0.0 is out of range"),

@@ -14,6 +14,7 @@ import pytest
 from tests import tiny
 from tests.serve.running import serving, tiny_model, wait_for
 
+from ssdlm.serve import app
 from ssdlm.serve.completions import read_completion
 from ssdlm.serve.delivery import EventStream
 
@@ -164,6 +165,87 @@ def test_those_who_wait_are_told_how_many_are_before_them(monkeypatch):
         assert ahead[0] == 2 and ahead[-1] == 0 and ahead == sorted(ahead, reverse=True)
         assert '"event": "done"' in text
         assert all("[DONE]" in other.read() for other in others)
+
+
+class Stalled:
+    """Something of a server that does not go on before it is told to."""
+
+    def __init__(self, monkeypatch, owner, name):
+        self.come, self.go, self.work = threading.Event(), threading.Event(), getattr(owner, name)
+        monkeypatch.setattr(owner, name, self)
+
+    def __call__(self, *args, **more):
+        self.come.set()
+        self.go.wait(8)
+        return self.work(*args, **more)
+
+
+@pytest.mark.parametrize("name", ["parse", "encode"])
+def test_health_is_told_while_a_request_is_being_read(server, monkeypatch, name):
+    owner = server.model.tokenizer if name == "encode" else app
+    stalled = Stalled(monkeypatch, owner, name)
+    (client, other) = (Client(server, prompt="ab", max_tokens=6) for _ in range(2))
+    assert stalled.come.wait(20)
+    try:
+        assert server.get("/health").status_code == 200
+        assert not stalled.go.is_set() and not server.server.worker.open
+        other.leave()
+    finally:
+        stalled.go.set()
+    assert "[DONE]" in client.read()
+
+
+def test_clients_that_leave_while_they_are_prepared_hold_nothing():
+    with serving(limits={"max_queue": 0}) as server, pytest.MonkeyPatch.context() as patch:
+        worker = server.server.worker
+        stalled = Stalled(patch, worker.engine, "prepare")
+        clients = arrive(server, 2, prompt=["ab"] * (worker.at_once // 2))
+        assert stalled.come.wait(20)  # the engine's thread has one of them, and the other waits
+        tickets = list(worker.open)
+        assert server.post("/v1/completions", {"prompt": "ab"}).status_code == 429
+        for client in clients:
+            client.leave()
+        wait_for(lambda: not worker.open)
+        wait_for(lambda: not any(ticket.prompts or ticket.options for ticket in tickets))
+        (next_one,) = arrive(server, 1, prompt="ab", max_tokens=6)
+        stalled.go.set()
+        assert "[DONE]" in next_one.read()
+        assert not any(ticket.jobs for ticket in tickets)
+
+
+HOSTILE = {
+    "spaces": {"prompt": " " * 10**6},
+    "one emoji": {"prompt": "\U0001f600" * 80_000},
+    "a suffix of spaces": {"prompt": "ab", "suffix": " " * 10**6},
+    "empty prompts": {"prompt": [""] * 250_000},
+    "prompts of one token": {"prompt": [[1]] * 200_000},
+    "small lists": {"prompt": "ab", "json_schema": {"enum": [[]] * 200_000}},
+    "block lengths": {"prompt": "ab", "B": [1] * 300_000},
+    "weights": {"prompt": "ab", "lam": [1] * 300_000},
+    "pins": {"prompt": "ab", "pin": {str(place): "a" for place in range(70_000)}},
+    "stop strings": {"prompt": "ab", "stop": ["a"] * 200_000},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_far_too_much_is_refused_before_any_token_is_counted(server, monkeypatch, name):
+    encode, lengths = server.model.tokenizer.encode, []
+
+    def count(text):
+        lengths.append(len(text))
+        return encode(text)
+
+    monkeypatch.setattr(server.model.tokenizer, "encode", count)
+    for path in ("/v1/completions", "/v1/generate"):
+        assert re.search(
+            "more than|characters|values", server.refusal(path, **HOSTILE[name])["message"]
+        )
+    assert sum(lengths) <= 4
+
+
+def test_brackets_within_a_text_are_no_lists(server):
+    answer = server.complete(prompt='[{"\\' * 15_000, max_tokens=0, echo=True)
+    assert answer["choices"][0]["text"] == '[{"\\' * 15_000
 
 
 def test_a_client_that_does_not_read_is_given_up():

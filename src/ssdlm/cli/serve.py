@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,6 +50,7 @@ def add_serve(commands: Any) -> None:
         ("--max-length", 512, "tokens of a text"),
         ("--max-prompt", 2048, "tokens of a prompt"),
         ("--max-rows", 64, "texts of one request: prompts times samples, candidates and particles"),
+        ("--max-controls", 8, "controls of a text"),
         ("--max-body", 1 << 20, "bytes of a request"),
         ("--max-connections", 1024, "connections at a time"),
     ):
@@ -84,7 +86,8 @@ def limits_of(arguments: argparse.Namespace) -> Limits:
     """Return the bounds that the arguments set; raise on those that make no sense."""
     from ssdlm.serve.limits import Limits
 
-    names = ("max_queue", "max_length", "max_prompt", "max_rows", "max_body", "max_connections")
+    names = ("max_queue", "max_length", "max_prompt", "max_rows", "max_controls", "max_body")
+    names += ("max_connections",)
     for name in names:
         least = 0 if name == "max_queue" else 1
         if getattr(arguments, name) < least:
@@ -140,6 +143,8 @@ def run_serve(arguments: argparse.Namespace) -> None:
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
     port = socket.getsockname()[1]
     print(f"serving {served.name} at http://{host}:{port}/", file=sys.stderr, flush=True)
+    gc.collect()
+    gc.freeze()  # else each full collection stops the server to look through torch and the model
     uvicorn_for(server).run([socket])
 
 

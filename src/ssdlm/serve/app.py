@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,9 +15,9 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from ssdlm.serve.body import read_body
+from ssdlm.serve.body import parse, read_body
 from ssdlm.serve.completions import read_completion
-from ssdlm.serve.delivery import Asked, deliver
+from ssdlm.serve.delivery import Asked, deliver, unless_gone
 from ssdlm.serve.errors import ApiError, json_response
 from ssdlm.serve.fields import Served, field_at_fault
 from ssdlm.serve.gate import Gate
@@ -56,6 +58,8 @@ class Server:
         self.metrics, self.pages = Metrics(), Pages()
         engine = served.model.engine
         self.worker = Worker(engine, served.guides, served.limits, self.metrics)
+        self.reading = ThreadPoolExecutor(1, "reading")
+        """The thread that parses bodies and counts tokens, while the event loop goes on."""
         self.began = int(time.time())
         inner: Any = Gate(
             self.routes(),
@@ -82,6 +86,7 @@ class Server:
         self.worker.close()
         self.worker.abort()
         self.worker.end()
+        self.reading.shutdown(cancel_futures=True)
 
     def routes(self) -> FastAPI:
         """Return the application without its gate."""
@@ -125,17 +130,27 @@ class Server:
         self, request: Request, read: Callable[[Mapping[str, Any], Served], Asked]
     ) -> Response:
         """Return the answer to a request for texts."""
-        body = await read_body(request, self.served.limits)
+        raw = await read_body(request, self.served.limits)
+        loop, understand = asyncio.get_running_loop(), self.understand
+        work = loop.run_in_executor(self.reading, understand, raw, read)
+        del raw  # a text may take long
+        asked, fields = await unless_gone(request, work)
         try:
-            try:
-                asked = read(body, self.served)
-            except ValueError as error:
-                raise ApiError(400, error) from None
             return await deliver(request, self.worker, asked)
         except ApiError as error:
             if error.status == 400 and error.param is None:
-                error.param = field_at_fault(error, body)
+                error.param = field_at_fault(error, fields)
             raise
+
+    def understand(
+        self, raw: bytes, read: Callable[[Mapping[str, Any], Served], Asked]
+    ) -> tuple[Asked, Collection[str]]:
+        """Return what a body asks for, and the names of its fields; or raise an ApiError."""
+        body = parse(raw)
+        try:
+            return read(body, self.served), frozenset(body)
+        except ValueError as error:
+            raise ApiError(400, error, param=field_at_fault(error, body)) from None
 
     async def page(self, request: Request) -> Response:
         return self.pages.response(request, INDEX)

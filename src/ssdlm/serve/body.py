@@ -1,8 +1,9 @@
-"""The body of a request: read within its bounds, and parsed strictly.  app -> [body]"""
+"""The body of a request: received within its bounds, and parsed strictly.  app -> [body]"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 from fastapi import Request
@@ -17,21 +18,23 @@ from ssdlm.values import quote
 JSON = "application/json"
 PATIENCE = 16
 """A body is much too long if it is longer than so many that are allowed."""
+MOST_CONTAINERS = 20_000
+"""Lists and objects of a body. While many are made, Python looks for garbage and nothing runs."""
+STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
-async def read_body(request: Request, limits: Limits) -> dict[str, Any]:
-    """Return the JSON object that a client sent, or raise an ApiError."""
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """Return the body that a client sent, or raise an ApiError."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != JSON:  # what a page of another site may send without asking is of other types
         raise ApiError(415, f"content-type {quote(kind)} is not {JSON}; set that header")
     try:
-        raw = await asyncio.wait_for(read(request, limits.max_body), limits.body_seconds)
+        return await asyncio.wait_for(read(request, limits.max_body), limits.body_seconds)
     except asyncio.TimeoutError:
         message = f"the body did not come within {limits.body_seconds:g} seconds; send it at once"
         raise ApiError(408, message, headers={"connection": "close"}) from None
     except ClientDisconnect:
         raise ApiError(400, "the body was broken off; send all of it") from None
-    return parse(raw)
 
 
 async def read(request: Request, most: int) -> bytes:
@@ -58,6 +61,12 @@ async def read(request: Request, most: int) -> bytes:
 
 def parse(raw: bytes) -> dict[str, Any]:
     """Return the JSON object in a body; strings with halves of characters are refused."""
+    if num_containers(raw) > MOST_CONTAINERS:
+        raise ApiError(
+            400,
+            f"the body has more than {MOST_CONTAINERS} lists and objects, too many or too deep for "
+            "this server; send fewer",
+        )
     try:
         body = parse_object(raw, where="the body", remedy="send a JSON object", is_strict=True)
     except JsonError as error:
@@ -67,6 +76,12 @@ def parse(raw: bytes) -> dict[str, Any]:
             if not all(map(is_utf8, [name, *strings_in(value)])):
                 raise ApiError(400, f"{quote(name)} is not UTF-8; send whole characters")
     return body
+
+
+def num_containers(raw: bytes) -> int:
+    """Return how many lists and objects begin in a body, at the most."""
+    count = raw.count(b"[") + raw.count(b"{")
+    return count if count <= MOST_CONTAINERS else sum(map(STRING.sub(b"", raw).count, b"[{"))
 
 
 def strings_in(value: Any) -> list[str]:

@@ -6,7 +6,7 @@ A client that leaves is noticed at once, and what was being written for it is gi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -51,7 +51,7 @@ async def result(asked: Asked) -> Any:
     raise AssertionError("a mailbox ends with Closed")
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def unless_gone(request: Request, work: Awaitable[T]) -> T:
     """Return what some work gives, unless the client leaves before it is done."""
     doing = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(departure(request))

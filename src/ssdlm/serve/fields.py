@@ -6,7 +6,7 @@ completions, native -> [fields] -> tickets
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,9 @@ class Served:
         """Return the options for each prompt: the model's own, some of them changed."""
         # How many go together is the server's; it changes no text.
         at_once = texts_at_once(self.model.device.type)
+        self.limits.check_rows(len(prompts), at_once)
+        for name, value in changes.items():
+            self.limits.check_values(name, value)
         changes = dict(changes) | {"batch_size": at_once}
         if changes.get("streamer") is not None:
             raise ValueError("streamer is an object of Python; leave it out")
@@ -58,6 +61,7 @@ class Served:
         self.limits.check_rows(num_rows, at_once)
         for prompt, one in zip(prompts, found, strict=True):
             for name, text in (("prompt", prompt), ("suffix", one.suffix)):
+                self.limits.check_characters(name, text)
                 self.limits.check_tokens(name, self.num_tokens(text))
         return found
 
@@ -128,7 +132,7 @@ def prompts_in(value: Any) -> list[Prompt]:
     )
 
 
-def field_at_fault(error: Exception, body: Mapping[str, Any]) -> str | None:
+def field_at_fault(error: Exception, fields: Collection[str]) -> str | None:
     """Return the field of a body that a message is about, where it begins with one."""
     found = re.match(r"\w+", str(error))
-    return found[0] if found and found[0] in body else None
+    return found[0] if found and found[0] in fields else None

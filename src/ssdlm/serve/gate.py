@@ -132,7 +132,9 @@ class Gate:
             method = scope["method"] if scope["method"] in ("GET", "POST") else "other"
             self.metrics.request(method, path, status)
             self.log.answered(scope, status, time.monotonic() - start)
-            scope["state"].pop("ticket", None)  # a connection keeps the scope of its last request
+            # A connection keeps the scope of its last request.
+            if ticket := scope["state"].pop("ticket", None):
+                ticket.forget()
 
     def check(self, scope: Scope) -> None:
         """Raise an ApiError on a request that may not come in."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ssdlm.engine.loops import MOST_LOOPS
 from ssdlm.options import GenerateOptions
@@ -14,6 +16,11 @@ MOST_CHARACTERS = 1000
 """Of all words that a text must or must not contain: a table has a row for each."""
 PASSES_PER_TOKEN = 100
 """The paper's slowest path: T = 2500 for blocks of 25."""
+
+MOST_VALUES = 1000
+"""Of an option that is a list or an object: each is checked, and some with every text."""
+CHARACTERS_PER_TOKEN = 32
+"""Of a prompt, on average; texts have four or five."""
 
 
 def texts_at_once(device: str) -> int:
@@ -33,6 +40,8 @@ class Limits:
     """Tokens of a prompt, or of what follows a gap."""
     max_rows: int = 64
     """Texts of one request: prompts times samples, candidates and particles."""
+    max_controls: int = 8
+    """Controls of a text: while guides are fitted, no other text is written."""
     max_body: int = 1 << 20
     """Bytes of a request."""
     max_connections: int = 1024
@@ -67,6 +76,12 @@ class Limits:
                 f"length={options.length} is more than the {self.max_length} tokens that this "
                 "server writes; ask for fewer"
             )
+        for name in ("control", "lam", "particle_weight"):
+            if (count := len(getattr(options, name))) > self.max_controls:
+                raise ValueError(
+                    f"{name} has {count} values, and this server takes {self.max_controls}; give "
+                    "fewer"
+                )
         passes = options.T * len(options.blocks())
         most = PASSES_PER_TOKEN * self.max_length
         if options.mode == "diffusion" and passes > most:
@@ -97,6 +112,21 @@ class Limits:
             raise ValueError(
                 f"reduction={options.reduction} lets a text depend on the others of its batch, "
                 "which are other clients' here; leave it out"
+            )
+
+    def check_values(self, name: str, value: Any) -> None:
+        """Raise on a list or an object that is too long even to check its values."""
+        if isinstance(value, list | dict) and len(value) > MOST_VALUES:
+            raise ValueError(
+                f"{name} has {len(value)} values, and this server takes {MOST_VALUES}; give fewer"
+            )
+
+    def check_characters(self, name: str, text: str | Sequence[int]) -> None:
+        """Raise on a text that is too long even to count its tokens."""
+        most = self.max_prompt * CHARACTERS_PER_TOKEN
+        if isinstance(text, str) and len(text) > most:
+            raise ValueError(
+                f"{name} has {len(text)} characters, and this server reads {most}; shorten it"
             )
 
     def check_tokens(self, name: str, count: int) -> None:

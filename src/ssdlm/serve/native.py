@@ -79,6 +79,7 @@ def look_of(
     served: Served, candidates: int, guides: Sequence[str]
 ) -> Callable[[Engine, Request], Look]:
     """Return what makes the events of a text; guides are those of the server."""
+    served.limits.check_values("guides", list(guides))
     for name in guides:
         served.guides.check_name(name)
     homes = [f"{name}={served.guides.folders[name]}" for name in guides]

@@ -183,6 +183,10 @@ class Ticket:
         for job in list(self.jobs):
             job.cancel()
 
+    def forget(self) -> None:
+        """Drop what was asked for: who has left may still be in a queue."""
+        self.prompts, self.options, self.placements = (), (), None
+
     def fail(self, error: ApiError) -> None:
         """Give it up and say why."""
         self.cancel()
@@ -190,10 +194,12 @@ class Ticket:
 
 
 class Mailbox:
-    """What the engine's thread tells the event loop; made in the latter."""
+    """What the engine's thread tells the event loop."""
+
+    loop: asyncio.AbstractEventLoop
+    """The one that listens; known when the ticket is submitted."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
         self.letters: deque[Event] = deque()
         self.has_come = asyncio.Event()
 

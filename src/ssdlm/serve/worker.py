@@ -7,6 +7,7 @@ what has come, who has left, and what there is to tell.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import threading
@@ -85,6 +86,7 @@ class Worker:
                     headers={"retry-after": str(seconds)},
                 )
             self.open.add(ticket)
+        ticket.mailbox.loop = asyncio.get_running_loop()
         self.inbox.put(ticket)
 
     def leave(self, ticket: Ticket) -> None:
