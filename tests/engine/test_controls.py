@@ -6,7 +6,8 @@ import pytest
 import torch
 from tests import tiny
 
-from ssdlm import SSDLM, DecodeConfig, cli
+from ssdlm import SSDLM, DecodeConfig, classifier_guide, cli
+from ssdlm.denoiser.network import BlockNetwork
 from ssdlm.engine.controls import ControlWarning
 from ssdlm.guidance.gradient import shift
 
@@ -98,3 +99,83 @@ def test_the_command_line_says_it_in_one_line_and_writes_the_text(tmp_path, caps
     assert out.startswith(PROMPT)
     (line,) = err.splitlines()
     assert line.startswith("warning: lam=900 of")
+
+
+SLIDING = DecodeConfig(length=12, B=(4,), T=4, grid="sliding", width=1.0, returns="w_0")
+
+
+@pytest.fixture
+def num_passes(monkeypatch):
+    """How often the network has run."""
+    passes, run = [], BlockNetwork.run
+
+    def counted(self, *inputs):
+        passes.append(1)
+        return run(self, *inputs)
+
+    monkeypatch.setattr(BlockNetwork, "run", counted)
+    return passes
+
+
+@pytest.mark.parametrize("grid", ["sliding", "staggered", "uniform"])
+def test_a_guide_that_reads_the_block_reads_all_of_it_named_or_as_an_object(classifier, grid):
+    model, options = SSDLM(tiny.block(), tiny.tokenizer(), SLIDING), {"grid": grid}
+    guide = classifier_guide(classifier, "positive", sees="block", has_special_tokens=False)
+    model.requests(PROMPT, {"control": guide})  # for which it reads a token to try
+    read = []
+    guide.classifier.register_forward_pre_hook(
+        lambda module, inputs, named: read.append(named["inputs_embeds"].shape[1]),
+        with_kwargs=True,
+    )
+    text = model.generate(PROMPT, control=guide, **options)
+    assert set(read) == {4}
+    named = {"control": f"{classifier}=positive", "sees": "block", "special_tokens": False}
+    assert model.generate(PROMPT, **named, **options) == text
+    assert model.generate(PROMPT, **options).text != text.text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"T": 7, "prompt": [[]]},
+        {"grid": "uniform", "prompt": [[]]},
+        {"regex": "[a-z ]{6,}"},
+        {"must_not": "no"},
+        {"must": "no"},
+        {"suffix": " no"},
+        {"particles": 3},
+        {"best_of": 2},
+    ],
+)
+@pytest.mark.parametrize("sees", ["context", "block"])
+def test_the_passes_that_are_reported_are_those_of_the_network(
+    num_passes, classifier, options, sees
+):
+    model = SSDLM(tiny.block(), tiny.tokenizer(), SLIDING)
+    guide = classifier_guide(classifier, "positive", sees=sees)
+    options = {"prompt": [PROMPT], "control": guide, "lam": 500.0} | options
+    (text,) = model.generate(options.pop("prompt"), **options)
+    assert text.passes_per_token * len(text.tokens) == pytest.approx(len(num_passes))
+
+
+@pytest.mark.parametrize("T", [2, 4, 7])
+def test_passes_that_read_the_context_apart_are_counted_too(num_passes, T):
+    denoiser = tiny.block()
+    denoiser.has_slides = False  # as one's own may be
+    (text,) = SSDLM(denoiser, tiny.tokenizer(), SLIDING).generate([PROMPT], T=T)
+    assert text.passes_per_token * len(text.tokens) == pytest.approx(len(num_passes))
+    denoiser.has_slides = True
+    assert SSDLM(denoiser, tiny.tokenizer(), SLIDING).generate(PROMPT, T=T).text == text.text
+
+
+@pytest.mark.parametrize("control", [(), no_q, lambda texts: [0.0 for _ in texts], "context"])
+def test_sees_without_a_classifier_that_could_read_the_block_is_refused_by_name(
+    classifier, control
+):
+    model = SSDLM(tiny.block(), tiny.tokenizer(), SLIDING)
+    if control == "context":  # a guide that is given as an object says itself what it reads
+        control = classifier_guide(classifier, "positive")
+    with pytest.raises(ValueError, match=r"^sees=block has no effect without a classifier that"):
+        model.generate(PROMPT, sees="block", control=control)
+    assert model.generate(PROMPT, sees="context").text == model.generate(PROMPT).text

@@ -138,6 +138,7 @@ def test_drafts_tell_what_guides_think(guided):
         ({"control": "mood=positive", "lam": [1, 2]}, "2 values of lam for 1 guides"),
         ({"control": ["mood=positive", "mood!=positive"]}, "sought and avoided"),
         ({"lam": 5}, "weighs nothing"),
+        ({"sees": "block"}, "sees=block has no effect"),
         ({"particle_weight": 5}, "particle_weight=5.0 weighs nothing"),
         ({"guides": ["mood"]}, "set stream to true"),
         ({"guides": ["sentiment"], "stream": True}, "there is no guide 'sentiment'"),

@@ -127,7 +127,7 @@ class constrained(DenoiserWrapper):
     ) -> tuple[ConstrainedCache, Simplex]:
         # The prompt comes first, and then the text.
         cache = replace(cache, context=new) if cache.inner is None else self.extend(cache, new)
-        inner, logits = advance(self.denoiser, cache.inner, cache.context, w_t, progress)
+        inner, logits, _ = advance(self.denoiser, cache.inner, cache.context, w_t, progress)
         cache = replace(cache, inner=inner, is_read=True)
         logits = suppress(logits, self.suppressed)
         return cache, self.hold(cache, logits, w_t, progress, has_own_levels=True)

@@ -202,16 +202,20 @@ def remember(denoiser: Denoiser, cache: Any, context: Context, *, B: int) -> Any
 
 def advance(
     denoiser: Denoiser, cache: Any, context: Context, w_t: Simplex, progress: Tensor
-) -> tuple[Any, Simplex]:
-    """Return the cache of a context and the logits of the block behind it: one pass, if it can."""
-    room = denoiser.max_len
-    has_room = room is None or context.shape[1] + w_t.shape[1] <= room
+) -> tuple[Any, Simplex, int]:
+    """Return the cache of a context, the logits of the block behind it, and the passes it took.
+
+    That is one where the denoiser reads new tokens in the same pass.
+    """
+    room, C = denoiser.max_len, context.shape[1]
+    num_read = 0 if cache is None else cache.context.shape[1]
+    has_room = room is None or C + w_t.shape[1] <= room
     if not denoiser.has_slides or not has_room:
         cache = remember(denoiser, cache, context, B=w_t.shape[1])
-        return cache, denoiser.denoise(cache, w_t, progress)
+        num_passes = 1 + (denoiser.num_context_passes if C > num_read else 0)
+        return cache, denoiser.denoise(cache, w_t, progress), num_passes
     cache = denoiser.prefill(context[:, :0]) if cache is None else cache
-    new = context[:, cache.context.shape[1] :]
-    return denoiser.read_and_denoise(cache, new, w_t, progress)
+    return *denoiser.read_and_denoise(cache, context[:, num_read:], w_t, progress), 1
 
 
 def row_by_row(forward: Callable[..., Tensor], *inputs: Tensor) -> Tensor:

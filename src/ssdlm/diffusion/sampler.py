@@ -233,7 +233,8 @@ def generate(
     for block, B in enumerate(blocks):
         with torch.no_grad():
             cache = remember(denoiser, cache, context, B=B)
-        num_passes = 1 + denoiser.num_context_passes  # reading the context is one, or none
+        # Reading the context is one, or none.
+        num_passes = 1 + (denoiser.num_context_passes if context.shape[1] else 0)
         for step in denoise_block(denoiser, cache, strategy, B=B, noise=noise, block=block):
             yield replace(step, num_passes=num_passes)
             num_passes = 1

@@ -50,7 +50,8 @@ def slide(
         progress = levels.progress[1].to(w_t).expand(w_t.shape[:2])
         with torch.no_grad():
             decided = torch.cat((context, text[:, :first]), 1)
-            cache, logits = advance(denoiser, cache, decided, w_t, progress)  # Eq. 13
+            # Eq. 13
+            cache, logits, num_passes = advance(denoiser, cache, decided, w_t, progress)
             logits = strategy.truncate(suppress(logits, strategy.suppress), w_t, progress)
         w_hat = strategy.project(logits, noise.uniform(block=0, step=step, B=num))
         tokens = to_ids(logits if strategy.returns == "logits" else w_hat)
@@ -71,7 +72,8 @@ def slide(
         is_last = move.left == 0 or has_ended
         level = F.pad(move.levels.progress[0], (first - start, 0))[: end - start]
         tokens = text[:, start:end]
-        yield Step(move.block, move.left, shown, logits, w_hat, w_t, tokens, is_last, level)
+        own = move.block, move.left, shown, logits, w_hat, w_t, tokens, is_last, level
+        yield Step(*own, num_passes)
         if has_ended:
             return
 

@@ -81,6 +81,11 @@ class Controls:
                 f"particle_weight={options.particle_weight[0]} weighs nothing: {ways[0].name} "
                 "steers by its gradient; give particles, such as 8, or leave it out"
             )
+        if options.sees == "block" and not self.reads_block(options):
+            raise ValueError(
+                "sees=block has no effect without a classifier that steers by its gradient; give "
+                "control, or leave it out"
+            )
         if not self.guides(options):
             return self.denoiser
         # Fitting a guide to the vocabulary takes longer than a step; rows ask one by one.
@@ -140,6 +145,11 @@ class Controls:
     def guides(self, options: GenerateOptions) -> list[tuple[ClassifierGuide | LogProb, float]]:
         """Return what is followed by its gradient, and how far."""
         return [(way.guide, way.lam) for way in self.ways(options) if way.guide is not None]
+
+    def reads_block(self, options: GenerateOptions) -> bool:
+        """Tell whether a guide that is followed by its gradient reads the block alone."""
+        guides = [guide for guide, _ in self.guides(options)]
+        return any(getattr(guide, "sees", "context") == "block" for guide in guides)
 
     def num_particles(self, options: GenerateOptions) -> int:
         """Return how many particles each text gets; 1 is none."""
@@ -236,7 +246,6 @@ class Controls:
         fit = fit or self.fit
         guides = self.guides(options)
         terms = [(fit(guide), weight) for guide, weight in guides]
-        sees_all = all(getattr(guide, "sees", "context") == "context" for guide, _ in guides)
         steered = guided(
             self.denoiser,
             weighted(*terms),
@@ -245,7 +254,7 @@ class Controls:
             gradient=options.gradient,
             threshold=options.threshold,
             band=options.band,
-            has_windows=sees_all,
+            has_windows=not self.reads_block(options),
         )
         self.steered.append((options, weakref.ref(steered)))
         return steered

@@ -82,7 +82,10 @@ class Engine:
             context = self.context(prompt)
             shown = str(prompt) if isinstance(prompt, str) else text_of(self.tokenizer, context)
             rivals = own.num_candidates
-            request = Request(shown, context, own, number=number, num_candidates=rivals)
+            block = self.controls.reads_block(own)
+            request = Request(
+                shown, context, own, number=number, num_candidates=rivals, reads_block=block
+            )
             if own.mode != "diffusion":
                 check_context(request)
             firsts.append(by_length(request))

@@ -43,6 +43,8 @@ class Request:
     """How many texts compete for this one: with best_of, and of each length of a gap."""
     placement: Placement | None = None
     """Where the words stand that the text must contain, if anything was asked of it."""
+    reads_block: bool = False
+    """Whether a guide that steers by its gradient reads the block alone."""
     is_watched: bool = False
     """Whether somebody looks at every step, which only the plain loop shows."""
     branch: tuple[int, ...] = ()
@@ -62,7 +64,7 @@ class Request:
         may read the block alone: there the window stays within a block.
         """
         is_free = self.placement is None or self.placement.is_free
-        return self.options.grid == "sliding" and is_free and self.options.sees == "context"
+        return self.options.grid == "sliding" and is_free and not self.reads_block
 
     @property
     def noise_seed(self) -> int:

@@ -83,6 +83,8 @@ def samplers(experiment: Experiment, length: int) -> Iterator[Sampler]:
         grid = product(scale.own_particles, scale.control_sees, scale.own_top_p)
         for particles, sees, top_p in grid:
             options = fixed | {"top_p": top_p, "gradient": "words"} | READS[sees]
+            if sees == "block":  # the path of a window within a block, at lambda = 0 too
+                options["grid"] = "staggered"
             name, lams = f"own-p{top_p:g}", scale.own_lams
             if particles > 1:
                 options, name = options | {"particles": particles}, f"{name}-n{particles}"

@@ -41,7 +41,9 @@ PAIR_METRICS = (
     *CLASSIFIERS, "control_second_external", "control_second", "control_second_verbs",
     "ppl_macro", "ppl_ratio", "dist-2",
 )  # fmt: skip
-WEIGHED = ("control", "particles", "particle_step", "particle_weight")
+STEERING = (
+    "control", "particles", "particle_step", "particle_weight", "sees", "special_tokens"
+)  # fmt: skip
 """Options that mean nothing without control."""
 
 
@@ -69,8 +71,8 @@ def setting_of(
     options = sampler.options | {"control": list(target.control)}
     if sampler.num_particles > 1:
         options["particle_weight"] = list(scale.particle_weights[: len(target.control)])
-    if not target.control:  # nothing would weigh particles either
-        options = {n: v for n, v in options.items() if n not in WEIGHED}
+    if not target.control:
+        options = {n: v for n, v in options.items() if n not in STEERING}
     measures: Options = {"metrics": METRICS, "control_guides": target.guides}
     measures["control_judges"] = target.judges
     name, judge = f"{sampler.home}/{target.name}", scale.control_ppl
