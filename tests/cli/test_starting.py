@@ -1,6 +1,8 @@
-"""How a command starts: what it leaves alone, and how many threads it takes."""
+"""How a command starts: what it imports, leaves alone, and how many threads it takes."""
 
 import gc
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -75,3 +77,42 @@ def test_garbage_is_collected_again_after_the_start():
     finally:
         gc.enable()
         gc.unfreeze()
+
+
+def libraries_of(*words, expect):
+    """Run a command in a process of its own; return what it said and the libraries it imported."""
+    code = (
+        "import sys; from ssdlm.cli import main; status = main(sys.argv[1:]);"
+        "names = {'torch', 'transformers', 'torch._dynamo', 'numpy'} & set(sys.modules);"
+        "print(*sorted(names)); sys.exit(status)"
+    )
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == expect, done.stderr
+    return done.stderr, done.stdout.splitlines()[-1].split()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["generate", "a", "--control", "mood=happy"], "no built-in guide 'mood'"),
+        (["generate", "a", "--control", "sentiment=happy"], "(0: negative, 1: positive)"),
+        (["generate", "a", "--control", "sentiment=positive:-1"], "lam=-1.0 is out of range"),
+        (["generate", "a", "--control", "sentiment"], "is not CLASSIFIER=LABEL"),
+        (["generate", "--input", "a", "--output", "b", "--control", "tense=x"], "label='x'"),
+        (["explain", "--control", "sentiment=happy"], "label='happy'"),
+        (["evaluate", "a", "--out", "b", "--control-guide", "mood=happy"], "'mood'"),
+        (["evaluate", "a", "--out", "b", "--control-judge", "tense=soon"], "label='soon'"),
+    ],
+)
+def test_a_wrong_control_is_refused_before_torch_is_imported(words, said):
+    stderr, libraries = libraries_of(*words, expect=2)
+    assert stderr.startswith("error: ") and stderr.count("\n") == 1
+    assert said in stderr
+    assert libraries == []
+
+
+def test_a_built_in_guide_needs_neither_transformers_nor_the_compiler():
+    words = ["generate", "The movie was", "--length", "2", "--seed", "1"]
+    _, libraries = libraries_of(*words, "--control", "sentiment=positive", expect=0)
+    assert libraries == ["numpy", "torch"]

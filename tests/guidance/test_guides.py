@@ -13,8 +13,9 @@ from tests.closeness import NETWORK, assert_close
 from ssdlm import SSDLM
 from ssdlm import guidance as guides
 from ssdlm.guidance import builtin_guides, classifier_guide, grammar, load_guide, parse_control
-from ssdlm.guidance.classifiers import frame_ids, label_index
-from ssdlm.guidance.fitting import check_lam, suggested_lam
+from ssdlm.guidance.classifiers import frame_ids, load_by_transformers
+from ssdlm.guidance.fitting import suggested_lam
+from ssdlm.guidance.grammar import check_lam, label_index
 
 
 @pytest.fixture(scope="module")
@@ -207,13 +208,13 @@ def test_a_classifier_that_could_not_steer_is_refused_in_one_line(folder, tmp_pa
     )
     with pytest.raises(ValueError, match="is an encoder with a decoder"):
         classifier_guide(tmp_path / "t5", 0).fit(V=tiny.V)
-    guide = classifier_guide(folder, 0)
-    guide.classifier.classifier.out_proj.weight.fill_(torch.nan)
-    guide.classifier.save_pretrained(tmp_path / "nan")
+    broken = load_by_transformers(str(folder))
+    broken.classifier.out_proj.weight.data.fill_(torch.nan)
+    broken.save_pretrained(tmp_path / "nan")
     with pytest.raises(ValueError, match="has weights that are not finite"):
         classifier_guide(tmp_path / "nan", 0)
     strings = tuple(f"t{number}" for number in range(tiny.V + 1))
-    longer = replace(guide, token_strings=strings)
+    longer = replace(classifier_guide(folder, 0), token_strings=strings)
     with pytest.raises(ValueError, match=f"embeddings of {tiny.V} tokens and a tokenizer of"):
         longer.fit(V=tiny.V + 1, token_strings=strings)
 

@@ -90,6 +90,15 @@ def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+def refuse_unknown_controls(arguments: argparse.Namespace) -> None:
+    """Raise on a control that is not there, before anything is imported that takes seconds."""
+    if arguments.control:
+        from ssdlm.guidance.grammar import check_control
+
+        for control in arguments.control:
+            check_control(control)
+
+
 def add_shard(command: argparse.ArgumentParser, what: str) -> None:
     """Add `--shard i/n`, with which several processes do a part each."""
     command.add_argument(

@@ -12,7 +12,13 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ssdlm.cli.flags import add_options, add_ray, add_shard, given_options
+from ssdlm.cli.flags import (
+    add_options,
+    add_ray,
+    add_shard,
+    given_options,
+    refuse_unknown_controls,
+)
 from ssdlm.cli.starting import choose_threads, one_thread, without_collecting
 from ssdlm.storage.builtin import DEFAULT_MODEL
 
@@ -90,6 +96,7 @@ def add_generate(commands: Any) -> None:
 def run_generate(arguments: argparse.Namespace) -> None:
     """Continue the prompts and print the texts."""
     refuse_idle_flags(arguments)
+    refuse_unknown_controls(arguments)
     if is_of_files(arguments) or num_started() > 1:
         run_generate_file(arguments)
         return

@@ -42,6 +42,10 @@ def add_evaluate(commands: Any) -> None:
 
 def run_evaluate(arguments: argparse.Namespace) -> None:
     """Measure a file of generations."""
+    from ssdlm.guidance.grammar import check_control
+
+    for control in (*arguments.control_guide, *arguments.control_judge):
+        check_control(control, can_be_judge=True)
     from ssdlm.evaluate.report import progress_on_stderr, show
     from ssdlm.evaluate.run import METRICS, evaluate
 

@@ -17,13 +17,12 @@ from ssdlm.evaluate.diversity import PromptMean
 from ssdlm.evaluate.figures import Figure, measure
 from ssdlm.evaluate.samples import Pool
 from ssdlm.guidance import load_text_classifier
-from ssdlm.guidance.classifiers import label_index
-from ssdlm.guidance.grammar import ControlSpec, find_guide, parse_control
-from ssdlm.guidance.judges import TextReader, is_judge
+from ssdlm.guidance.grammar import ControlSpec, find_guide, is_judge, label_index, parse_control
+from ssdlm.guidance.judges import TextReader
 
 NEUTRAL = ("neutral", "neu")
 """The authors leave the label that means this out of the choice, unless it is the one asked for;
-names of labels are what they mean (`guidance.classifiers.KNOWN_LABELS`)."""
+names of labels are what they mean (`guidance.grammar.KNOWN_LABELS`)."""
 
 
 def control_figures(

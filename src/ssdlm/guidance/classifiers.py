@@ -5,7 +5,7 @@ folder or Hub id -> [classifiers] -> fitting; guidance.training; evaluate
 
 from __future__ import annotations
 
-import re
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 
-from ssdlm.guidance.judges import TextReader, is_judge, load_text_judge
+from ssdlm.guidance.grammar import is_judge, name_labels, split_labels
+from ssdlm.guidance.judges import TextReader, load_text_judge
+from ssdlm.guidance.roberta import load_roberta
 from ssdlm.shapes import Tensor
 from ssdlm.storage.files import read_json
 from ssdlm.storage.tensors import require_sizes
@@ -28,14 +30,7 @@ class NoGradientError(ValueError):
 
 
 SequenceClassifier = Any
-"""A sequence classifier of transformers, which is imported only where one is loaded."""
-KNOWN_LABELS = {
-    "cardiffnlp/twitter-roberta-base-sentiment": ("negative", "neutral", "positive"),
-    "textattack/bert-base-uncased-yelp-polarity": ("negative", "positive"),
-    "textattack/roberta-base-yelp-polarity": ("negative", "positive"),
-    "textattack/albert-base-v2-yelp-polarity": ("negative", "positive"),
-}
-"""What the labels mean of classifiers of the Hub that call them LABEL_0, LABEL_1, ..."""
+"""A sequence classifier of transformers, or what looks like one (`roberta`)."""
 
 
 @dataclass(frozen=True)
@@ -100,43 +95,36 @@ def load_text_classifier(name_or_path: str | Path, device: str = "cpu") -> TextR
     return TextClassifier(load_classifier(name_or_path).to(device), load_tokenizer(home))
 
 
-def split_labels(name_or_path: str | Path) -> tuple[str, tuple[str, ...]]:
-    """Return a classifier's name, and the names of its labels: `org/name[negative+positive]`."""
-    found = re.fullmatch(r"(.+)\[([^\[\]=:]+)\]", str(name_or_path))
-    if found is None:
-        return str(name_or_path), ()
-    return found[1], tuple(label.strip() for label in found[2].split("+"))
-
-
-def name_labels(config: Any, home: str, given: tuple[str, ...]) -> None:
-    """Give labels their names: those that were given, or for LABEL_0, LABEL_1, ... the known."""
-    numbers = sorted(int(number) for number in config.id2label)
-    names = given
-    if not given and all(config.id2label[number] == f"LABEL_{number}" for number in numbers):
-        names = KNOWN_LABELS.get("/".join(Path(home).parts[-2:]), ())
-    if given and len(given) != len(numbers):
-        raise ValueError(
-            f"{home}[{'+'.join(given)}] names {len(given)} labels, and it has {len(numbers)}; name "
-            "each, from the first on"
-        )
-    if len(names) == len(numbers):
-        config.id2label = dict(enumerate(names))
-
-
 def load_classifier(name_or_path: str | Path) -> SequenceClassifier:
     """Return a trained sequence classifier, frozen; a model without a trained head is refused.
 
     Its labels have the names that are given in brackets after its name, or that are known.
     """
-    from transformers import AutoModelForSequenceClassification
-
     name_or_path, labels = split_labels(name_or_path)
     refuse_other_sizes(Path(name_or_path))
+    classifier = load_roberta(Path(name_or_path)) or load_by_transformers(name_or_path)
+    config = classifier.config
+    numbers = sorted(int(number) for number in config.id2label)
+    if numbers != list(range(len(numbers))):
+        raise ValueError(
+            f"{name_or_path} numbers its labels {', '.join(map(str, numbers))}; number them from 0 "
+            "on, as its head does, in id2label of its config.json"
+        )
+    config.id2label = name_labels(config.id2label, name_or_path, labels)
+    if not has_finite_weights(classifier):
+        raise ValueError(f"{name_or_path} has weights that are not finite numbers; train it again")
+    return classifier.eval().requires_grad_(False)
+
+
+def load_by_transformers(name_or_path: str) -> SequenceClassifier:
+    """Return a sequence classifier of any kind that transformers knows."""
+    from transformers import AutoModelForSequenceClassification
+
     try:
         with without_bars():
             # Weights may be stored in half precision; their gradient is taken in single.
             classifier, report = AutoModelForSequenceClassification.from_pretrained(
-                str(name_or_path),
+                name_or_path,
                 output_loading_info=True,
                 trust_remote_code=False,
                 dtype=torch.float32,
@@ -152,16 +140,7 @@ def load_classifier(name_or_path: str | Path) -> SequenceClassifier:
             f"{name_or_path} has no trained weights for {missing}; give a model that was trained "
             "as a sequence classifier"
         )
-    numbers = sorted(int(number) for number in classifier.config.id2label)
-    if numbers != list(range(len(numbers))):
-        raise ValueError(
-            f"{name_or_path} numbers its labels {', '.join(map(str, numbers))}; number them from 0 "
-            "on, as its head does, in id2label of its config.json"
-        )
-    name_labels(classifier.config, name_or_path, labels)
-    if not has_finite_weights(classifier):
-        raise ValueError(f"{name_or_path} has weights that are not finite numbers; train it again")
-    return classifier.eval().requires_grad_(False)
+    return classifier
 
 
 def refuse_other_sizes(folder: Path) -> None:
@@ -200,6 +179,9 @@ def has_finite_weights(model: SequenceClassifier) -> bool:
 @contextmanager
 def without_bars() -> Iterator[None]:
     """Keep transformers' own progress bars and load reports from the terminal."""
+    if "transformers" not in sys.modules:  # which takes seconds to import, and is not in use
+        yield
+        return
     from transformers.utils import logging
 
     had_bar, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
@@ -211,32 +193,6 @@ def without_bars() -> Iterator[None]:
         logging.set_verbosity(level)
         if had_bar:
             logging.enable_progress_bar()
-
-
-def label_index(id2label: dict[int, str], label: str | int, of: str = "the classifier") -> int:
-    """Return the index of a label given by name, in any case if that is clear, or by number.
-
-    A name goes first: labels may be called 0 and 1, or -1, 0 and 1.
-    """
-    names = {int(index): str(name) for index, name in id2label.items()}
-    if isinstance(label, int) and label in names:
-        return label
-    alike = [index for index, name in names.items() if name.lower() == str(label).lower()]
-    exact = [index for index, name in names.items() if name == str(label)]
-    numbered = [index for index in names if str(index) == str(label)]
-    for indices in (exact, alike, numbered):
-        if len(indices) == 1:
-            return indices[0]
-    listed = ", ".join(f"{index}: {name}" for index, name in sorted(names.items()))
-    if alike:
-        raise ValueError(
-            f"label={label!r} is the name of {len(alike)} labels of {of} ({listed}); give a number"
-        )
-    unnamed = all(name == f"LABEL_{index}" for index, name in names.items())
-    remedy = f"; give a number, or name them: {of}[{'+'.join('ABCDEF'[: len(names)])}]"
-    raise ValueError(
-        f"label={label!r} is not one of the labels of {of} ({listed}){remedy if unnamed else ''}"
-    )
 
 
 def has_independent_labels(model: SequenceClassifier) -> bool:

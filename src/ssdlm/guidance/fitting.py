@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch.nn import functional as F
@@ -26,12 +26,9 @@ from ssdlm.guidance.classifiers import (
     word_table,
 )
 from ssdlm.guidance.gradient import LogProb
-from ssdlm.options import known_options
+from ssdlm.guidance.grammar import check_lam
 from ssdlm.shapes import Context, Simplex, Tensor
-from ssdlm.values import REAL, check
 
-ONE_WEIGHT = replace(known_options()["lam"], kind=REAL)
-"""What is known of the option `lam`, for a single weight."""
 DEFAULT_LAM = {"logits": 2000.0, "simplex": 10.0, "words": 5.0}
 """The weight of a guide that suggests none, by where its gradient is taken; the first is the
 largest of the paper's."""
@@ -247,14 +244,6 @@ def usual_lam(guide_lam: object, gradient: str, of: str) -> float:
             f"guide_lam={guide_lam!r} in the config.json of {of} is no weight; write a number"
         )
     return check_lam(value, f" (guide_lam in the config.json of {of})")
-
-
-def check_lam(lam: object, of: str = "") -> float:
-    """Return a guide's weight as a float, or raise a ValueError; `of` says whose weight it is."""
-    try:
-        return check("lam", lam, ONE_WEIGHT)
-    except ValueError as error:
-        raise ValueError(f"{error}{of}; to steer away from a label, use != before it") from None
 
 
 def refuse_contradictions(guides: Sequence[object]) -> None:

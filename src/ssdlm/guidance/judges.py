@@ -20,17 +20,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from ssdlm.guidance.grammar import MODEL_TYPE
 from ssdlm.shapes import Tensor
 from ssdlm.storage.checkpoint import WEIGHTS
 from ssdlm.storage.files import read_json, write_json
 from ssdlm.storage.tensors import as_os_errors
 
-MODEL_TYPE = "ssdlm-word-judge"
-"""What a folder's config.json calls a network over words."""
 WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|[0-9]+|[^\w\s]")
 """Words in lower case, numbers, and signs, one each."""
-COUNTED = "verbs"
-"""The name of the judge of tenses that counts."""
 VERBS = {
     "past": {"was", "were", "had", "did", "wasn't", "weren't", "hadn't", "didn't"},
     "present": {"is", "are", "am", "has", "does", "isn't", "aren't", "hasn't", "doesn't", "i'm"},
@@ -168,15 +165,6 @@ def count_verbs(text: str) -> dict[str, int]:
     """Return how many auxiliary verbs of each tense a text has."""
     words = [word.strip('.,;:!?"()').lower() for word in text.split()]
     return {tense: sum(word in forms for word in words) for tense, forms in VERBS.items()}
-
-
-def is_judge(name_or_path: str | Path) -> bool:
-    """Tell whether a name or a folder means one of the judges of this file."""
-    folder = Path(name_or_path)
-    if folder.is_dir():
-        config = folder / "config.json"
-        return config.is_file() and read_json(config).get("model_type") == MODEL_TYPE
-    return str(name_or_path) == COUNTED
 
 
 def load_text_judge(name_or_path: str | Path, device: str = "cpu") -> TextReader:

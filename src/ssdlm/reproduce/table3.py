@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ssdlm.guidance.classifiers import split_labels
+from ssdlm.guidance.grammar import split_labels
 from ssdlm.guidance.judges import VERBS, count_verbs
 from ssdlm.reproduce import published
 from ssdlm.reproduce.control_grid import (

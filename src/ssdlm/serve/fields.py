@@ -13,7 +13,7 @@ from typing import Any
 
 from ssdlm.api import SSDLM
 from ssdlm.engine.plain import Prompt
-from ssdlm.guidance.classifiers import split_labels
+from ssdlm.guidance.grammar import split_labels
 from ssdlm.options import GenerateOptions
 from ssdlm.serve.errors import ApiError
 from ssdlm.serve.guides import Guides

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ssdlm.guidance import ClassifierGuide, classifier_guide, parse_control
-from ssdlm.guidance.classifiers import label_index, split_labels
 from ssdlm.guidance.fitting import usual_lam
-from ssdlm.guidance.grammar import find_guide
+from ssdlm.guidance.grammar import find_guide, label_index, split_labels, stored_labels
 from ssdlm.options import GenerateOptions
 from ssdlm.storage.files import read_json
 from ssdlm.values import quote
@@ -121,13 +120,12 @@ class GuideConfig(NamedTuple):
 
 def config_of(folder: str) -> GuideConfig:
     """Return what is known of a classifier without loading it."""
-    home, given = split_labels(find_guide(folder))
+    home, _ = split_labels(find_guide(folder))
     config = read_json(Path(home) / "config.json")
-    names = config.get("id2label")
-    if not isinstance(names, dict) or not names:
+    labels = stored_labels(folder)
+    if not labels:
         raise ValueError(f"{folder} names no labels in its config.json; give a classifier")
-    labels = list(given) or [str(names[number]) for number in sorted(names, key=int)]
-    return GuideConfig(labels, config.get("guide_lam"))
+    return GuideConfig(list(labels.values()), config.get("guide_lam"))
 
 
 def parse_guides(text: str) -> dict[str, str]:

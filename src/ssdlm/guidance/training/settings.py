@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import get_type_hints
 
 from ssdlm.config import MOST, ranged, require_ranges
-from ssdlm.guidance.fitting import check_lam
+from ssdlm.guidance.grammar import check_lam
 from ssdlm.settings import nearest, parse
 from ssdlm.values import quote, require
 
