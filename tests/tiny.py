@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,28 @@ def save_classifier(
         kind, vocab_size=V, max_position_embeddings=66, id2label=labels, **SIZES | sizes
     )
     AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def save_stranger(folder: Path, *, impossible: str = "") -> Path:
+    """Write a classifier of low and high that lacks a token of the model, and so has no gradient.
+
+    One of its labels may have no chance at all, whatever it reads.
+    """
+    from transformers import AutoModelForSequenceClassification
+
+    names = ("low", "high")
+    save_classifier(folder, V=63, names=names)
+    if impossible:
+        model = AutoModelForSequenceClassification.from_pretrained(folder)
+        bias = torch.full((2,), 3e38)  # twice that is beyond float32
+        bias[names.index(impossible)] *= -1
+        model.classifier.out_proj.bias.data = bias
+        model.save_pretrained(folder)
+    text = json.loads(tokenizer().to_json())
+    del text["model"]["vocab"]["2"]
+    text["added_tokens"][0]["id"] = 62
+    (folder / "tokenizer.json").write_text(json.dumps(text))
     return folder
 
 

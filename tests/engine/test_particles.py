@@ -143,8 +143,45 @@ def test_what_is_impossible_is_not_chosen(model):
 
     made = model.generate("no", control=no_e, particles=8, particle_step=2, num_samples=2)
     assert not any("e" in text.text for text in made)
-    # Of nothing but impossible texts one is written all the same.
-    assert model.generate("no", control=lambda texts: [-math.inf for _ in texts]).text
+
+
+def test_where_every_particle_is_impossible_an_error_says_so(model):
+    def never(texts):
+        return [-math.inf for _ in texts]
+
+    class Streamer:
+        def put(self, tokens):
+            raise AssertionError("there is no text")
+
+        end = put
+
+    for options in ({}, {"particle_step": 2}, {"best_of": 2}, {"streamer": Streamer()}):
+        with pytest.raises(ValueError, match="all 8 particles after 'no' score -inf by") as e:
+            model.generate("no", control=[vowels, never], **options)
+        assert "vowels, never" in str(e.value)
+        assert "\n" not in str(e.value)
+    assert model.generate("no", control=never, particle_weight=0.0).text
+
+
+def test_particles_that_are_impossible_for_now_may_become_texts(model):
+    def long(texts):
+        return [0.0 if len(text) > 7 else -math.inf for text in texts]
+
+    options = {"particle_step": 2, "never_end": True}
+    assert len(model.generate("no", control=long, **options).text) == 6
+
+
+def test_the_command_line_says_that_every_particle_is_impossible(tmp_path, capsys):
+    options = DecodeConfig(length=4, B=(2,), T=2)
+    SSDLM(tiny.block(), tiny.tokenizer(), options).save_pretrained(tmp_path / "model")
+    folder = tiny.save_stranger(tmp_path / "c", impossible="high")
+    control = ["--control", f"{folder}=high", "--particles", "3"]
+    capsys.readouterr()
+    assert cli.main(["generate", "no", "--model", str(tmp_path / "model"), *control]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert f"all 3 particles after 'no' score -inf by {folder}=high" in said.err
 
 
 def test_a_scorer_may_read_the_continuation_alone(model):
@@ -238,12 +275,7 @@ def test_the_law_tends_to_that_given_a_match_as_particles_are_more(unchecked):
 
 
 def test_a_classifier_of_another_vocabulary_steers_by_particles(model, tmp_path):
-    folder = tiny.save_classifier(tmp_path / "c", V=63, names=("low", "high"))
-    backend = tiny.tokenizer()
-    text = json.loads(backend.to_json())
-    del text["model"]["vocab"]["2"]
-    text["added_tokens"][0]["id"] = 62
-    (folder / "tokenizer.json").write_text(json.dumps(text))
+    folder = tiny.save_stranger(tmp_path / "c")
     options = {"control": f"{folder}=high:6", "num_samples": 2}
     steered = model.generate("no", **options)
     (way,) = model.engine.controls.ways(model.options.change(**options))

@@ -418,3 +418,27 @@ def test_texts_under_load_are_those_of_the_library(guided):
             changes["control"] = f"{folder}=positive:500"
         expected = guided.model.generate(body["prompt"], length=body["max_tokens"], **changes)
         assert text == expected.text, body
+
+
+@pytest.fixture(scope="module")
+def strange(tmp_path_factory):
+    """A server whose guide has a label that no text can have."""
+    folder = tiny.save_stranger(tmp_path_factory.mktemp("guide"), impossible="high")
+    with serving(folders={"mood": str(folder)}) as running:
+        yield running
+
+
+def test_only_the_text_fails_of_which_every_particle_is_impossible(strange):
+    asked = {"prompt": "no", "control": "mood=high"}
+    beside = [Client(strange, prompt="a b", max_tokens=60) for _ in range(2)]
+    for path in ("/v1/completions", "/v1/generate"):
+        error = strange.refusal(path, **asked)
+        assert error["message"].startswith("all 8 particles after 'no' score -inf by mood")
+        assert error["type"] == "invalid_request_error"
+    streamed = Client(strange, **asked).read()
+    assert re.search(r'data: \{"error": \{"message": "all 8 particles .* -inf by mood', streamed)
+    assert "[DONE]" not in streamed
+    for client in beside:
+        assert "[DONE]" in client.read()
+    assert strange.server.worker.num_faults == 0
+    assert strange.complete(prompt="no", control="mood=low")["choices"][0]["text"]

@@ -27,7 +27,9 @@ from ssdlm.engine.ending import end
 from ssdlm.engine.requests import Request
 from ssdlm.engine.schedule import Job, Schedule
 from ssdlm.engine.ways import Way
+from ssdlm.guidance.scorers import ScorerError
 from ssdlm.tokenizer import Tokenizer
+from ssdlm.values import quote
 
 RESAMPLING, CHOOSING = 0, 1
 """Streams of a text's own numbers beside those of its particles."""
@@ -122,9 +124,20 @@ class Swarm:
             weights = [1 / len(kept)] * len(kept)
         if self.is_written:  # resampling may have left finished particles alone
             self.is_chosen = True
+            if all(particle.score == -math.inf for particle in self.particles):
+                self.job.failure = ScorerError(self.why_impossible())
+                return
             (chosen,) = systematic(weights, self.uniform(CHOOSING), 1)
             self.particles = [self.particles[chosen]]
         self.job.tokens = common_start([particle.tokens for particle in self.particles])
+
+    def why_impossible(self) -> str:
+        """Return what to say where no particle has become a text that may be."""
+        names = ", ".join(way.name for way in self.ways if way.scorer is not None)
+        return (
+            f"all {len(self.particles)} particles after {quote(self.request.prompt)} score -inf by "
+            f"{names}, which no text may have; use more particles, another seed or finite scores"
+        )
 
     def uniform(self, stream: int) -> float:
         """Return a number in (0, 1), the text's own for this weighing."""
@@ -233,7 +246,7 @@ def chunks_of(request: Request) -> list[int]:
 
 
 def normalised(log_weights: Sequence[float]) -> list[float]:
-    """Return weights that add up to 1; where all are 0, equal ones."""
+    """Return weights that add up to 1; where all are 0, equal ones: later scores may be finite."""
     top = max(log_weights)
     if top == -math.inf:
         return [1 / len(log_weights)] * len(log_weights)

@@ -179,7 +179,12 @@ class Engine:
         feed.end()
 
     def finish(self, job: Job) -> Generation | None:
-        """Return the text of a job that has had a turn, if it is whole; then its place is free."""
+        """Return the text of a job that has had a turn, if it is whole; then its place is free.
+
+        Raise a ValueError where it has none.
+        """
+        if job.failure is not None:
+            raise job.failure
         if job.step is not None and not job.step.is_last:
             return None
         request = job.request

@@ -39,6 +39,8 @@ class Job:
     """The logarithm of what its tokens are worth, where that is kept."""
     look_every: int | None = None
     """How many tokens a lane may write before somebody looks; None is as many as it likes."""
+    failure: ValueError | None = None
+    """Why it has no text, where that shows only as it is written."""
     is_over: bool = False
     """Nothing that is written later would change its text, or nobody wants it any more."""
 

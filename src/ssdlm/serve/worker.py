@@ -218,6 +218,9 @@ class Worker:
         if ticket.began is None:
             ticket.began = time.monotonic()
             self.metrics.first_draft(ticket.began - ticket.came)
+        if job.failure is not None:
+            ticket.fail(ApiError(400, job.failure))
+            return
         for item in row.look(job) if row.look else ():
             ticket.mailbox.put(News(row.index, item))
         if len(ticket.mailbox.letters) > self.limits.max_unread:
