@@ -13,7 +13,7 @@ import pytest
 from tests.serve.running import Running, serving, tiny_model, wait_for
 
 from ssdlm.cli import main
-from ssdlm.serve.running import listen
+from ssdlm.serve.running import STUCK_SECONDS, listen
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 QUICK = {"header_seconds": 0.3, "body_seconds": 0.3, "idle_seconds": 1}
@@ -114,6 +114,58 @@ def test_one_connection_too_many_is_closed():
             connection.close()
         wait_for(lambda: not server.uvicorn.server_state.connections)
         assert server.get("/health").status_code == 200
+
+
+GET = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+def deaf(port: int, requests: bytes) -> socket.socket:
+    """A connection that sends and never reads, and whose kernel takes little for it."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect(("127.0.0.1", port))
+    connection.sendall(requests)
+    return connection
+
+
+def num_stuck(server: Running) -> int:
+    """How many connections have something left to send."""
+    connections = list(server.uvicorn.server_state.connections)
+    return sum(one.transport.get_write_buffer_size() > 0 for one in connections)
+
+
+def test_a_client_that_does_not_take_its_answers_is_closed():
+    limits = {"send_seconds": 0.5, "idle_seconds": 1}
+    with serving(limits=limits) as server:
+        # The last one ends with its answer, and waits for the rest of it to be taken.
+        last = GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+        connections = [deaf(server.port, GET * 300), deaf(server.port, GET * 299 + last)]
+        wait_for(lambda: num_stuck(server) == 2)
+        wait_for(lambda: not server.uvicorn.server_state.connections)
+        for connection in connections:
+            connection.close()
+        assert server.get("/health").status_code == 200
+
+
+def test_clients_that_do_not_read_make_room_for_others():
+    with serving(limits={"max_connections": 4}) as server:
+        connections = [deaf(server.port, GET * 300) for _ in range(4)]
+        wait_for(lambda: num_stuck(server) == 4)
+        time.sleep(STUCK_SECONDS)
+        assert server.get("/health").status_code == 200
+        wait_for(lambda: num_stuck(server) == 3)
+        for connection in connections:
+            connection.close()
+
+
+def test_only_so_many_requests_may_come_before_an_answer(server):
+    ask = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    with connect(server.port) as connection:
+        connection.sendall(ask * 20 + ask.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+        assert read_all(connection).count(b"200 OK") == 21
+    with connect(server.port) as connection:
+        connection.sendall(ask * 1500)
+        assert read_all(connection).count(b"200 OK") < 1500
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ class Limits:
     body_seconds: float = 30.0
     """For the whole body of a request."""
     send_seconds: float = 60.0
-    """For a client of a stream to take what it is sent."""
+    """For a client to take what it is sent."""
     compile_seconds: float = 10.0
     """For the constraints of a request to be compiled."""
     grace: float = 30.0

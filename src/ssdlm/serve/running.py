@@ -1,6 +1,7 @@
 """uvicorn, with bounds on connections and an end that clients are told of.  app -> [running] -> cli
 
-A connection that sends no whole request within its time is closed, and so is one too many.
+A connection that sends no whole request within its time is closed, and so is one too many. So is
+one that does not take its answer within its time, sooner where others wait for a connection.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from ssdlm.values import first_line
 
 BACKLOG = 2048
 """Connections that may come at once."""
+MOST_AHEAD = 16 << 10
+"""Bytes of further requests that may come before an answer is sent; then it is the last one."""
+STUCK_SECONDS = 1.0
+"""After so long without reading a client makes room where there are too many connections."""
 LAST_SECONDS = 5
 """For answers that are cut off to reach their clients."""
 
@@ -29,10 +34,13 @@ def protocol_within(limits: Limits) -> type[H11Protocol]:
         """HTTP/1.1 for one connection."""
 
         headers_due: asyncio.TimerHandle | None = None
+        taken_due: asyncio.TimerHandle | None = None
+        """When the client must have taken what it was sent, while anything of that is left."""
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            if len(self.connections) > limits.max_connections:
+            transport.set_write_buffer_limits(high=0)  # to be told of every byte that is left
+            if len(self.connections) > limits.max_connections and not self.displace():
                 transport.close()
             self.expect_headers()
 
@@ -43,9 +51,21 @@ def protocol_within(limits: Limits) -> type[H11Protocol]:
             super().data_received(data)
             if self.is_answering:
                 self.forget_headers()
+                if len(self.conn.trailing_data[0]) > MOST_AHEAD:
+                    self.cycle.keep_alive = False
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            # A transport that is closed waits for the rest, too, and for ever.
+            self.taken_due = self.loop.call_later(limits.send_seconds, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self.forget_taken()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self.forget_headers()
+            self.forget_taken()
             super().connection_lost(exc)
 
         @property
@@ -59,6 +79,22 @@ def protocol_within(limits: Limits) -> type[H11Protocol]:
             if self.headers_due is not None:
                 self.headers_due.cancel()
                 self.headers_due = None
+
+        def forget_taken(self) -> None:
+            if self.taken_due is not None:
+                self.taken_due.cancel()
+                self.taken_due = None
+
+        def displace(self) -> bool:
+            """Cut off the client that has not read for longest; return whether there is one."""
+            latest = self.loop.time() - STUCK_SECONDS + limits.send_seconds
+            due = {one: one.taken_due.when() for one in self.connections if one.taken_due}
+            first = min(due, key=due.__getitem__, default=None)
+            if first is None or due[first] > latest:
+                return False
+            first.forget_taken()
+            first.transport.abort()
+            return True
 
     return BoundedProtocol
 
