@@ -1,8 +1,11 @@
 """Connections that want too much, and how a server ends."""
 
+import errno
 import json
+import logging
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -13,6 +16,7 @@ import pytest
 from tests.serve.running import Running, serving, tiny_model, wait_for
 
 from ssdlm.cli import main
+from ssdlm.serve.limits import OWN_DESCRIPTORS, Limits
 from ssdlm.serve.running import STUCK_SECONDS, listen
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -166,6 +170,41 @@ def test_only_so_many_requests_may_come_before_an_answer(server):
     with connect(server.port) as connection:
         connection.sendall(ask * 1500)
         assert read_all(connection).count(b"200 OK") < 1500
+
+
+def test_without_file_descriptors_accepting_pauses_and_a_line_says_so(monkeypatch, caplog):
+    accept, failures = socket.socket.accept, []
+
+    def fail(self):
+        failures.append(self)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with serving() as server:
+        monkeypatch.setattr(socket.socket, "accept", fail)
+        with connect(server.port) as connection:
+            wait_for(lambda: failures)
+            time.sleep(1.2)
+            assert len(failures) <= 4
+            monkeypatch.setattr(socket.socket, "accept", accept)
+            connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert b"200 OK" in connection.recv(1 << 16)
+    (record,) = (one for one in caplog.records if one.levelno >= logging.ERROR)
+    assert "Too many open files" in record.getMessage() and record.exc_info is None
+
+
+def test_connections_are_as_many_as_files_may_be_open(monkeypatch):
+    kept = [(1024, 1024)]
+    monkeypatch.setattr(resource, "getrlimit", lambda which: kept[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda which, pair: kept.append(pair))
+    limits = Limits()
+    assert limits.within_descriptors().max_connections == 1024 - OWN_DESCRIPTORS
+    kept.append((256, resource.RLIM_INFINITY))
+    assert limits.within_descriptors() == limits
+    assert kept[-1] == (1024 + OWN_DESCRIPTORS, resource.RLIM_INFINITY)
+    assert limits.within_descriptors() == limits
+    kept.append((64, 100))
+    with pytest.raises(ValueError, match="ulimit -n is 100, and a server needs"):
+        limits.within_descriptors()
 
 
 @pytest.fixture

@@ -109,7 +109,14 @@ def run_serve(arguments: argparse.Namespace) -> None:
         raise ValueError(f"serve needs {', '.join(missing)}; pip install 'ssdlm[serve]'")
     from ssdlm.serve.gate import check_origin, check_proxies, is_loopback, read_keys
 
-    limits = limits_of(arguments)
+    wanted = limits_of(arguments)
+    limits = wanted.within_descriptors()
+    if limits != wanted:
+        print(
+            f"--max-connections={wanted.max_connections} is lowered to {limits.max_connections}: "
+            "more files may not be open; raise ulimit -n",
+            file=sys.stderr,
+        )
     given = arguments.api_key_file
     keys = frozenset() if given is None else read_keys(Path(given))
     is_local = is_loopback(arguments.host)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ssdlm.engine.loops import MOST_LOOPS
@@ -14,6 +15,10 @@ MOST_OF_A_GRAMMAR = 10_000
 """Characters of a pattern or a schema."""
 MOST_CHARACTERS = 1000
 """Of all words that a text must or must not contain: a table has a row for each."""
+ACCEPTED_AT_ONCE = 64
+"""Connections that are accepted before any of them is looked at."""
+OWN_DESCRIPTORS = 64 + ACCEPTED_AT_ONCE
+"""File descriptors that a server needs beside those of its connections."""
 PASSES_PER_TOKEN = 100
 """The paper's slowest path: T = 2500 for blocks of 25."""
 
@@ -59,6 +64,26 @@ class Limits:
     """For the constraints of a request to be compiled."""
     grace: float = 30.0
     """Seconds that running requests have after SIGTERM."""
+
+    def within_descriptors(self) -> Limits:
+        """Return the limits with as many connections as may be open, after raising that number."""
+        import resource  # Unix has it
+
+        needed = self.max_connections + OWN_DESCRIPTORS
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        infinite = resource.RLIM_INFINITY
+        if soft == infinite or soft >= needed:
+            return self
+        most = needed if hard == infinite else min(needed, hard)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            soft = most
+        if soft <= OWN_DESCRIPTORS:
+            raise ValueError(
+                f"ulimit -n is {soft}, and a server needs {OWN_DESCRIPTORS} open files beside its "
+                f"connections; raise it to {needed}"
+            )
+        return replace(self, max_connections=min(self.max_connections, soft - OWN_DESCRIPTORS))
 
     def check_rows(self, num_rows: int, at_once: int) -> None:
         """Raise on a request for more texts than one may have, or than could ever wait."""

@@ -7,6 +7,9 @@ one that does not take its answer within its time, sooner where others wait for 
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
+import math
 import socket
 from typing import Any
 
@@ -14,7 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ssdlm.serve.app import Server
-from ssdlm.serve.limits import Limits
+from ssdlm.serve.limits import ACCEPTED_AT_ONCE, Limits
 from ssdlm.values import first_line
 
 BACKLOG = 2048
@@ -23,8 +26,12 @@ MOST_AHEAD = 16 << 10
 """Bytes of further requests that may come before an answer is sent; then it is the last one."""
 STUCK_SECONDS = 1.0
 """After so long without reading a client makes room where there are too many connections."""
+NOTHING_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Why no connection can be accepted just now."""
 LAST_SECONDS = 5
 """For answers that are cut off to reach their clients."""
+
+logger = logging.getLogger("ssdlm.serve")
 
 
 def protocol_within(limits: Limits) -> type[H11Protocol]:
@@ -99,12 +106,54 @@ def protocol_within(limits: Limits) -> type[H11Protocol]:
     return BoundedProtocol
 
 
+class Listener(socket.socket):
+    """A listening socket of which asyncio accepts a few connections at a time.
+
+    asyncio would take all that wait before it looks at one of them. Where there are no more file
+    descriptors it pauses for a second, but not before it has failed as often as they could wait.
+    """
+
+    num_left = ACCEPTED_AT_ONCE
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Return the next connection; BlockingIOError ends a turn of asyncio's."""
+        if self.num_left == 0:
+            self.num_left = ACCEPTED_AT_ONCE
+            raise BlockingIOError
+        self.num_left -= 1
+        try:
+            return super().accept()
+        except OSError as error:
+            if error.errno in NOTHING_LEFT:
+                self.num_left = 0
+            raise
+
+
 class GracefulServer(uvicorn.Server):
     """uvicorn, which after a signal lets requests end for a while, then cuts them off."""
 
     def __init__(self, config: uvicorn.Config, server: Server) -> None:
         super().__init__(config)
         self.server = server
+        self.complained = -math.inf
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections."""
+        asyncio.get_running_loop().set_exception_handler(self.complain)
+        await super().startup(sockets)
+
+    def complain(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log what went wrong in the event loop; a lack of file descriptors in a line a minute."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in NOTHING_LEFT:
+            loop.default_exception_handler(context)
+        elif loop.time() > self.complained + 60:
+            self.complained = loop.time()
+            logger.error(
+                "no connection is accepted for a while (%s); raise ulimit -n, or lower "
+                "--max-connections",
+                error.strerror,
+            )
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Begin to end; a second signal ends at once."""
@@ -133,7 +182,7 @@ def listen(host: str, port: int) -> socket.socket:
             f"--host {host} cannot be found ({reason}); give an address such as 127.0.0.1"
         ) from None
     family, kind, number, _, address = found[0]
-    opened = socket.socket(family, kind, number)
+    opened = Listener(family, kind, number)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         opened.bind(address)
