@@ -15,10 +15,11 @@ MOST_OF_A_GRAMMAR = 10_000
 """Characters of a pattern or a schema."""
 MOST_CHARACTERS = 1000
 """Of all words that a text must or must not contain: a table has a row for each."""
-ACCEPTED_AT_ONCE = 64
+ACCEPTED_AT_ONCE = 8
 """Connections that are accepted before any of them is looked at."""
-OWN_DESCRIPTORS = 64 + ACCEPTED_AT_ONCE
-"""File descriptors that a server needs beside those of its connections."""
+OWN_DESCRIPTORS = 64 + 8 * ACCEPTED_AT_ONCE
+"""File descriptors that a server needs beside those of its connections, some of them for those that
+are being accepted or closed."""
 PASSES_PER_TOKEN = 100
 """The paper's slowest path: T = 2500 for blocks of 25."""
 
