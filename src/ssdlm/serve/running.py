@@ -11,7 +11,7 @@ import errno
 import logging
 import math
 import socket
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -95,7 +95,8 @@ def protocol_within(limits: Limits) -> type[H11Protocol]:
         def displace(self) -> bool:
             """Cut off the client that has not read for longest; return whether there is one."""
             latest = self.loop.time() - STUCK_SECONDS + limits.send_seconds
-            due = {one: one.taken_due.when() for one in self.connections if one.taken_due}
+            others = cast(set[BoundedProtocol], self.connections)
+            due = {one: one.taken_due.when() for one in others if one.taken_due}
             first = min(due, key=due.__getitem__, default=None)
             if first is None or due[first] > latest:
                 return False
