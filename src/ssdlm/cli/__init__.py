@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from ssdlm import __version__
 from ssdlm.cli import bench, explain, generate, measure, merge, models, serve, train
+from ssdlm.extras import extra_of, lacking
 from ssdlm.options import FOREIGN_NAMES
 
 LONGEST = 1000
@@ -36,6 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 arguments.run(arguments)
         finally:
             flush()
+    except ModuleNotFoundError as error:
+        if extra_of(error.name or "") is None:
+            raise  # no optional library: a mistake of ours
+        print(f"error: {lacking(str(error.name))}", file=sys.stderr)
+        return 2
     except BrokenPipeError:  # whoever reads has seen enough, as `head` does
         return 128 + 13
     except (MemoryError, RuntimeError) as error:

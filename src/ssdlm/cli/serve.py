@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ssdlm.cli.generate import open_model
 from ssdlm.cli.starting import choose_threads
+from ssdlm.extras import lacking
 from ssdlm.storage.builtin import DEFAULT_MODEL, builtin_guides
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def run_serve(arguments: argparse.Namespace) -> None:
     """Serve a model until a signal comes."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise ValueError(f"serve needs {', '.join(missing)}; pip install 'ssdlm[serve]'")
+        raise lacking(missing[0], "serve")
     from ssdlm.serve.gate import check_origin, check_proxies, is_loopback, read_keys
 
     wanted = limits_of(arguments)

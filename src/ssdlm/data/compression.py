@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ssdlm.extras import lacking
+
 BUFFER = 1 << 17
 SUFFIXES = (".gz", ".xz", ".zst")
 MOST_RATIO, FREE = 500, 1 << 26
@@ -42,7 +44,7 @@ def zstd_reader(file: io.BufferedReader) -> MemberReader:
     try:
         import zstandard
     except ImportError as error:
-        raise ValueError("a .zst file needs `pip install 'ssdlm[train]'`") from error
+        raise lacking("zstandard", "a .zst file") from error
     # Files packed with --long use windows of up to 2 GiB.
     library = zstandard.ZstdDecompressor(max_window_size=1 << 31)
     return MemberReader(file, library.decompressobj, zstandard.ZstdError)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+from ssdlm.extras import lacking
 from ssdlm.storage.files import JsonError, parse_object
 from ssdlm.storage.jsonl import BYTE_ORDER_MARK
 from ssdlm.values import shorten
@@ -162,7 +163,7 @@ def read_parquet(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError as error:
-        raise ValueError("a .parquet file needs `pip install 'ssdlm[train]'`") from error
+        raise lacking("pyarrow", "a .parquet file") from error
     try:
         with make_seekable(stream) as file:
             table = parquet.ParquetFile(file)

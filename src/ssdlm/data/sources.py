@@ -20,6 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 from ssdlm.data import formats
 from ssdlm.data.compression import ERRORS, SUFFIXES, decompressed, split_suffix
 from ssdlm.data.formats import Piece, Tally
+from ssdlm.extras import lacking
 from ssdlm.storage.remote import Place, Remote, missing, open_place, place_of, size_of
 from ssdlm.values import first_line
 
@@ -231,9 +232,8 @@ def find_on_hub(name: str) -> HubSource:
         import datasets  # noqa: F401
         from huggingface_hub import HfApi
     except ImportError as error:
-        raise ValueError(
-            f"{name} is no file or folder here, and a data set of the Hub needs "
-            "`pip install 'ssdlm[train]'`"
+        raise lacking(
+            "datasets", f"{name} is no file or folder here; a data set of the Hub"
         ) from error
     try:
         info = HfApi().dataset_info(name.partition(":")[0])

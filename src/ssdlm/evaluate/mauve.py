@@ -23,6 +23,7 @@ from ssdlm.evaluate.cache import NO_CACHE, Arrays, JudgeCache
 from ssdlm.evaluate.judge import MINILM, Judge, is_encoder
 from ssdlm.evaluate.perplexity import Observe, batches, ignore, pad
 from ssdlm.evaluate.samples import Pool
+from ssdlm.extras import lacking
 from ssdlm.guidance.classifiers import without_bars
 
 MAX_TEXT_TOKENS = 256
@@ -63,7 +64,7 @@ def mauve(
     try:
         from mauve import compute_mauve
     except ImportError:
-        raise ValueError("MAUVE needs the package mauve-text; pip install 'ssdlm[eval]'") from None
+        raise lacking("mauve", "MAUVE") from None
     human, human_cut = features_of(gold, model, observe, cache)
     machine, machine_cut = features_of(pools, model, observe, cache)
     with without_native_lines():

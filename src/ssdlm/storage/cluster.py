@@ -30,6 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ssdlm.extras import lacking
 from ssdlm.storage.parts import Shard, TooManyPartsError
 from ssdlm.storage.remote import Place, Remote
 from ssdlm.values import first_line, shorten
@@ -182,7 +183,7 @@ def joined(address: str) -> Iterator[Any]:
     try:
         import ray
     except ImportError as error:
-        raise ValueError("--ray needs `pip install 'ssdlm[ray]'`") from error
+        raise lacking("ray", "--ray") from error
     if ray.is_initialized():
         yield ray
         return

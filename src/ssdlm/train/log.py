@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ssdlm.config import MOST_OF_ANY, Config
+from ssdlm.extras import lacking
 from ssdlm.progress import bar
 from ssdlm.settings import read
 from ssdlm.storage.files import parse_object, write_text
@@ -194,7 +195,7 @@ def open_tracker(name: str, out: Path, settings: Record, step: int = 0) -> Any:
     if name == "none":
         return None
     if find_spec(name) is None:
-        raise ValueError(f"train.tracker={name} is not installed; pip install {name}")
+        raise lacking(name, f"train.tracker={name}")
     if name == "mlflow":
         return MlflowRun(out, settings, step)
     module = __import__(name)

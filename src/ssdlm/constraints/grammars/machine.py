@@ -28,6 +28,7 @@ from ssdlm.constraints.grammars.expression import (
     Ranges,
     Repeat,
 )
+from ssdlm.extras import lacking
 
 MOST_PARTS = 1 << 16
 MOST_STATES = 1 << 13
@@ -234,9 +235,7 @@ def determinise(expression: Expression) -> tuple[np.ndarray, np.ndarray, np.ndar
     try:
         from interegular.fsm import Alphabet, OblivionError, crawl
     except ImportError as error:
-        raise ValueError(
-            "regex and json_schema need the package interegular; pip install 'ssdlm[grammar]'"
-        ) from error
+        raise lacking("interegular", "a regex or json_schema") from error
     parts = Parts()
     end = parts.add(expression, 0)
     atom_of, atoms_of = atoms(parts.sets)

@@ -15,6 +15,7 @@ from ssdlm.evaluate.lm_eval.writing import (
     until_request,
     write,
 )
+from ssdlm.extras import lacking
 from ssdlm.progress import bar
 
 
@@ -92,7 +93,5 @@ def register() -> type:
         from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
         from lm_eval.api.registry import register_model  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise ValueError(
-            "lm-evaluation-harness is not installed: pip install 'ssdlm[harness]'"
-        ) from None
+        raise lacking("lm_eval", "the harness") from None
     return register_model("ssdlm")(adapter(LM))
