@@ -39,7 +39,7 @@ serve: .venv/.serve ## set up what a server needs, start it, print its address
 	$(RUN) ssdlm serve $(SERVE)
 
 .venv/.serve: .venv/.torch
-	$(INSTALL) $(QUIET) --no-build-isolation -e '.[serve]'
+	$(INSTALL) $(QUIET) --no-build-isolation -e '.[serve,grammar]'
 	@touch .venv/.core $@
 
 setup: .venv/.installed ## create .venv with the pinned versions

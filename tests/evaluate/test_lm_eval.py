@@ -204,5 +204,5 @@ def test_without_lm_eval_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval.api.model", None)
     with pytest.raises(ValueError, match=r"pip install 'ssdlm\[harness\]'"):
         register()
-    with pytest.raises(SystemExit, match="error: lm-evaluation-harness is not installed"):
+    with pytest.raises(SystemExit, match="error: the harness needs lm_eval"):
         main()

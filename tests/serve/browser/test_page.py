@@ -18,7 +18,15 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobil
 
 
 def link(**settings):
-    return "#" + urlencode({"prompt": "the river", "length": 10, "T": 20} | settings, doseq=True)
+    usual = {"prompt": "the river", "path": "window", "length": 10, "T": 20}
+    return "#" + urlencode(usual | settings, doseq=True)
+
+
+def open_window(open_page, **kind):
+    """Open the page as somebody new, and choose the moving window."""
+    page = open_page(**kind)
+    page.locator("label:has(input[value=window])").click()
+    return page
 
 
 def text_of(page, which="main"):
@@ -39,8 +47,7 @@ def finish(page):
 
 
 def test_words_are_typed_and_others_change_until_they_settle(open_page, site):
-    page = open_page()
-    assert page.locator("input[value=window]").is_checked()
+    page = open_window(open_page)
     assert page.locator("#T").input_value() == "63"
     page.locator("#T").fill("20")
     page.locator("#length").fill("10")
@@ -59,7 +66,7 @@ def test_words_are_typed_and_others_change_until_they_settle(open_page, site):
 
 
 def test_blocks_are_announced_and_steps_are_not(open_page):
-    page = open_page()
+    page = open_window(open_page)
     page.evaluate(
         """() => {
             window.told = [];
@@ -143,7 +150,7 @@ def test_a_position_tells_its_candidates_at_that_step(open_page):
 
 
 def test_two_guides_steer_and_the_text_beside_it_is_not_steered(open_page, site):
-    page = open_page()
+    page = open_window(open_page)
     page.locator("#length").fill("10")
     page.locator("#T").fill("20")
     page.locator("#prompt").fill("the river")
@@ -170,7 +177,7 @@ def test_two_guides_steer_and_the_text_beside_it_is_not_steered(open_page, site)
 
 
 def test_words_and_a_gap(open_page, site):
-    page = open_page()
+    page = open_window(open_page)
     page.locator("#prompt").fill("the river")
     page.locator("#length").fill("10")
     page.locator("#T").fill("20")
@@ -309,7 +316,7 @@ def test_light_and_dark(open_page):
 
 
 def test_where_little_motion_is_wanted_few_drafts_are_shown(open_page):
-    page = open_page(reduced_motion="reduce")
+    page = open_window(open_page, reduced_motion="reduce")
     page.evaluate(
         """() => {
             window.shown = 0;
@@ -406,3 +413,58 @@ def test_nothing_is_fetched_from_elsewhere(open_page, site):
     finish(page)
     assert len(asked) > 10
     assert all(url.startswith((site.address, "blob:")) for url in asked)
+
+
+def test_the_page_opens_on_the_path_that_writes_best_and_cards_say_what_paths_cost(open_page, site):
+    page = open_page()
+    assert page.locator("input[value=left]").is_checked()
+    cards = page.locator("#paths label").all_inner_texts()
+    assert ["best" in card for card in cards] == [True, False, False]
+    assert ["worse" in card or "worst" in card for card in cards] == [False, True, True]
+    assert [re.findall(r"([\d.]+) pass", card) for card in cards] == [["1"], ["2.6"], ["4"]]
+    page.locator("#prompt").fill("the river")
+    page.locator("#length").fill("10")
+    with page.expect_request("**/v1/generate") as sent:
+        page.locator("#go").click()
+    asked = sent.value.post_data_json
+    assert (asked["grid"], asked["width"], asked["T"]) == ("sliding", 1, 25)
+    finish(page)
+
+
+def test_any_option_of_a_link_is_used_and_kept_or_named(open_page, site):
+    page = open_page(link(regex="[a-c ]{4,30}", never_end="false"))
+    finish(page)
+    assert re.fullmatch("[a-c ]{4,30}", text_of(page))
+    assert "regex=[a-c ]{4,30}" in page.locator("#linked").inner_text()
+    assert "regex=" in page.url
+    page = open_page(link(nonsense=1))
+    wait_until(page.locator("#error").is_visible)
+    assert "nonsense" in page.locator("#error").inner_text()
+    page = open_page(link(path="zigzag", top_p="high", length=10_000, T=5, **{"guide.x": "y:1"}))
+    said = page.locator("#linked").inner_text()
+    assert "path=zigzag" in said and "top_p=high" in said and "guide x" in said
+    assert re.search(r"length=10000 is out of range; \d+ is used", said)
+
+
+def test_the_text_itself_is_copied(open_page):
+    page = open_page(link(), permissions=["clipboard-read", "clipboard-write"])
+    finish(page)
+    page.get_by_role("button", name="copy text").click()
+    page.wait_for_selector("#said")
+    copied = page.evaluate("() => navigator.clipboard.readText()")
+    assert copied == "the river" + text_of(page)
+
+
+def test_on_a_phone_the_legend_is_shown_and_no_triangle_is_cut_off(open_page):
+    page = open_page(link(), **PHONE)
+    finish(page)
+    legend = page.locator("#legend")
+    assert legend.is_visible()
+    box = legend.bounding_box()
+    assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390
+    markers = page.evaluate(
+        """() => [...document.querySelectorAll("summary")]
+            .filter((one) => one.checkVisibility())
+            .map((one) => getComputedStyle(one).listStylePosition)"""
+    )
+    assert len(markers) >= 3 and set(markers) == {"inside"}

@@ -27,6 +27,7 @@ let meters = [];
 let texts = {}; // the drafts of the run, by stage
 let running = null; // its AbortController
 let secondsPerPass = 0;
+let more = {}; // options of a link that the page has no control for
 
 // Settings: from the form, and into it.
 
@@ -45,17 +46,38 @@ function settings() {
     suffix: $("suffix").value,
     compare: $("compare").checked,
     guides,
+    more,
   };
+}
+
+/** Says what of a link is used beside the page's own settings, and what cannot be. */
+function tellLinked({ odd = [], ...given }) {
+  const now = settings();
+  const other = ["length", "T", "top_p", "seed"].filter((name) => given[name] !== now[name]);
+  const unknown = Object.keys(given.guides).filter((name) => !(name in info.guides));
+  const words = Object.entries(more).map(([name, value]) => {
+    return `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`;
+  });
+  const lines = [
+    words.length ? `The link also asks for ${words.join(", ")}.` : "",
+    ...odd.map((word) => `The link's ${word} is not known here and left out.`),
+    ...unknown.map((name) => `The link's guide ${name} is not on this server and left out.`),
+    ...other.map((name) => `The link's ${name}=${given[name]} is out of range; ${now[name]} is used.`),
+  ];
+  $("linked").textContent = lines.filter(Boolean).join(" ");
+  $("linked").hidden = !$("linked").textContent;
 }
 
 function fill(given) {
   for (const name of ["prompt", "length", "T", "top_p", "seed", "suffix"]) $(name).value = given[name];
   form.elements.path.value = given.path;
+  more = given.more;
   $("compare").checked = given.compare;
   for (const name of ["must", "must_not"]) chips[name].value = given[name];
   for (const slider of sliders) slider.value = given.guides[slider.name] ?? null;
   $("words").open = given.must.length + given.must_not.length > 0 || $("words").open;
   $("gap").open = Boolean(given.suffix) || $("gap").open;
+  tellLinked(given);
   tellCost();
 }
 
@@ -168,7 +190,8 @@ function setRunning(isRunning) {
 // Elsewhere.
 
 async function copy(way) {
-  const words = WAYS[way](settings(), info);
+  const text = texts.main.done ?? {};
+  const words = way === "text" ? text.prompt + text.text : WAYS[way](settings(), info);
   try {
     await navigator.clipboard.writeText(words);
     sayBriefly(way === "link" ? "link copied" : "copied");
@@ -211,6 +234,7 @@ async function begin() {
   $("guides").replaceChildren(...sliders.map((one) => one.element));
   $("meters").replaceChildren(...meters.map((one) => one.element));
   $("steering").hidden = listed.length === 0;
+  $("examples").hidden = info.sources?.model !== "builtin:mini";
   $("length").max = Math.min(200, info.limits?.max_length ?? 200);
   const linked = fromHash(location.hash);
   fill(linked ?? { ...USUAL, top_p: info.defaults.top_p ?? USUAL.top_p });
@@ -238,6 +262,12 @@ $("prompt").addEventListener("keydown", (event) => {
   event.preventDefault();
   form.requestSubmit();
 });
+for (const button of $("examples").querySelectorAll("button")) {
+  button.addEventListener("click", () => {
+    $("prompt").value = button.textContent;
+    write();
+  });
+}
 $("stop").addEventListener("click", () => {
   stop();
   say("stopped");

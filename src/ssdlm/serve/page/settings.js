@@ -6,11 +6,13 @@ export const PATHS = {
   all: { grid: "warped", T: 100 },
 };
 export const USUAL = {
-  prompt: "The movie was", path: "window", length: 25, T: 63, top_p: 0.9, seed: 0,
-  must: [], must_not: [], suffix: "", compare: false, guides: {},
+  prompt: "The movie was", path: "left", length: 25, T: 25, top_p: 0.9, seed: 0,
+  must: [], must_not: [], suffix: "", compare: false, guides: {}, more: {},
 };
 const NUMBERS = ["length", "T", "top_p", "seed"];
 const GUIDE = "guide.";
+const KNOWN = ["prompt", "path", ...NUMBERS, "suffix", "must", "must_not", "compare"];
+const WORDS = ["regex", "stop", "bad_words"]; // options that are text even where they look like a number
 
 /** Returns settings as the part of a link after #. */
 export function toHash(settings) {
@@ -22,27 +24,54 @@ export function toHash(settings) {
   }
   if (settings.compare) query.set("compare", "1");
   if (!settings.suffix) query.delete("suffix");
+  for (const [name, value] of Object.entries(settings.more)) {
+    for (const one of Array.isArray(value) ? value : [value]) {
+      query.append(name, typeof one === "string" ? one : JSON.stringify(one));
+    }
+  }
   return `#${query}`;
 }
 
-/** Returns the settings of a link, or null where it has none. What it leaves out is as usual. */
+/** Returns a value of a link as the library takes it. */
+function valueOf(name, word) {
+  if (WORDS.includes(name)) return word;
+  try {
+    return JSON.parse(word);
+  } catch {
+    return word;
+  }
+}
+
+/**
+ * Returns the settings of a link, or null where it has none. What it leaves out is as usual.
+ * `more` has options that the page has no control for, `odd` what it cannot mean.
+ */
 export function fromHash(hash) {
   const query = new URLSearchParams(hash.replace(/^#/, ""));
   if (!query.has("prompt")) return null;
-  const settings = { ...USUAL, guides: {}, must: query.getAll("must"), must_not: query.getAll("must_not") };
+  const odd = [];
+  const settings = { ...USUAL, odd, guides: {}, more: {}, must: query.getAll("must"), must_not: query.getAll("must_not") };
   settings.prompt = query.get("prompt");
   settings.suffix = query.get("suffix") ?? "";
   settings.compare = query.get("compare") === "1";
-  if (query.get("path") in PATHS) settings.path = query.get("path");
+  if (Object.hasOwn(PATHS, query.get("path") ?? "")) settings.path = query.get("path");
+  else if (query.has("path")) odd.push(`path=${query.get("path")}`);
   settings.T = PATHS[settings.path].T;
   for (const name of NUMBERS) {
     const value = Number(query.get(name));
-    if (query.has(name) && Number.isFinite(value)) settings[name] = value;
+    if (!query.has(name)) continue;
+    if (query.get(name) && Number.isFinite(value)) settings[name] = value;
+    else odd.push(`${name}=${query.get(name)}`);
   }
   for (const [key, value] of query) {
     const [, label, strength] = /^(.*):([\d.]+)$/.exec(value) ?? [];
     if (key.startsWith(GUIDE) && label) {
       settings.guides[key.slice(GUIDE.length)] = { label, strength: Number(strength) };
+    } else if (key.startsWith(GUIDE)) {
+      odd.push(`${key}=${value}`);
+    } else if (!KNOWN.includes(key)) {
+      const values = query.getAll(key).map((word) => valueOf(key, word));
+      settings.more[key] = values.length > 1 ? values : values[0];
     }
   }
   return settings;
@@ -58,7 +87,7 @@ export function optionsOf(settings, info, { isSteered = true } = {}) {
   if (settings.must.length) options.must = settings.must;
   if (settings.must_not.length) options.must_not = settings.must_not;
   if (settings.suffix) options.suffix = settings.suffix;
-  return options;
+  return { ...options, ...settings.more };
 }
 
 function controlsOf(settings, info) {

@@ -10,6 +10,8 @@ function quoted(value) {
 
 function python(value) {
   if (Array.isArray(value)) return `[${value.map(python).join(", ")}]`;
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (value !== null && typeof value === "object") return python(JSON.stringify(value));
   return JSON.stringify(value);
 }
 
@@ -39,7 +41,11 @@ export const WAYS = {
     if (model !== BUILT_IN) words.push("--model", quoted(model));
     for (const [name, value] of options) {
       const flag = `--${name.replaceAll("_", "-")}`;
-      for (const one of [value].flat()) {
+      if (typeof value === "boolean") {
+        words.push(value ? flag : flag.replace("--", "--no-"));
+        continue;
+      }
+      for (const one of [value].flat().map((part) => (typeof part === "object" ? JSON.stringify(part) : part))) {
         if (String(one).startsWith("-")) words.push(`${flag}=${quoted(one)}`);
         else words.push(flag, quoted(one));
       }
