@@ -69,6 +69,10 @@ SCHEMAS = {
             for kind in ("cat", "dog")
         ]
     },
+    "between": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+    "narrow": {"type": "number", "exclusiveMinimum": 0.2, "exclusiveMaximum": 0.7},
+    "below": {"type": "number", "minimum": -1, "exclusiveMaximum": 0},
+    "hundred": {"type": "number", "minimum": 0, "exclusiveMaximum": 100},
     "optional": {"type": "object", "properties": {n: {"type": "null"} for n in ("a", "b", "c")}},
     "typed values": {"type": "string", "enum": ["a", 1, "b"]},
 } | {name: {"type": "string", "format": name} for name in FORMATS}
@@ -88,14 +92,23 @@ def is_valid(value, schema, root) -> bool:
     if "oneOf" in schema:
         return [is_valid(value, one, root) for one in schema["oneOf"]].count(True) == 1
     if "const" in schema:
-        return json.dumps(value) == json.dumps(schema["const"])
-    if "enum" in schema and json.dumps(value) not in map(json.dumps, schema["enum"]):
+        return is_same(value, schema["const"])
+    if "enum" in schema and not any(is_same(value, one) for one in schema["enum"]):
         return False
     types = schema.get("type", [])
     types = types if isinstance(types, list) else [types]
     if types and not any(is_of_type(value, name) for name in types):
         return False
     return all(CHECKS[word](value, wanted, schema, root) for word, wanted in schema.items())
+
+
+def is_same(one, other) -> bool:
+    """Whether two values are equal as JSON schemas have it: 1 is 1.0, and true is not 1."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(is_same(one[n], other[n]) for n in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
 def is_of_type(value, name) -> bool:
@@ -129,6 +142,68 @@ CHECKS |= {
 }
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, 1.0),
+        (0, -0.0),
+        (100, 1e2),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        ([1, {"a": [0], "b": None}], [1.0, {"b": None, "a": [-0.0]}]),
+    ],
+)
+def test_values_that_json_holds_equal_are_not_two_options(one, other):
+    for options in ([{"const": one}, {"const": other}], [{"enum": [one, "x"]}, {"enum": [other]}]):
+        with pytest.raises(ValueError, match="one value might fit both"):
+            machine_of({"oneOf": options})
+        tagged = [{"type": "object", "properties": {"a": o}, "required": ["a"]} for o in options]
+        with pytest.raises(ValueError, match="one value might fit both"):
+            machine_of({"oneOf": tagged})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(1, True), (0, False), ([1], [True]), ([], {}), ("1", 1), (None, False)]
+)
+def test_values_that_json_holds_apart_are_two_options(one, other):
+    machine = machine_of({"oneOf": [{"const": one}, {"const": other}]})
+    assert accepts(machine, json.dumps(one)) and accepts(machine, json.dumps(other))
+
+
+def test_numbers_lie_between_their_limits_and_none_is_left_out():
+    rng = random.Random(0)
+    names = ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"]
+    limits = [0, 0.5, 1, -1, 0.1, 0.25, 100, -3.75, 1e-5, 1e15, 0.30000000000000004, -12.5]
+    candidates = [
+        "0",
+        "0.5",
+        "-0.5",
+        "0.1",
+        "0.3",
+        "0.05",
+        "1",
+        "1.0",
+        "-3.75",
+        "99.9",
+        "-1.0",
+        "7",
+    ]
+    written = 0
+    for _ in range(8):
+        schema = {name: rng.choice(limits) for name in names if rng.random() < 0.5}
+        schema |= {"type": "number"}
+        expected = [one for one in candidates if is_valid(json.loads(one), schema, schema)]
+        try:
+            machine = machine_of(schema)
+        except ValueError:
+            assert not expected, schema
+            continue
+        assert [one for one in candidates if accepts(machine, one)] == expected, schema
+        for number in random_texts(machine, rng, 20):
+            assert is_valid(json.loads(number), schema, schema), (schema, number)
+            written += 1
+    assert written > 60
+
+
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_what_it_writes_is_json_and_follows_the_schema(name):
     schema, rng = SCHEMAS[name], random.Random(0)
@@ -150,6 +225,10 @@ def test_what_it_writes_is_json_and_follows_the_schema(name):
         ("negative", ["-1", "-999999999999999"], ["0", "-0", "1", "-01"]),
         ("one bound", ["17", "999999999999999"], ["16", "-17", "017"]),
         ("fractions", ["1", "1.0", "2.999", "3"], ["0.5", "3.6", "0", "1e0", "1."]),
+        ("between", ["0.5", "0.000001", "0.99"], ["0", "0.0", "-0.5", "-0.0", "1", "1.0", "0.5e1"]),
+        ("narrow", ["0.21", "0.6999", "0.3"], ["0.2", "0.20", "0.7", "0", "1"]),
+        ("below", ["-0.5", "-1", "-1.0"], ["-0.0", "0", "-1.5", "0.5"]),
+        ("hundred", ["99.9999", "99.9999999999999"], ["100", "100.0", "99.999999999999999"]),
         ("list", ["[true, false]"], ["[true]", "[]", "[true,false]", "[true, false, ]"]),
         ("pair", ["[1]", "[1, null]"], ["[]", "[null]", "[1, null, 1]"]),
         ("head", ["[]", "[1]", '[1, "x"]', '[1, "x", "x"]'], ['["x"]', '[1, "x", "x", "x"]']),

@@ -24,8 +24,8 @@ from ssdlm.storage.arrays import ArrayCache, Arrays
 from ssdlm.tokenizer import Tokenizer
 from ssdlm.values import quote
 
-FORMAT = 1
-"""Of the arrays on disk; another number makes them anew."""
+FORMAT = 2
+"""Of the arrays on disk, and of what grammars mean; another number makes them anew."""
 
 
 @dataclass(frozen=True)

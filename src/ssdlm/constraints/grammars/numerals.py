@@ -1,12 +1,17 @@
 """Numbers between two limits, digit by digit.  [numerals] -> schema
 
-A number without a limit has at most MOST_DIGITS digits before its point, so that every reader of
-JSON takes it exactly.
+A number has at most MOST_DIGITS digits, before and after its point together, so that every reader
+of JSON takes it exactly, and 99.999999999999999 is not read as 100.
 """
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal
+from typing import NamedTuple
+
 from ssdlm.constraints.grammars.expression import (
+    EMPTY,
     Chain,
     Chars,
     Either,
@@ -17,36 +22,103 @@ from ssdlm.constraints.grammars.expression import (
 )
 
 MOST_DIGITS = 15
-GREATEST = 10**MOST_DIGITS - 1
 DIGIT = any_of("0123456789")
-FRACTION = Chain((text("."), Repeat(DIGIT, 1, MOST_DIGITS)))
 
 
-def integers(low: int | float, high: int | float) -> Expression | None:
-    """Return the expression of the whole numbers from `low` to `high`, None if there are none."""
-    first, last = int(max(low, -GREATEST)), int(min(high, GREATEST))
-    options: list[Expression] = []
+class Limit(NamedTuple):
+    """Where numbers begin or end; an open limit is not one of them. Of two, the higher begins."""
+
+    value: Decimal
+    is_open: bool
+
+
+ZERO, ABOVE_ZERO = Limit(Decimal(0), False), Limit(Decimal(0), True)
+HIGHEST = Limit(Decimal(10**MOST_DIGITS), True)
+
+
+def negative(limit: Limit) -> Limit:
+    """Return the limit on the other side of zero."""
+    return Limit(limit.value.copy_negate(), limit.is_open)
+
+
+def lower(one: Limit, other: Limit) -> Limit:
+    """Return the one of two upper limits that leaves fewer numbers."""
+    return min(one, other, key=lambda limit: (limit.value, not limit.is_open))
+
+
+def integers(low: Limit, high: Limit) -> Expression | None:
+    """Return the expression of the whole numbers between two limits, None if there are none."""
+    low, high = max(low, negative(HIGHEST)), lower(high, HIGHEST)
+    least, most = math.ceil(low.value), math.floor(high.value)
+    first = least + (low.is_open and least == low.value)
+    last = most - (high.is_open and most == high.value)
+    options: list[Expression] = naturals(max(0, first), last)
     if first < 0:
         options += [Chain((text("-"), one)) for one in naturals(max(1, -last), -first)]
-    options += naturals(max(0, first), last)
     return Either(tuple(options)) if options else None
 
 
-def decimals(low: int | float, high: int | float, *, is_below: bool) -> Expression | None:
-    """Return the expression of numbers from `low` to `high`, which are whole; None without any.
-
-    The whole numbers among them, and those with a fraction between two of them. With `is_below`,
-    those above the greatest of them and below the next one too, if they are not negative: -6.0 is
-    not below -6.
-    """
-    first, last = int(max(low, -GREATEST)), int(min(high, GREATEST))
-    options = [integers(first, last)]
-    # 3.5 is between 3 and 4, and -3.5 between -4 and -3.
-    options += [Chain((one, FRACTION)) for one in naturals(max(0, first), last - (not is_below))]
-    below = naturals(max(0, -last), -first - 1)
-    options += [Chain((text("-"), one, FRACTION)) for one in below]
+def decimals(low: Limit, high: Limit) -> Expression | None:
+    """Return the expression of numbers with or without a fraction, None if there are none."""
+    low, high = max(low, negative(HIGHEST)), lower(high, HIGHEST)
+    options = [integers(low, high)]
+    options += with_fraction(max(low, ZERO), high)
+    above = with_fraction(max(negative(high), ABOVE_ZERO), negative(low))  # there is no -0.0
+    options += [Chain((text("-"), one)) for one in above]
     found = tuple(option for option in options if option is not None)
     return Either(found) if found else None
+
+
+def with_fraction(low: Limit, high: Limit) -> list[Expression]:
+    """Return expressions of numbers with a point between two limits, the first not negative."""
+    if low.value > high.value:
+        return []
+    (first, low_digits), (last, high_digits) = split(low.value), split(high.value)
+    found: list[Expression] = []
+    for whole in sorted({first, last}):
+        from_ = (low_digits, low.is_open) if whole == first else None
+        to = (high_digits, high.is_open) if whole == last else None
+        digits = fraction(from_, to, MOST_DIGITS - len(str(whole)), is_first=True)
+        if digits is not None:
+            found.append(Chain((text(f"{whole}."), digits)))
+    for size in range(1, MOST_DIGITS):
+        least, most = max(first + 1, 10 ** (size - 1) if size > 1 else 0), 10**size - 1
+        any_fraction = Chain((text("."), Repeat(DIGIT, 1, MOST_DIGITS - size)))
+        found += [Chain((one, any_fraction)) for one in naturals(least, min(last - 1, most))]
+    return found
+
+
+def split(value: Decimal) -> tuple[int, str]:
+    """Return what stands before and after the point of a number, without zeros at the end."""
+    whole, _, digits = f"{value:f}".partition(".")
+    return int(whole), digits.rstrip("0")
+
+
+def fraction(
+    low: tuple[str, bool] | None, high: tuple[str, bool] | None, room: int, *, is_first: bool
+) -> Expression | None:
+    """Return the expression of at most `room` digits after a point, between those of two limits.
+
+    A limit is its digits from here on, and whether it is open. None if there are no such digits.
+    """
+    low = None if low == ("", False) else low
+    if low is None and high is None and room >= is_first:
+        return Repeat(DIGIT, int(is_first), room)
+    options: list[Expression] = []
+    if not is_first and low is None and high != ("", True):
+        options.append(EMPTY)
+    begin, end = low[0][:1] or "0" if low else "", high[0][:1] or "0" if high else ""
+    # Those that no limit begins with may be followed by any digits.
+    inner = [digit for digit in "0123456789" if begin < digit < (end or ":")]
+    for digit in [begin, *inner[:1], end] if begin != end else [begin]:
+        after_low = (low[0][1:], low[1]) if low and digit == begin else None
+        after_high = (high[0][1:], high[1]) if high and digit == end else None
+        is_within = digit and begin <= digit <= (end or digit) and room > 0
+        rest = fraction(after_low, after_high, room - 1, is_first=False) if is_within else None
+        if rest is not None:
+            first = any_of("".join(inner)) if digit in inner else text(digit)
+            options.append(Chain((first, rest)))
+    return Either(tuple(options)) if options else None
 
 
 def naturals(low: int, high: int) -> list[Expression]:

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from itertools import combinations
 from typing import Any
 
@@ -24,6 +25,7 @@ from ssdlm.constraints.grammars.schema_facts import (
     bounds,
     first_of,
     given_types,
+    identity,
     listed,
     problem,
     refuse_constant,
@@ -159,7 +161,7 @@ class SchemaReader:
         one, other = self.resolved(one), self.resolved(other)
         values = listed(one), listed(other)
         if all(found is not None for found in values):
-            return not set(map(json.dumps, values[0] or ())) & set(map(json.dumps, values[1] or ()))
+            return not set(map(identity, values[0] or ())) & set(map(identity, values[1] or ()))
         if not types_of(one) & types_of(other):
             return True
         if types_of(one) | types_of(other) != {"object"}:
@@ -274,23 +276,19 @@ def read_number(schema: Mapping[str, Any], place: str, *, is_whole: bool) -> Exp
         value = schema.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise problem(place, f"{name}={quote(value)} is not a number; use one")
-    low, over = schema.get("minimum", -math.inf), schema.get("exclusiveMinimum", -math.inf)
-    high, under = schema.get("maximum", math.inf), schema.get("exclusiveMaximum", math.inf)
-    # The least and the greatest whole number that is allowed.
-    least = max(ceiling(low), ceiling(over) + (over == ceiling(over)))
-    most = min(-ceiling(-high), -ceiling(-under) - (under == -ceiling(-under)))
-    if is_whole:
-        found = numerals.integers(least, most)
-    else:
-        found = numerals.decimals(least, most, is_below=most + 1 == under <= high)
+    low = max(limit(schema, "minimum", -math.inf), limit(schema, "exclusiveMinimum", -math.inf))
+    high = numerals.lower(
+        limit(schema, "maximum", math.inf), limit(schema, "exclusiveMaximum", math.inf)
+    )
+    found = numerals.integers(low, high) if is_whole else numerals.decimals(low, high)
     if found is None:
         raise problem(place, "no number that can be written is within its limits; widen them")
     return found
 
 
-def ceiling(value: int | float) -> int | float:
-    """Return the least whole number that is not less; of an infinite one itself."""
-    return value if isinstance(value, int) or math.isinf(value) else math.ceil(value)
+def limit(schema: Mapping[str, Any], name: str, default: float) -> numerals.Limit:
+    """Return a limit of numbers as its shortest decimal, which is how it was written."""
+    return numerals.Limit(Decimal(repr(schema.get(name, default))), name.startswith("exclusive"))
 
 
 def joined(parts: Sequence[Expression]) -> Expression:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from ssdlm.values import quote
@@ -65,6 +65,18 @@ def listed(schema: Mapping[str, Any]) -> list[Any] | None:
     if not isinstance(values, list) or "const" in schema:
         return None
     return values
+
+
+def identity(value: Any) -> Hashable:
+    """Return what two JSON values share if and only if they are equal: 1 and 1.0, not 1 and true.
+
+    The order of names in an object does not count.
+    """
+    if isinstance(value, Mapping):
+        return frozenset((name, identity(one)) for name, one in value.items())
+    if isinstance(value, list):
+        return tuple(map(identity, value))
+    return isinstance(value, bool), value
 
 
 def type_of(value: Any) -> set[str]:
