@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ssdlm.constraints.automaton import Matcher, build_automaton
+from ssdlm.constraints.placement import TokenConstraint, find_placement
 from ssdlm.constraints.sentences import sentences_of
 
 BYTES = [bytes([code]) for code in range(256)]
@@ -178,3 +179,17 @@ def test_end_of_text_is_for_texts_that_may_end():
     assert not automaton.accepts[state]
     state = automaton.next_state[automaton.next_state[automaton.start, TOKENS.index(".")], end]
     assert np.all(automaton.accepts[automaton.next_state[state]])
+
+
+def test_a_longer_word_is_one_token_or_required_so_that_no_letters_are_glued_on():
+    spellings = [b" the", b" there", b"re", b"way", b" a", b" th", b"e"]
+    automaton = build_automaton(["the"], spellings)
+    free = find_placement(TokenConstraint(automaton, 4, {}, ()))
+    pinned = find_placement(TokenConstraint(automaton, 4, {1: 2}, ()))
+    assert free is not None and pinned is not None
+    legal = free.legal_tokens(automaton.start, 0)
+    assert [spelling for spelling, is_legal in zip(spellings, legal, strict=True) if is_legal] == [
+        b" there", b"re", b"way", b" a", b" th", b"e"
+    ]  # fmt: skip
+    assert not free.is_legal(free.step(automaton.start, 0, 5), 1, 6)
+    assert pinned.is_legal(automaton.start, 0, 0)

@@ -175,6 +175,8 @@ class Automaton:
     next_state: Table
     accepts: np.ndarray
     """The states in which a text may end (S,)."""
+    hangs: np.ndarray
+    """The states after a forbidden word that only one more letter would make another (S,)."""
     without_sentence_end: np.ndarray
     """Each state with the ends of sentences forgotten (S,)."""
     is_boundary: np.ndarray
@@ -205,14 +207,18 @@ class Automaton:
     def states_before(
         self, safe: np.ndarray, token: int | None, needs_boundary: bool, is_early: bool
     ) -> np.ndarray:
-        """Return the states (S,) from which this token, or any allowed one, leads into `safe`."""
+        """Return the states (S,) from which this token, or any allowed one, leads into `safe`.
+
+        A forbidden word that hangs is continued by a given token alone: a network that is left
+        nothing but letters after "the" writes "theway".
+        """
         key = (-1 - needs_boundary if token is None else token, is_early, safe.tobytes())
         if key not in self.cache:
             if token is not None:
                 before = safe[self.next_state[:, token]]
             else:
                 allowed = self.allowed_tokens(needs_boundary, is_early)
-                before = self.next_state.states_into(safe, allowed)
+                before = self.next_state.states_into(safe, allowed) & ~self.hangs
             self.cache[key] = before[self.without_sentence_end] if is_early else before
         return self.cache[key]
 
@@ -239,6 +245,7 @@ def build_automaton(
     matcher = Matcher(tuple(words))
     table, accepts = matcher.byte_table(matcher.after_prompt(prompt))
     next_state = read_tokens(table, spellings)
+    hangs = ~accepts
     sentences = None
     without_sentence_end = np.arange(len(accepts))
     if is_sentence:
@@ -247,6 +254,7 @@ def build_automaton(
         moves = sentences.transitions()
         next_state = (3 * next_state[:, None] + moves[None]).reshape(-1, len(spellings))
         accepts = (accepts[:, None] & (np.arange(3) != NO_END)).ravel()
+        hangs = hangs.repeat(3)
         without_sentence_end = np.arange(len(accepts)) // 3 * 3
     if end_of_text is not None:
         # After end-of-text anything may stand, for it is cut off: one more state, never left.
@@ -254,10 +262,12 @@ def build_automaton(
         next_state[:, end_of_text] = np.where(accepts, over, DEAD)
         next_state = np.vstack([next_state, np.full_like(next_state[:1], over)])
         accepts = np.append(accepts, True)
+        hangs = np.append(hangs, False)
         without_sentence_end = np.append(without_sentence_end, over)
     return Automaton(
         DenseTable(next_state),
         accepts,
+        hangs,
         without_sentence_end,
         boundaries(spellings),
         end_of_text,

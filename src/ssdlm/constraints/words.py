@@ -7,8 +7,10 @@ and an automaton over tokens. Whatever cannot be done is refused here, before an
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+
+import numpy as np
 
 from ssdlm.constraints.automaton import (
     Automaton,
@@ -114,6 +116,10 @@ class ConstraintCompiler:
             )
         automaton = self.automaton(wanted)
         placement = find_placement(TokenConstraint(automaton, total, pins, words))
+        if placement is None and automaton.hangs.any():
+            # Then a longer word may begin with a forbidden one token by token.
+            automaton = replace(automaton, hangs=np.zeros_like(automaton.hangs), cache={})
+            placement = find_placement(TokenConstraint(automaton, total, pins, words))
         if placement is None:
             shortest = automaton.shortest()
             if constraint.grammar and shortest is None:

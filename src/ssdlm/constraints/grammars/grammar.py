@@ -78,6 +78,7 @@ class Grammar:
         return Automaton(
             table,
             arrays["accepts"],
+            np.zeros(table.num_states, dtype=bool),
             np.arange(table.num_states),
             boundaries(spellings),
             tokenizer.end_of_text,
