@@ -35,7 +35,6 @@ torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
 if find_spec("jaxtyping") and find_spec("beartype"):
     import jaxtyping
     from beartype.roar import BeartypeCallHintViolation
-    from greenlet import getcurrent
     from jaxtyping import install_import_hook
 
     check_types = jaxtyping.jaxtyped
@@ -88,21 +87,24 @@ if find_spec("jaxtyping") and find_spec("beartype"):
 
         return checked if made.__annotations__ else made
 
-    class ShapesOfLoops:
-        """The shapes that are being checked, of each loop apart: they share a thread."""
+    if find_spec("greenlet"):
+        from greenlet import getcurrent
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(getcurrent(), name)
+        class ShapesOfLoops:
+            """The shapes that are being checked, of each loop apart: they share a thread."""
 
-        def __setattr__(self, name: str, value: Any) -> None:
-            setattr(getcurrent(), name, value)
+            def __getattr__(self, name: str) -> Any:
+                return getattr(getcurrent(), name)
 
-    jaxtyping._storage._shape_storage = ShapesOfLoops()  # by default apart for threads alone
+            def __setattr__(self, name: str, value: Any) -> None:
+                setattr(getcurrent(), name, value)
+
+        jaxtyping._storage._shape_storage = ShapesOfLoops()  # by default apart for threads alone
     jaxtyping.jaxtyped = check_outer_types
     if find_spec("triton"):
         # Triton reads the source, which the hook changes.
-        for name in ("normals", "rows", "products", "draws", "trees", "encoder"):
-            import_module(f"ssdlm.denoiser.kernels.{name}")
+        for file in sorted((SRC / "ssdlm" / "denoiser" / "kernels").glob("[!_]*.py")):
+            import_module(f"ssdlm.denoiser.kernels.{file.stem}")
     install_import_hook("ssdlm", "beartype.beartype")
 
 

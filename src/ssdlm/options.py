@@ -112,7 +112,7 @@ class GenerateOptions:
     mode: ModeName = option(
         "diffusion", TEXT, MODE, "how tokens are decided: out of noise, one by one by the context "
         "stream (autoregressive), or so with the diffusion's guesses checked several at a time "
-        "(speculative: the same text in fewer passes)",
+        "(speculative: the same text in fewer passes, on a GPU with --deterministic)",
         choices=get_args(ModeName))
     draft_nodes: int = option(
         32, WHOLE, MODE, "speculative: guesses that a pass checks; 0 guesses nothing",

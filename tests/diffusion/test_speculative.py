@@ -83,17 +83,6 @@ def test_the_built_in_model_writes_the_same_in_fewer_passes(unchecked):
     assert all(text.passes_per_token == 1 for text in plain)
 
 
-@pytest.mark.gpu
-def test_a_gpu_writes_the_same_text_with_guesses_and_without():
-    denoiser = SSDLM.from_pretrained("builtin:mini", device="cuda").denoiser
-    context, choice = [464, 3807, 373], Choice(0.9)
-    for seed in range(4):
-        plain = chain(denoiser, context, choice, length=100, seed=seed)
-        fast, steps = guessed(denoiser, context, choice, nodes=32, blocks=[100], seed=seed)
-        assert_same(denoiser, context, choice, fast, plain, seed=seed)
-        assert sum(step.num_passes for step in steps) < 70
-
-
 def test_blocks_are_told_one_by_one_and_every_pass_once():
     denoiser, context = tiny.block(), [3, 4]
     whole, steps = guessed(denoiser, context, Choice(), nodes=8, blocks=[40], seed=1)

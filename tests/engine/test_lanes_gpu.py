@@ -134,6 +134,23 @@ def test_deterministic_texts_do_not_depend_on_their_company(changes):
     assert some == together[30:41]
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"draft_nodes": 7}, {"top_p": 1.0, "temperature": 1.2}, {"regex": SENTENCES}],
+)
+def test_deterministic_guesses_change_no_token(changes):
+    model = SSDLM.from_pretrained("builtin:mini", device="cuda", deterministic=True)
+    crowd = [f"{prompt} {number}" for number in range(16) for prompt in PROMPTS]
+    guessed = model.generate(crowd, mode="speculative", length=100, **changes)
+    chain = {name: value for name, value in changes.items() if name != "draft_nodes"}
+    plain = model.generate(crowd, mode="autoregressive", length=100, **chain)
+    assert [text.tokens for text in guessed] == [text.tokens for text in plain]
+    if "regex" not in changes:  # there a GPU guesses nothing
+        assert max(text.passes_per_token for text in guessed) < 0.9
+    alone = model.generate(crowd[5], mode="speculative", length=100, **changes)
+    assert alone.tokens == plain[5].tokens
+
+
 def test_stop_strings_and_samples_go_through_lanes(exact):
     texts = exact.generate(PROMPTS, **SLIDING, width=1.0, stop=["."], num_samples=3, length=75)
     assert len(texts) == 12

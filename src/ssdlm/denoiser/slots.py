@@ -10,6 +10,7 @@ shape is fixed and nothing is looked at on the way, so that a GPU can repeat a p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -23,16 +24,23 @@ from ssdlm.diffusion.noise import has_triton
 from ssdlm.shapes import Tensor
 
 
-def normed_product(x: Tensor, weight: Tensor, *, is_squared: bool = False) -> Tensor:
+def normed_product(
+    x: Tensor, weight: Tensor, *, is_squared: bool = False, is_invariant: bool = False
+) -> Tensor:
     """Return norm(x) @ weight.T, or the square of what is positive of it, on a GPU."""
+    if is_invariant:
+        plan = product_kernels().INVARIANT
+        return product_kernels().normed_product(x, weight, is_squared=is_squared, plan=plan)
     if product_kernels().takes_normed(*x.shape, is_squared=is_squared):
         return product_kernels().normed_product(x, weight, is_squared=is_squared)
     product = F.linear(row_kernels().norm(x), weight)
     return row_kernels().relu_squared_(product) if is_squared else product
 
 
-def add_product_(x: Tensor, other: Tensor, weight: Tensor) -> Tensor:
+def add_product_(x: Tensor, other: Tensor, weight: Tensor, *, is_invariant: bool = False) -> Tensor:
     """Return x + other @ weight.T, in x's own place, on a GPU."""
+    if is_invariant:
+        return product_kernels().add_product_(x, other, weight, plan=product_kernels().INVARIANT)
     if product_kernels().takes_added(*other.shape):
         return product_kernels().add_product_(x, other, weight)
     return x.addmm_(other, weight.t())
@@ -48,6 +56,12 @@ class Rows:
     """(R, R) whether a row sees another; all see the slot."""
     tiles: Tensor | None = None
     """Where few do, which tiles of rows are seen at all (`kernels.rows.seen_tiles`)."""
+
+    @cached_property
+    def listed(self) -> Tensor:
+        """(R, 1 + R) how many rows each row sees, and which, in their order."""
+        order = self.sees.to(torch.int8).argsort(dim=1, descending=True, stable=True)
+        return torch.cat((self.sees.sum(1, keepdim=True), order), 1).int().contiguous()
 
     @classmethod
     def window(cls, width: int, device: torch.device) -> Rows:
@@ -76,7 +90,14 @@ class Behind(NamedTuple):
 class Slots:
     """Keys and values of N texts, each up to `capacity` tokens, and the network that reads them."""
 
-    def __init__(self, network: BlockNetwork, num_slots: int, capacity: int) -> None:
+    def __init__(
+        self,
+        network: BlockNetwork,
+        num_slots: int,
+        capacity: int,
+        *,
+        is_invariant: bool = False,
+    ) -> None:
         config, self.network = network.config, network
         self.H, self.d = config.num_heads, config.D // config.num_heads
         self.capacity = capacity
@@ -88,6 +109,8 @@ class Slots:
         self.rotary = rotation(places, self.d).squeeze(2).transpose(0, 1).contiguous()
         self.all_slots = torch.arange(num_slots, device=network.device)
         self.is_fast = self.has_kernels(network)
+        self.is_invariant = is_invariant and self.is_fast
+        """Whether a row on a GPU is to be the same to the bit whatever goes through beside it."""
 
     @staticmethod
     def has_kernels(network: BlockNetwork) -> bool:
@@ -101,6 +124,12 @@ class Slots:
         """Return what one slot takes."""
         config = network.config
         return 2 * config.num_layers * config.D * capacity * network.words.element_size()
+
+    def logits(self, hidden: Tensor, head: Tensor) -> Tensor:
+        """Return what the head (D, V) says of rows."""
+        if self.is_invariant:
+            return product_kernels().invariant_product(hidden, head.T)
+        return hidden @ head
 
     def run(self, x: Tensor, at: Behind, read: slice = slice(None)) -> Tensor:
         """Return the output (N, R', D) of the rows `read`; keys and values of all are stored.
@@ -120,16 +149,18 @@ class Slots:
     def fast_layer(self, layer: Layer, x: Tensor, number: int, at: Behind, read: slice) -> Tensor:
         """Return the same as `plain_layer`, by few launches; x is written over."""
         (N, R, D), (keys, values) = x.shape, self.keys_values[number]
-        x = x.view(-1, D)
-        qkv = normed_product(x, layer.qkv.flatten(0, 1)).view(N, R, 3, self.H, self.d)
+        x, how = x.view(-1, D), {"is_invariant": self.is_invariant}
+        qkv = normed_product(x, layer.qkv.flatten(0, 1), **how).view(N, R, 3, self.H, self.d)
         where = keys, values, at.lengths, at.slots
-        attended = row_kernels().place_and_attend(qkv, *where, at.rows, self.rotary).view(-1, D)
+        kernels = row_kernels()
+        attend = kernels.place_and_attend_alone if self.is_invariant else kernels.place_and_attend
+        attended = attend(qkv, *where, at.rows, self.rotary).view(-1, D)
         if read != slice(None):
             x, attended = (part.view(N, R, D)[:, read].contiguous() for part in (x, attended))
             x, attended = x.view(-1, D), attended.view(-1, D)
-        x = add_product_(x, attended, layer.out)
-        up = normed_product(x, layer.up, is_squared=True)
-        return add_product_(x, up, layer.down).view(N, -1, D)
+        x = add_product_(x, attended, layer.out, **how)
+        up = normed_product(x, layer.up, is_squared=True, **how)
+        return add_product_(x, up, layer.down, **how).view(N, -1, D)
 
     def plain_layer(self, layer: Layer, x: Tensor, number: int, at: Behind, read: slice) -> Tensor:
         """Return the rows after a layer; their keys and values are put behind the slots'."""

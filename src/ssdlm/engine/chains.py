@@ -46,8 +46,13 @@ def choice_of(options: GenerateOptions, tokenizer: Tokenizer | None) -> Choice:
 class Chains:
     """Texts of one model, token by token, with guesses or without."""
 
-    def __init__(self, denoiser: Denoiser, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self, denoiser: Denoiser, tokenizer: Tokenizer | None, *, is_deterministic: bool = False
+    ) -> None:
         self.denoiser, self.tokenizer = denoiser, tokenizer
+        # A GPU's products of many rows round otherwise than those of one.
+        self.has_guesses = denoiser.device.type == "cpu" or not is_deterministic
+        """Whether the plain loop guesses."""
 
     @cached_property
     def alone(self) -> WordsAlone:
@@ -85,7 +90,8 @@ class Chains:
         placements = [one.placement for one in batch if one.placement is not None]
         places = [Place(one, one.constraint.automaton.start) for one in placements]
         end = end_token(options, self.tokenizer)
-        if options.mode == "autoregressive" or options.draft_nodes == 0:
+        num_guesses = options.draft_nodes if self.has_guesses else 0
+        if options.mode == "autoregressive" or num_guesses == 0:
             yield from generate_chain(
                 self.denoiser,
                 context,
@@ -100,7 +106,7 @@ class Chains:
             self.denoiser,
             choice,
             noise,
-            tree_of(options.draft_nodes),
+            tree_of(num_guesses),
             self.alone,
             length=sum(blocks),
             place=places[0] if places else None,

@@ -96,7 +96,9 @@ class Fleet:
             return Kind(options.mode, options.width, capacity, control, is_held)
         nodes = options.draft_nodes if options.mode == "speculative" else 0
         if nodes and (is_held or self.denoiser.V > MOST_GUESSED):
-            return None
+            if not self.is_deterministic:
+                return None
+            nodes = 0  # the same text, without guesses
         tree = tree_of(nodes)
         margin = len(tree.parents) * (1 + tree.m)
         return Kind("chain", nodes, self.capacity(request, margin), is_held=is_held)
@@ -175,16 +177,16 @@ class Fleet:
 
     def num_slots(self, kind: Kind, wanted: int) -> int:
         """Return a power of two that has room for the requests, if the memory has."""
-        # Rows of trees and blocks are so many that their products' roundings depend on the slot.
-        is_large = kind.mode == "window" or (kind.mode == "chain" and kind.width)
-        num = 1 if is_large else FIXED_SLOTS
-        if not self.is_deterministic:
-            num = 1
+        # Rows of blocks are so many that their products' roundings depend on the slot. Chains have
+        # products whose rows do not depend on each other.
+        is_fixed = self.is_deterministic and kind.mode != "chain"
+        num = FIXED_SLOTS if is_fixed and kind.mode != "window" else 1
+        if not is_fixed:
             while num < wanted:
                 num *= 2
         one = self.num_bytes(kind)
         free, _ = torch.cuda.mem_get_info(self.denoiser.device)
-        while num > 1 and num * one > MEMORY_SHARE * free and not self.is_deterministic:
+        while num > 1 and num * one > MEMORY_SHARE * free and not is_fixed:
             num //= 2
         return num
 
@@ -220,10 +222,11 @@ class Fleet:
             return GuidedLane(denoiser, steering, room=room, width=kind.width, **sizes, **held)
         if kind.mode == "diffusion":
             return SlidingLane(denoiser, width=kind.width, **sizes, **held)
+        exact = {"is_invariant": self.is_deterministic}
         if not kind.width:
-            return ChainLane(denoiser, **sizes, **held)
+            return ChainLane(denoiser, **sizes, **held, **exact)
         nodes, pairs = int(kind.width), self.chains.pairs
-        return SpeculativeLane(denoiser, draft_nodes=nodes, pairs=pairs, **sizes)
+        return SpeculativeLane(denoiser, draft_nodes=nodes, pairs=pairs, **sizes, **exact)
 
 
 def is_plain(request: Request) -> bool:

@@ -136,9 +136,10 @@ class TokenLane(Lane):
         capacity: int,
         is_padded: bool = True,
         is_held: bool = False,
+        is_invariant: bool = False,
     ) -> None:
         self.denoiser, self.device, self.num_slots = denoiser, denoiser.device, num_slots
-        self.slots = Slots(denoiser, num_slots, capacity)
+        self.slots = Slots(denoiser, num_slots, capacity, is_invariant=is_invariant)
         head, prior = denoiser.head.to(denoiser.dtype), denoiser.prior
         if is_padded and self.slots.is_fast:  # odd widths are slow to multiply
             more = -len(prior) % VOCABULARY_STEP
@@ -320,14 +321,27 @@ class ChainLane(TokenLane):
     """Texts token by token by the context stream (`diffusion.autoregressive`)."""
 
     def __init__(
-        self, denoiser: BlockDenoiser, *, num_slots: int, capacity: int, is_held: bool = False
+        self,
+        denoiser: BlockDenoiser,
+        *,
+        num_slots: int,
+        capacity: int,
+        is_held: bool = False,
+        is_invariant: bool = False,
     ) -> None:
-        super().__init__(denoiser, num_slots=num_slots, capacity=capacity, is_held=is_held)
+        super().__init__(
+            denoiser,
+            num_slots=num_slots,
+            capacity=capacity,
+            is_held=is_held,
+            is_invariant=is_invariant,
+        )
         self.rows = Rows.causal(1, self.device)
 
     def step(self) -> None:
         behind = Behind(self.rows, self.slots.all_slots, self.slots.lengths)
-        logits = self.legal(self.slots.run(self.denoiser.embed(self.last), behind) @ self.head)
+        hidden = self.slots.run(self.denoiser.embed(self.last), behind)
+        logits = self.legal(self.slots.logits(hidden, self.head))
         if self.slots.is_fast:
             settings = self.never, self.heats, self.top_ps, self.seeds, self.done
             self.write(draw_kernels().draw_perturbed(logits, self.prior, *settings, GUMBEL))

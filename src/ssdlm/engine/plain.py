@@ -55,7 +55,7 @@ class Engine:
         self.tokenizer = tokenizer
         self.is_deterministic = is_deterministic
         self.controls = Controls(denoiser, tokenizer, is_deterministic=is_deterministic)
-        self.chains = Chains(denoiser, tokenizer)
+        self.chains = Chains(denoiser, tokenizer, is_deterministic=is_deterministic)
         self.fleet = Fleet(self.chains, self.controls, is_deterministic=is_deterministic)
 
     @property

@@ -50,8 +50,11 @@ class SpeculativeLane(TokenLane):
         pairs: Tensor,
         num_slots: int,
         capacity: int,
+        is_invariant: bool = False,
     ) -> None:
-        super().__init__(denoiser, num_slots=num_slots, capacity=capacity)
+        super().__init__(
+            denoiser, num_slots=num_slots, capacity=capacity, is_invariant=is_invariant
+        )
         tree = tree_of(draft_nodes)
         self.R, self.m = len(tree.parents), tree.m
         self.pairs = pairs
@@ -94,7 +97,8 @@ class SpeculativeLane(TokenLane):
     def step(self) -> None:
         behind = Behind(self.rows, self.slots.all_slots, self.slots.lengths)
         hidden = self.slots.run(self.inputs(), behind)
-        chosen = self.choose(hidden[:, : self.R] @ self.head, self.done.unsqueeze(1) + self.depth)
+        logits = self.slots.logits(hidden[:, : self.R], self.head)
+        chosen = self.choose(logits, self.done.unsqueeze(1) + self.depth)
         ends = self.advance(chosen)
         blocks = hidden[:, self.R :].unflatten(1, (self.R, self.m))
         self.guess(blocks[self.slots.all_slots, ends])

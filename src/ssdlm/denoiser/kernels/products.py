@@ -33,6 +33,11 @@ class Plan(NamedTuple):
     stages: int
 
 
+INVARIANT = Plan(16, 512, 8, 3)
+"""For products of which a row is to be the same to the bit, however many there are."""
+INVARIANT_ROWS = 16
+
+
 @triton.jit
 def product_kernel(
     x, weight, out, M, N, K: tl.constexpr,
@@ -138,6 +143,8 @@ def multiply(
         return out
     plan = plan or plan_for(M)
     rows = max(16, min(64, triton.next_power_of_2(M)))
+    if plan is INVARIANT:
+        rows = INVARIANT_ROWS
     grid = (triton.cdiv(N, plan.columns), triton.cdiv(M, rows))
     launch(
         product_kernel, grid, x, weight, out, M, N, K, is_normed, is_squared, is_added,
@@ -147,12 +154,22 @@ def multiply(
     return out
 
 
-def normed_product(x: Tensor, weight: Tensor, *, is_squared: bool = False) -> Tensor:
+def normed_product(
+    x: Tensor, weight: Tensor, *, is_squared: bool = False, plan: Plan | None = None
+) -> Tensor:
     """Return norm(x) (M, K) @ weight.T, or the square of what is positive of it."""
     out = torch.empty(len(x), len(weight), device=x.device, dtype=x.dtype)
-    return multiply(x, weight, out, is_normed=True, is_squared=is_squared)
+    return multiply(x, weight, out, is_normed=True, is_squared=is_squared, plan=plan)
 
 
-def add_product_(x: Tensor, other: Tensor, weight: Tensor) -> Tensor:
+def add_product_(x: Tensor, other: Tensor, weight: Tensor, *, plan: Plan | None = None) -> Tensor:
     """Return x + other @ weight.T, in x's own place."""
-    return multiply(other, weight, x, is_added=True)
+    return multiply(other, weight, x, is_added=True, plan=plan)
+
+
+def invariant_product(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x (..., K) @ weight.T; a row is the same to the bit, however many there are."""
+    out = torch.empty(*x.shape[:-1], len(weight), device=x.device, dtype=x.dtype)
+    rows = x.reshape(-1, x.shape[-1])
+    multiply(rows, weight, out.view(-1, len(weight)), plan=INVARIANT)
+    return out

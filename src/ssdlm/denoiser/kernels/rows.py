@@ -195,6 +195,41 @@ def attend_few_kernel(
     tl.store(out + at, result.to(kind), mask=is_row)
 
 
+@triton.jit
+def attend_alone_kernel(
+    query, keys, values, out, lengths, slots, seen, R, S,
+    H: tl.constexpr, D: tl.constexpr, MOST: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Attend from one row, key after key in the order of its text, whichever rows are beside it.
+
+    A word that was just guessed and one that was read long ago are summed in the same places.
+    """
+    text, row, head = tl.program_id(0) // R, tl.program_id(0) % R, tl.program_id(1)
+    slot, length = tl.load(slots + text).to(tl.int64), tl.load(lengths + text).to(tl.int32)
+    seen += row * (MOST + 1)
+    count, column = length + tl.load(seen), tl.arange(0, D)
+    at = (tl.program_id(0).to(tl.int64) * H + head) * D + column
+    q = tl.load(query + at).to(tl.float32)
+    keys += (slot * H + head) * S * D
+    values += (slot * H + head) * S * D
+    peak, total, sums = -1e30, 0.0, tl.zeros((D,), tl.float32)
+    for first in range(0, count, TILE):
+        number = first + tl.arange(0, TILE)
+        inside, is_own = number < count, number >= length
+        own = tl.load(seen + 1 + number - length, mask=inside & is_own, other=0)
+        home = tl.where(is_own, length + own, number)[:, None] * D + column[None, :]
+        k = tl.load(keys + home, mask=inside[:, None], other=0.0).to(tl.float32)
+        v = tl.load(values + home, mask=inside[:, None], other=0.0).to(tl.float32)
+        scores = tl.where(inside, tl.sum(k * q[None, :], 1) * (D**-0.5), -1e30)
+        new_peak = tl.maximum(peak, tl.max(scores, 0))
+        share = tl.where(inside, tl.exp(scores - new_peak), 0.0)
+        shrink = tl.exp(peak - new_peak)
+        total = total * shrink + tl.sum(share, 0)
+        sums = sums * shrink + tl.sum(v * share[:, None], 0)
+        peak = new_peak
+    tl.store(out + at, (sums / total).to(out.dtype.element_ty))
+
+
 def fits(d: int) -> bool:
     """Tell whether heads of d numbers can be attended with."""
     return d >= 16 and triton.next_power_of_2(d) == d
@@ -287,6 +322,20 @@ def place_and_attend(
     tables = keys, values, out, lengths, slots, rows.offsets, rotary, rows.sees
     settings = how(N * H) | early()
     launch(attend_few_kernel, (N * H,), qkv, *tables, R, S, H=H, D=D, ROWS=ROW_TILE, **settings)
+    return out
+
+
+def place_and_attend_alone(
+    qkv: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, slots: Tensor, rows: Any,
+    rotary: Tensor,
+) -> Tensor:  # fmt: skip
+    """Do what `place_and_attend` does, to the bit the same for a row whatever is beside it."""
+    N, R, _, H, D = qkv.shape
+    query = place(qkv, keys, values, lengths, slots, rows.offsets, rotary)
+    out, S = torch.empty_like(query), keys.shape[2]
+    tables = keys, values, out, lengths, slots, rows.listed
+    grid = (N * R, H)
+    launch(attend_alone_kernel, grid, query, *tables, R, S, H=H, D=D, MOST=R, TILE=KEY_TILE)
     return out
 
 
