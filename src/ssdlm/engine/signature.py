@@ -226,8 +226,8 @@ class Signature:
         Mode:
             mode: how tokens are decided: out of noise, one by one by the context stream
                 (autoregressive), or so with the diffusion's guesses checked several at a time
-                (speculative: the same text in fewer passes); one of diffusion, autoregressive,
-                speculative [diffusion]
+                (speculative: the same text in fewer passes, on a GPU with --deterministic); one of
+                diffusion, autoregressive, speculative [diffusion]
             draft_nodes: speculative: guesses that a pass checks; 0 guesses nothing [32]
 
         Diffusion path:
@@ -384,8 +384,8 @@ class Signature:
         Mode:
             mode: how tokens are decided: out of noise, one by one by the context stream
                 (autoregressive), or so with the diffusion's guesses checked several at a time
-                (speculative: the same text in fewer passes); one of diffusion, autoregressive,
-                speculative [diffusion]
+                (speculative: the same text in fewer passes, on a GPU with --deterministic); one of
+                diffusion, autoregressive, speculative [diffusion]
             draft_nodes: speculative: guesses that a pass checks; 0 guesses nothing [32]
 
         Diffusion path:
