@@ -3,11 +3,14 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from ssdlm import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "tutorial.md"
@@ -53,7 +56,34 @@ def test_every_command_of_the_tutorial_runs_as_written(tmp_path):
         [json.loads(line) for line in (here / name).read_text().splitlines()]
         for name in ("texts.jsonl", "steered.jsonl")
     )
-    assert [len(text["tokens"]) for text in texts] == [20] * 8
-    assert [text["text"] for text in texts] != [text["text"] for text in steered]
-    report = json.loads((here / "steered.json").read_text())
-    assert 0 <= report["metrics"]["control_internal"] <= 1
+    assert [len(text["tokens"]) for text in texts] == [20] * 16
+    assert "<|endoftext|>" not in "".join(outputs)
+    assert "<|endoftext|>" not in "".join(text["text"] for text in texts + steered)
+    assert winters(steered) >= winters(texts) + 0.3
+    plain, reached = (
+        json.loads((here / name).read_text())["metrics"]["control_internal"]
+        for name in ("report.json", "steered.json")
+    )
+    assert reached >= plain + 0.3
+
+
+def winters(texts: list[dict]) -> float:
+    """The share of texts with more words of winter than of summer: no guide has a say in it."""
+    seasons = (("winter", "snow", "cold", "crow"), ("summer", "sun", "warm", "bees", "flower"))
+    counts = [[sum(t["text"].count(word) for word in words) for words in seasons] for t in texts]
+    return sum(winter > summer for winter, summer in counts) / len(texts)
+
+
+def test_the_prompts_of_the_tutorial_end_where_a_word_ends(tmp_path, monkeypatch):
+    """Its commands up to the tokens, and the one that takes prompts, as written."""
+    monkeypatch.chdir(tmp_path)
+    text = next(block for block in blocks() if "seasons.txt" in block)
+    subprocess.run(["bash", "-euc", text], check=True)
+    for command in ("ssdlm prepare", "ssdlm prompts"):
+        (line,) = (
+            line for block in blocks() for line in block.splitlines() if line.startswith(command)
+        )
+        assert cli.main(shlex.split(line)[1:]) == 0
+    lines = [json.loads(line) for line in Path("prompts.jsonl").read_text().splitlines()]
+    assert len(lines) == 2
+    assert [line["gold"][0] for line in lines] == [" ", " "]
