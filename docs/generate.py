@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ssdlm.cli import parser, subcommands
 from ssdlm.cli.flags import default_of
+from ssdlm.needs import NEEDS
 from ssdlm.options import DO_SAMPLE, GROUPS, OTHER_NAMES, GenerateOptions, known_options
 from ssdlm.values import OBJECT, About
 
@@ -54,6 +55,15 @@ Made by `make generate`; do not edit. Each option is an argument of `SSDLM.gener
 of prompts may set. A default marked with a star is the built-in model's own, from its
 generation_config.json; without one, a model's default is the second value.
 """
+
+NEEDS_HEAD = """## Which option needs which
+
+An option that could have no effect beside the others is refused by name, on the command line, in
+Python, in a line of a file and over HTTP. Only a value that was given and is not what it would be
+without: the model's own, or the default. OpenAI's `temperature` and `top_p` are never refused.
+
+| option | needs |
+|---|---|"""
 
 SIGNATURE_HEAD = '''"""Arguments of `SSDLM.generate` and `.stream`: generated from options.py.
 
@@ -231,7 +241,12 @@ def options_page() -> str:
                 default = page_default(name, option)
                 parts.append(f"| `{name}` | {kind} | {default} | {text} |".replace("||", "|"))
         parts.append("")
-    return "\n".join(parts)
+    parts.append(NEEDS_HEAD)
+    for name in known_options():
+        needed = dict.fromkeys(need.what for need in NEEDS if name in need.names)
+        if needed:
+            parts.append(f"| `{name}` | {'; '.join(needed)} |")
+    return "\n".join([*parts, ""])
 
 
 def page_default(name: str, option: About) -> str:

@@ -15,7 +15,7 @@ import pytest
 SRC = Path(__file__).resolve().parents[1] / "src" / "ssdlm"
 
 ROWS = [
-    ["shapes", "values", "options", "config", "settings", "progress", "extras"],
+    ["shapes", "values", "needs", "options", "config", "settings", "progress", "extras"],
     ["diffusion", "denoiser"],
     ["storage"],
     ["tokenizer"],

@@ -21,7 +21,7 @@ from ssdlm.engine.signature import Signature
 from ssdlm.engine.writers import OptionsWriter
 from ssdlm.guidance.gradient import LogProb
 from ssdlm.guidance.scorers import Scorer
-from ssdlm.options import GenerateOptions, P, R, all_names, explained, refuse_unused
+from ssdlm.options import GenerateOptions, P, R, all_names, explained
 from ssdlm.storage import checkpoint
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 from ssdlm.values import choose, quote
@@ -136,6 +136,15 @@ class SSDLM(Signature):
     def device(self) -> torch.device:
         return self.denoiser.device
 
+    @property
+    def options(self) -> GenerateOptions:
+        """The model's own options: what a call leaves out is as they say."""
+        return self.own_options
+
+    @options.setter
+    def options(self, options: GenerateOptions) -> None:
+        self.own_options = options.as_own()
+
     def to(
         self,
         device: str | torch.device | torch.dtype | None = None,
@@ -213,7 +222,8 @@ class SSDLM(Signature):
         if not isinstance(base, GenerateOptions):
             raise TypeError(f"options={quote(base)} is not a GenerateOptions; give arguments")
         if options is not None:
-            refuse_unused(base.mode, base.differing(self.options))
+            own = self.options
+            base = base.since({n: getattr(own, n) for n in (*base.differing(own), *base.began)})
         return self.engine.prepare(listed, base.per_prompt(len(listed), **changes or {}))
 
     def writer(self, **changes: Any) -> OptionsWriter:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cache, lru_cache, wraps
-from typing import Any, Literal, ParamSpec, TypeVar, get_args
+from typing import Any, ClassVar, Literal, ParamSpec, TypeVar, get_args
 
+from ssdlm.needs import DIFFUSION, refuse_idle
 from ssdlm.values import (
     CONTROLS,
     GAP,
@@ -36,7 +38,6 @@ from ssdlm.values import (
     check,
     plain,
     quote,
-    shorten,
     show,
 )
 
@@ -92,6 +93,9 @@ class GenerateOptions:
 
     A model has one of these as its own defaults; a request is the model's with some changed.
     """
+
+    began: ClassVar[Mapping[str, Any]] = {}
+    """What those that were changed began as, by name: whoever changed them gave them."""
 
     # fmt: off
     length: int = stored(
@@ -265,14 +269,14 @@ class GenerateOptions:
         if self.band[0] >= self.band[1]:
             remedy = known_options()["band"].remedy
             raise ValueError(f"band={show(self.band)} is out of range; {remedy}")
-        own = {name: getattr(self, name) for name in known_options()}
-        refuse_unused(self.mode, {n: v for n, v in own.items() if not known_options()[n].is_stored})
+        refuse_idle(self, self.unstored(), needs=(DIFFUSION,))
         if self.grid == "sliding" and self.early_exit:
             raise ValueError(
                 "early_exit does not go with grid=sliding, which is done with a position once it "
                 "has left it; use grid=staggered"
             )
-        if self.nucleus == "network" and self.projection == "multi_hot":
+        is_cut = self.mode == "diffusion" and self.nucleus == "network"
+        if is_cut and self.projection == "multi_hot":
             raise ValueError(
                 "nucleus=network does not go with projection=multi_hot, which marks the nucleus of "
                 "the logits; use nucleus=logits"
@@ -346,16 +350,43 @@ class GenerateOptions:
     def change(self, **given: Any) -> GenerateOptions:
         """Return the options with some replaced, by any of their names; None leaves one alone."""
         chosen = checked(resolve(given))
-        refuse_unused(chosen.get("mode", self.mode), chosen)
         if chosen.get("gap") is not None and "length" in chosen:
             raise ValueError(two_lengths(chosen["length"], chosen["gap"]))
         return self.replaced(chosen)
 
     def replaced(self, chosen: Mapping[str, Any]) -> GenerateOptions:
         """Return the options with some replaced; of `length` and `gap` the new one is meant."""
+        values = dict(chosen)
         if chosen.get("gap") is not None:
-            return replace(self, **chosen, length=chosen["gap"].longest)
-        return replace(self, **{"gap": None, **chosen} if "length" in chosen else chosen)
+            values["length"] = chosen["gap"].longest
+        elif "length" in chosen:
+            values["gap"] = None
+        return replace(self, **values).since(
+            {**{n: getattr(self, n) for n in chosen}, **self.began}
+        )
+
+    def since(self, began: Mapping[str, Any]) -> GenerateOptions:
+        """Return the options as what was made of others, of which some had these values."""
+        object.__setattr__(same := copy(self), "began", dict(began))
+        return same
+
+    def as_own(self, *names: str) -> GenerateOptions:
+        """Return the options with some, or all, taken for the model's own, which nobody gave."""
+        return self.since({n: v for n, v in self.began.items() if names and n not in names})
+
+    @property
+    def given(self) -> set[str]:
+        """The names of those that a caller gave, and that are not what they would be without."""
+        return {name for name, value in self.began.items() if getattr(self, name) != value}
+
+    def unstored(self) -> list[str]:
+        """Return the names of those that no model brings and that are not the defaults."""
+        options = known_options().items()
+        return [
+            name
+            for name, option in options
+            if not option.is_stored and getattr(self, name) != getattr(GenerateOptions, name)
+        ]
 
     def per_prompt(self, count: int, **given: Any) -> list[GenerateOptions]:
         """Return options for each of several prompts; some may be lists with one per prompt."""
@@ -393,42 +424,9 @@ class GenerateOptions:
         return values if self.gap is None else values | {"length": None}  # the gap says it
 
 
-INFORMED = ("must", "suffix", "gap", "pin", "end_at_sentence")
-"""Constraints for which a text must be planned ahead, which only the diffusion can do."""
-
-
 def two_lengths(length: Any, gap: Any) -> str:
     """Return what to say of a length beside a gap."""
     return f"length={length} and gap={gap} are two ways to say how long a gap is; give one of them"
-
-
-def is_for_diffusion(name: str, value: Any) -> bool:
-    """Tell whether a setting asks for what only the diffusion can do."""
-    default, option = getattr(GenerateOptions, name), known_options()[name]
-    if name == "projection":
-        return value not in ("sampling", "greedy")
-    if option.is_stored:  # a model brings its own, so that any value says something
-        return option.group in (PATH, CONTROL) or name == "nucleus"
-    is_free = option.group == CONTROL or name in INFORMED
-    return is_free and value != default
-
-
-def unused(name: str, value: Any, mode: str) -> str:
-    """Return what to say of a setting that means nothing in a mode."""
-    return (
-        f"{name}={shorten(show(value))} is the diffusion's and does not go with mode={mode}; "
-        "leave it out, or use mode=diffusion"
-    )
-
-
-def refuse_unused(mode: str, given: Mapping[str, Any]) -> None:
-    """Raise on settings that were given and mean nothing in a mode.
-
-    A model's own settings of the diffusion are not given: they wait for the mode that they are for.
-    """
-    for name, value in given.items():
-        if mode != "diffusion" and is_for_diffusion(name, value):
-            raise ValueError(unused(name, value, mode))
 
 
 DecodeConfig = GenerateOptions

@@ -87,7 +87,8 @@ def test_a_choice_does_not_depend_on_how_candidates_are_batched(model):
     options = {"num_samples": 2, "best_of": 3}
     alone = model.generate(["a", "no", "b"], **options)
     # An averaged control takes rows together on a CPU too: here four, where a choice is of three.
-    together = model.generate(["a", "no", "b"], reduction="mean", batch_size=4, **options)
+    own = model.options.change(reduction="mean", batch_size=4)
+    together = SSDLM(model.denoiser, model.tokenizer, own).generate(["a", "no", "b"], **options)
     assert together == alone
     assert model.generate("b", best_of=3) == alone[4]
 

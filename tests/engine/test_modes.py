@@ -96,17 +96,16 @@ def test_forbidden_words_stay_out(model, mode):
 
 GIVEN = [
     {"T": 5},
-    {"T": 3},
-    {"grid": "uniform"},
+    {"grid": "warped"},
     {"width": 2.0},
-    {"rho": 0.0},
-    {"rule": "renoise"},
+    {"rho": 0.5},
+    {"rule": "ddpm"},
     {"returns": "w_0"},
-    {"early_exit": False},
+    {"early_exit": True},
     {"projection": "multi_hot"},
     {"projection": "mean"},
-    {"nucleus": "logits"},
-    {"gradient": "logits"},
+    {"nucleus": "network"},
+    {"gradient": "words"},
     {"threshold": 1.0},
     {"band": [0.1, 0.5]},
     {"must": "up"},
@@ -127,8 +126,13 @@ def test_what_is_the_diffusions_is_refused_by_name_if_it_was_given(model, mode, 
     with pytest.raises(ValueError, match=rf"^{name}=.*mode={mode}; leave it out, or use") as error:
         model.generate(["a"], mode=mode, **given)
     assert "\n" not in str(error.value)
-    if name != "lam":  # which weighs nothing without control
-        model.requests(["a"], given)
+
+
+@every_chain
+def test_what_is_as_the_model_has_it_is_not_refused(model, mode):
+    as_it_is = {"T": 3, "grid": "uniform", "rho": 0.0, "early_exit": False, "gradient": "logits"}
+    text = model.generate("a", mode=mode, **as_it_is)
+    assert text.tokens == model.generate("a", mode=mode).tokens
 
 
 def test_what_a_model_brings_is_not_given(model):

@@ -65,6 +65,14 @@ def test_temperature_zero_is_greedy(server):
     assert texts_of(server.complete(prompt="ab", temperature=0.0, top_p=1)) == [greedy]
 
 
+@pytest.mark.parametrize("beside", [{"temperature": 0}, {"projection": "greedy"}])
+def test_temperature_and_top_p_are_never_refused_where_they_have_no_effect(server, beside):
+    greedy = texts_of(server.complete(prompt="ab", temperature=0))
+    body = {"prompt": "ab", "temperature": 0.4, "top_p": 0.3} | beside
+    assert texts_of(server.complete(**body)) == greedy
+    assert server.refusal(**body | {"band": [0.1, 0.5]})["param"] == "band"
+
+
 def test_temperature_and_top_p_are_the_librarys(server):
     text = server.model.generate("ab", temperature=0.5, top_p=0.7, seed=2).text
     assert texts_of(server.complete(prompt="ab", temperature=0.5, top_p=0.7, seed=2)) == [text]

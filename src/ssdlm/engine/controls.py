@@ -18,6 +18,7 @@ from ssdlm.guidance.growing import can_grow
 from ssdlm.guidance.packing import growing_guide
 from ssdlm.guidance.padding import PaddedGuide, can_be_padded, room_of
 from ssdlm.guidance.scorers import PROBES, Scorer, ScoreTexts, guide_scorer, reads_texts
+from ssdlm.needs import HEARD, Steering
 from ssdlm.options import GenerateOptions
 from ssdlm.shapes import Tensor
 from ssdlm.tokenizer import Tokenizer
@@ -25,10 +26,8 @@ from ssdlm.tokenizer import Tokenizer
 Control = str | ClassifierGuide | LogProb | Scorer | ScoreTexts
 """`sentiment=positive:5`, a guide, a function of context ids and logits, or a function of texts."""
 
-HEARD = ("lam", "reduction", "gradient", "threshold", "band", "sees", "special_tokens")
-"""Options that say how guides are heard."""
-WEIGHED = ("particles", "particle_weight")
-"""Options that say how particles are weighed."""
+STEER = (*HEARD, "lam", "particles", "particle_weight")
+"""Options that say how controls steer."""
 MOST_FITTED = 4
 """Guides that are kept as they were fitted: a table has a row for each token."""
 MOST_KNOWN = 32
@@ -69,23 +68,6 @@ class Controls:
 
     def apply(self, options: GenerateOptions) -> Denoiser:
         """Return the denoiser, nudged by the guides if there are any, each with its own weight."""
-        given = {"lam": options.lam, "particle_weight": options.particle_weight}
-        for name, weights in given.items():
-            if weights and not options.control:
-                raise ValueError(
-                    f"{name}={weights[0]} weighs nothing; give control, or leave it out"
-                )
-        ways = self.ways(options)
-        if options.particle_weight and all(way.scorer is None for way in ways):
-            raise ValueError(
-                f"particle_weight={options.particle_weight[0]} weighs nothing: {ways[0].name} "
-                "steers by its gradient; give particles, such as 8, or leave it out"
-            )
-        if options.sees == "block" and not self.reads_block(options):
-            raise ValueError(
-                "sees=block has no effect without a classifier that steers by its gradient; give "
-                "control, or leave it out"
-            )
         if not self.guides(options):
             return self.denoiser
         # Fitting a guide to the vocabulary takes longer than a step; rows ask one by one.
@@ -155,6 +137,15 @@ class Controls:
         """Return how many particles each text gets; 1 is none."""
         return count_particles(self.ways(options), options)
 
+    def steering(self, options: GenerateOptions) -> Steering:
+        """Return how the controls steer, all together."""
+        ways = self.ways(options)
+        return Steering(
+            has_gradient=any(way.guide is not None for way in ways),
+            has_scorer=any(way.scorer is not None for way in ways),
+            has_particles=count_particles(ways, options) > 1,
+        )
+
     def check_scorers(self, options: GenerateOptions) -> None:
         """Raise on scorers that do not answer as one, before anything is written."""
         for way in self.ways(options):
@@ -213,7 +204,7 @@ class Controls:
         if not is_usual or not all(map(can_be_padded, guides)):
             return None
         # Guides need not be hashable, and whoever uses one keeps it.
-        return tuple(map(id, guides)), *(getattr(options, name) for name in HEARD)
+        return tuple(map(id, guides)), *(getattr(options, name) for name in ("lam", *HEARD))
 
     def room(self, options: GenerateOptions) -> int | None:
         """Return how many tokens all guides can read, None for any number."""
@@ -320,7 +311,7 @@ def key_of(options: GenerateOptions) -> Hashable:
     """Return what requests that are steered alike, by the same guides, have in common."""
     # Guides need not be hashable, and options keep those that they name.
     controls = tuple(one if isinstance(one, str) else id(one) for one in options.control)
-    return controls, *(getattr(options, name) for name in (*HEARD, *WEIGHED))
+    return controls, *(getattr(options, name) for name in STEER)
 
 
 def one_each(

@@ -35,6 +35,7 @@ from ssdlm.engine.requests import Draft, Generation, Request, Requests, token_id
 from ssdlm.engine.schedule import Batch, Job, Schedule, Worker
 from ssdlm.engine.strategy import before_suffix, strategy_of
 from ssdlm.engine.wanted import Compile, placed, wanted_of
+from ssdlm.needs import refuse_idle
 from ssdlm.options import GenerateOptions
 from ssdlm.storage.arrays import user_cache
 from ssdlm.tokenizer import Tokenizer, is_utf8
@@ -99,15 +100,12 @@ class Engine:
         return requests
 
     def check(self, options: GenerateOptions) -> None:
-        """Raise on options that this model cannot follow."""
+        """Raise on options that this model cannot follow, or that have no effect here."""
+        refuse_idle(options, options.given)
         if options.best_of > 1 and not self.denoiser.has_context_stream:
             raise ValueError(
                 f"best_of={options.best_of} needs a model with a context stream (a BlockDenoiser), "
                 "which rates the candidates; use best_of=1"
-            )
-        if options.gap and not options.suffix:
-            raise ValueError(
-                f"gap={options.gap} is what a suffix follows; give suffix, or length in its place"
             )
         if options.gap and not self.denoiser.has_context_stream:
             raise ValueError(
@@ -124,6 +122,7 @@ class Engine:
             return
         strategy_of(options, self.denoiser)
         self.controls.apply(options)
+        refuse_idle(options, options.given, self.controls.steering(options))
         if self.controls.num_particles(options) > 1:
             self.controls.check_scorers(options)
 

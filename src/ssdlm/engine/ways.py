@@ -63,21 +63,10 @@ def explained(way: Way, options: GenerateOptions, num_particles: int) -> str:
 
 
 def count_particles(ways: Sequence[Way], options: GenerateOptions) -> int:
-    """Return how many particles a text gets; 1 is none. Raise where they would weigh nothing."""
+    """Return how many particles a text gets; 1 is none. Raise where one has to be weighed."""
     needy = [way.name for way in ways if way.guide is None]
     if needy and options.particles == 1:
         raise ValueError(f"particles=1 cannot be steered by {needy[0]}; use 2 or more, such as 8")
     if needy:
         return options.particles or PARTICLES
-    if options.particles > 1 and not options.has_grammar:
-        if not ways:
-            raise ValueError(
-                f"particles={options.particles} would weigh nothing; give control, regex or "
-                "json_schema, or leave it out"
-            )
-        if all(way.scorer is None for way in ways):
-            raise ValueError(
-                f"particles={options.particles} would weigh nothing: {ways[0].name} is a function "
-                "of logits, which has a gradient and reads no texts; leave it out"
-            )
     return max(1, options.particles)

@@ -87,7 +87,10 @@ def grid(scale: Scale, length: int, *, is_small: bool = False) -> Iterator[tuple
     for T, projection, top_p in product(steps, ("greedy", *scale.projections), scale.top_p):
         if (projection == "greedy") == (top_p == 0) and not (is_small and top_p < OPEN_TOP_P):
             name = f"{projection}-p{top_p:g}-T{T}"
-            yield name, fixed | {"projection": projection, "top_p": top_p, "T": T}
+            options = fixed | {"projection": projection, "top_p": top_p, "T": T}
+            if projection == "greedy":
+                del options["returns"]  # the likeliest token, in either case
+            yield name, options
 
 
 def setting_of(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ssdlm.guidance.grammar import split_labels
 from ssdlm.guidance.judges import VERBS, count_verbs
+from ssdlm.needs import OF_CONTROL
 from ssdlm.reproduce import published
 from ssdlm.reproduce.control_grid import (
     ControlTarget,
@@ -41,10 +42,6 @@ PAIR_METRICS = (
     *CLASSIFIERS, "control_second_external", "control_second", "control_second_verbs",
     "ppl_macro", "ppl_ratio", "dist-2",
 )  # fmt: skip
-STEERING = (
-    "control", "particles", "particle_step", "particle_weight", "sees", "special_tokens"
-)  # fmt: skip
-"""Options that mean nothing without control."""
 
 
 def settings(experiment: Experiment) -> list[Setting]:
@@ -72,7 +69,7 @@ def setting_of(
     if sampler.num_particles > 1:
         options["particle_weight"] = list(scale.particle_weights[: len(target.control)])
     if not target.control:
-        options = {n: v for n, v in options.items() if n not in STEERING}
+        options = {n: v for n, v in options.items() if n not in ("control", *OF_CONTROL)}
     measures: Options = {"metrics": METRICS, "control_guides": target.guides}
     measures["control_judges"] = target.judges
     name, judge = f"{sampler.home}/{target.name}", scale.control_ppl

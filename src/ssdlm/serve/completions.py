@@ -166,7 +166,9 @@ def read_completion(body: Mapping[str, Any], served: Served) -> Completion:
     check_together(body, asked, served)
     prompts: list[Prompt] = [""] if body.get("prompt") is None else prompts_in(body["prompt"])
     length = whole(body, "max_tokens", 0, served.limits.max_length)
-    options = served.options(prompts, changes_in(body, asked, length))
+    changes = changes_in(body, asked, length)
+    usual = {name: changes.pop(name, None) for name in ("temperature", "top_p")}
+    options = served.options(prompts, changes, usual)
     if asked.is_stream and any(one.num_candidates > 1 for one in options):
         raise ValueError("gap does not go with stream; leave one of them out")
     look = WholeDraft if asked.is_diffusing else DecidedText

@@ -43,17 +43,28 @@ class Served:
                 code="model_not_found",
             )
 
-    def options(self, prompts: list[Prompt], changes: Mapping[str, Any]) -> list[GenerateOptions]:
-        """Return the options for each prompt: the model's own, some of them changed."""
+    def options(
+        self,
+        prompts: list[Prompt],
+        changes: Mapping[str, Any],
+        usual: Mapping[str, Any] | None = None,
+    ) -> list[GenerateOptions]:
+        """Return the options for each prompt: the model's own, some of them changed.
+
+        `usual` are those that clients send with every request, as if they were the model's own:
+        where they have no effect nobody is told.
+        """
         # How many go together is the server's; it changes no text.
         at_once = texts_at_once(self.model.device.type)
         self.limits.check_rows(len(prompts), at_once)
-        for name, value in changes.items():
+        usual = usual or {}
+        for name, value in {**changes, **usual}.items():
             self.limits.check_values(name, value)
         changes = dict(changes) | {"batch_size": at_once}
         if changes.get("streamer") is not None:
             raise ValueError("streamer is an object of Python; leave it out")
-        found = self.model.options.per_prompt(len(prompts), **changes)
+        own = self.model.options.change(**usual).as_own()
+        found = own.per_prompt(len(prompts), **changes)
         for one in {id(one): one for one in found}.values():
             self.limits.check_options(one)
             self.guides.check(one.control)

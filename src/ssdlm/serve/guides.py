@@ -85,10 +85,11 @@ class Guides:
         }
 
     def fitted(self, options: GenerateOptions) -> GenerateOptions:
-        """Return options with guides in place of their names."""
+        """Return options with guides in place of their names, which know what is theirs."""
         if not options.control:
             return options
-        return replace(options, control=tuple(self.find(one, options) for one in options.control))
+        guides = tuple(self.find(one, options) for one in options.control)
+        return options.replaced({"control": guides}).as_own("sees", "special_tokens")
 
     def find(self, control: str, options: GenerateOptions) -> ClassifierGuide:
         """Return the guide that a checked control means, the same one for the same words."""
