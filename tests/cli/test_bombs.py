@@ -132,6 +132,22 @@ DATA = {
 LABELLED = {
     "g.jsonl.gz": lambda path: pack(path, b"a" * (1 << 20), 80),
     "h.jsonl": lambda path: sparse(path, 1 << 40),
+    "j.csv.gz": lambda path: pack(path, b"text,label\n" + LINE, 1280),
+    "k.tsv": lambda path: path.write_bytes(b"text\tlabel\n" + b"a" * (80 << 20)),
+    "l.jsonl": lambda path: path.write_bytes(b"a" * (80 << 20)),
+}
+LONG = {
+    "a line of 2 GiB": lambda path: sparse(path, 2 * GIB),
+    "a line of 80 MiB": lambda path: path.write_bytes(b"a" * (80 << 20)),
+}
+"""What every command that reads lines refuses."""
+READING = {
+    "generate": ["--model", "MODEL", "--input", "FILE", "--output", "OUT", "--device", "cpu"],
+    "evaluate": ["FILE", "--out", "OUT", "--metrics", "dist"],
+    "prompts": ["FILE", "--out", "OUT"],
+    "merge": ["FILE", "--output", "OUT"],
+    "train-judge": ["FILE", "--out", "OUT"],
+    "plot": ["FOLDER"],
 }
 
 
@@ -151,6 +167,16 @@ def tried(tmp_path_factory):
         write(folder / name)
         out = ["--tokenizer", tokenizer, "--out", str(folder / f"out-{name}")]
         commands[name] = ["prepare" if name in DATA else "train-guide", str(folder / name), *out]
+        if name in LABELLED:
+            commands[f"judge {name}"] = ["train-judge", str(folder / name), *out[2:]]
+    (folder / "run").mkdir()
+    for name, write in LONG.items():
+        place = folder / "run" / f"{name}.jsonl"
+        write(place)
+        words = {"FILE": str(place), "OUT": str(folder / "out"), "FOLDER": str(place.parent)}
+        words["MODEL"] = str(folder / "fine")
+        for command, given in READING.items():
+            commands[f"{command}: {name}"] = [command, *(words.get(one, one) for one in given)]
     commands["fine"] = ["generate", "a", "--model", str(folder / "fine"), "--device", "cpu"]
     model.save_pretrained(folder / "fine")
     change_tokenizer(folder / "fine", padding=FIXED, normalizer=replaced("b", 40))
@@ -166,7 +192,16 @@ def tried(tmp_path_factory):
     return {name: rest for name, *rest in rows}
 
 
-@pytest.mark.parametrize("name", [*MODELS, *DATA, *LABELLED])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *MODELS,
+        *DATA,
+        *LABELLED,
+        *(f"judge {name}" for name in LABELLED),
+        *(f"{command}: {name}" for command in READING for name in LONG),
+    ],
+)
 def test_it_is_refused_with_one_line_before_memory_grows(tried, name):
     code, growth, said = tried[name]
     assert code == 2 and said.count("\n") == 1 and said.startswith("error: "), said

@@ -60,6 +60,12 @@ def test_bad_files_are_refused_with_the_line(tmp_path, name, content, words):
         read_labelled(tmp_path / name)
 
 
+def test_a_row_that_is_there_often_is_in_memory_once(tmp_path):
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"text": "no", "label": 0}\n' * 1000))
+    assert read_labelled(path, path) == [Labelled("no", "0")]
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(OSError, match=r"none\.jsonl"):
         read_labelled(tmp_path / "none.jsonl")

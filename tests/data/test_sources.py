@@ -153,3 +153,31 @@ def test_a_glob_ends_where_links_form_a_circle(folder):
 def test_an_empty_name_is_not_the_current_folder(name):
     with pytest.raises(ValueError, match="an input is empty; give the name of a file or folder"):
         find_sources([name])
+
+
+WIDE = ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]
+TEXTS = {
+    "a.txt": "one text\n\nanother, naïve\n",
+    "b.txt": "第一\n\n第二\n",
+    "c.jsonl": '{"text": "第一"}\n',
+    "d.csv": "text\nword\n",
+}
+
+
+@pytest.mark.parametrize("encoding", WIDE)
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gz"])
+def test_a_text_in_another_encoding_is_refused_with_the_remedy(tmp_path, encoding, name, pack):
+    path = tmp_path / (name if pack is bytes else f"{name}.gz")
+    path.write_bytes(pack(TEXTS[name].encode(encoding)))
+    with pytest.raises(ValueError, match=r"cannot use .*: it is not UTF-8 but UTF-16.*save it as"):
+        list(FileSource(path).pieces(Tally()))
+
+
+def test_a_line_with_zero_bytes_is_left_out_and_counted(tmp_path):
+    path, tally = tmp_path / "a.txt", Tally()
+    path.write_bytes(b"word\n\n" * 20_000 + b"zero \0 byte\n\nlast\n")
+    texts = [piece.text for piece in FileSource(path).pieces(tally)]
+    assert texts[-2:] == ["word", "last"] and len(texts) == 20_001
+    assert (tally.bad_lines, tally.first_bad_line) == (1, 40_001)
+    assert tally.first_reason == "zero bytes"

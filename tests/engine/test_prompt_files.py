@@ -2,8 +2,10 @@
 
 import json
 import os
+import subprocess
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -279,11 +281,23 @@ def test_a_name_for_standard_output_is_never_read_back(tmp_path):
     assert not any(map(prompt_files.is_stream, (tmp_path, tmp_path / "out.jsonl", tmp_path / "x")))
 
 
+@contextmanager
+def endless():
+    """A pipe through which the same prompt comes for ever."""
+    with subprocess.Popen(["yes", '{"prompt": "a"}'], stdout=subprocess.PIPE) as process:
+        try:
+            yield Path(f"/dev/fd/{process.stdout.fileno()}")
+        finally:
+            process.kill()
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such devices")
 def test_devices_without_an_end_or_without_room_are_refused(model, source, tmp_path, monkeypatch):
     monkeypatch.setattr("ssdlm.storage.files.MOST_FROM_PIPES", 1 << 16)
-    with pytest.raises(ValueError, match="/dev/zero has no end"):
+    with pytest.raises(ValueError, match="/dev/zero: it is not UTF-8"):
         write(model, Path("/dev/zero"), tmp_path / "out.jsonl")
+    with pytest.raises(ValueError, match=r"/dev/fd/.* has no end"), endless() as pipe:
+        write(model, pipe, tmp_path / "out.jsonl")
     with pytest.raises(OSError, match="No space left"):
         write(model, source, Path("/dev/full"))
     assert list(tmp_path.iterdir()) == [source]

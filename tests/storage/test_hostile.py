@@ -64,6 +64,34 @@ def test_every_damage_to_a_tokenizer_is_refused_in_one_line_or_read(folder, unch
     assert check_reader(path, read) > 60
 
 
+OTHER_MODELS = {
+    "unknown token": {"unk_token": "<none>"},
+    "word pieces": {"type": "WordPiece", "unk_token": "<none>", "max_input_chars_per_word": 9},
+    "words": {"type": "WordLevel", "unk_token": "<none>"},
+    "merge of no tokens": {"merges": [["zz", "qq"]]},
+    "merge into no token": {"merges": [["a", "b"]]},
+    "the same in one word": {"merges": ["a b"]},
+    "merge after a prefix": {"merges": [["a", "b"]], "continuing_subword_prefix": "##"},
+    "one merge of three": {"merges": ["a b c"]},
+    "merge of one": {"merges": [["a"]]},
+    "merge of numbers": {"merges": [[0, 1]]},
+    "unknown number": {"type": "Unigram", "unk_id": 9, "vocab": [["a", 0.0]]},
+    "no unknown number": {"type": "Unigram", "unk_id": None, "vocab": [["a", 0.0]]},
+}
+
+
+@pytest.mark.parametrize("change", OTHER_MODELS)
+def test_tokens_outside_the_vocabulary_are_refused_in_one_line(folder, change, capfd):
+    path = folder / "tokenizer.json"
+    settings = json.loads(path.read_text())
+    settings["model"] |= {"continuing_subword_prefix": ""} | OTHER_MODELS[change]
+    path.write_text(json.dumps(settings))
+    words = ["generate", "xyz \u4e2d", "--model", str(folder), "--device", "cpu"]
+    assert cli.main(words) == 2
+    said = capfd.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1 and str(path) in said
+
+
 @pytest.mark.parametrize(
     ("folder", "change"),
     [

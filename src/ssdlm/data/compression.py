@@ -62,7 +62,8 @@ class Unpacked(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        count = self.reader.readinto(buffer)
+        # A reader fills all it is given, however large, before anybody asks how much that is.
+        count = self.reader.readinto(memoryview(buffer)[:BUFFER])
         self.size += count
         if self.size > FREE and self.size > MOST_RATIO * self.file.tell():
             raise OSError(

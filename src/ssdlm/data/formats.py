@@ -19,13 +19,12 @@ from typing import Any
 from ssdlm.extras import lacking
 from ssdlm.storage.files import JsonError, parse_object
 from ssdlm.storage.jsonl import BYTE_ORDER_MARK
+from ssdlm.storage.lines import MOST_IN_LINE, lines_in, refuse_other_text, too_long
 from ssdlm.values import shorten
 
 PIECE = 1 << 18
 """Characters of a document that are in memory and tokenised at once."""
 COLUMN = "text"
-MOST_IN_LINE = 1 << 26
-"""Bytes of a line of JSON, characters of a row of a table: both are in memory as a whole."""
 
 
 class LayoutError(Exception):
@@ -88,10 +87,7 @@ def read_txt(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
 
 def read_jsonl(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
     """Yield the `text` of the JSON object on each line."""
-    lines = iter(lambda: stream.readline(MOST_IN_LINE + 1), b"")
-    for number, raw in enumerate(lines, start=1):
-        if len(raw) > MOST_IN_LINE:
-            raise too_long(number)
+    for number, raw in enumerate(lines_in(stream), start=1):
         line = raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw
         if not line.strip():
             continue
@@ -103,44 +99,40 @@ def read_jsonl(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
             yield from read_document(row.get(COLUMN), number, tally)
 
 
-def too_long(line: int) -> LayoutError:
-    """Return the error about a line that would fill the memory."""
-    return LayoutError(f"line {line} is longer than {MOST_IN_LINE:,} bytes; cut it, or give a .txt")
-
-
 class RowLines:
     """The lines of a table, refused where those of one row together are too long."""
 
-    def __init__(self, lines: io.TextIOWrapper):
-        self.lines = lines
+    def __init__(self, stream: io.BufferedReader):
+        refuse_other_text(stream.peek(1))
+        # Bytes that are not UTF-8 become surrogates, so that a reader can tell which row has them.
+        self.lines = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
         self.number = 0
         self.size = 0
         """Characters of the row that is being read; to be set to 0 after each."""
 
     def __iter__(self) -> Iterator[str]:
-        while line := self.lines.readline(MOST_IN_LINE + 1):
-            self.number += 1
-            self.size += len(line)
-            if self.size > MOST_IN_LINE:
-                raise too_long(self.number)
-            yield line
+        with self.lines:
+            while line := self.lines.readline(MOST_IN_LINE + 1):
+                self.number += 1
+                self.size += len(line)
+                if self.size > MOST_IN_LINE:
+                    raise too_long(self.number)
+                yield line
 
 
 def read_csv(stream: io.BufferedReader, tally: Tally) -> Iterator[Piece]:
     """Yield the column `text` of the rows under a header."""
     csv.field_size_limit(MOST_IN_LINE)  # the default of 128 KiB is less than many a document
-    # Bytes that are not UTF-8 become surrogates here, which `read_document` rejects row by row.
-    with io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="") as lines:
-        bounded = RowLines(lines)
-        reader = csv.reader(bounded)
-        header = next(reader, [])
-        if COLUMN not in header:
-            raise no_column(header)
-        column = header.index(COLUMN)
-        for row in parse_rows(reader, tally):
-            bounded.size = 0
-            text = row[column] if column < len(row) else None
-            yield from read_document(text, reader.line_num, tally)
+    lines = RowLines(stream)
+    reader = csv.reader(lines)
+    header = next(reader, [])
+    if COLUMN not in header:
+        raise no_column(header)
+    column = header.index(COLUMN)
+    for row in parse_rows(reader, tally):
+        lines.size = 0
+        text = row[column] if column < len(row) else None
+        yield from read_document(text, reader.line_num, tally)
 
 
 def parse_rows(reader: Any, tally: Tally) -> Iterator[list[str]]:
@@ -237,6 +229,7 @@ def find_word_end(text: str) -> int:
 
 def read_lines(stream: io.BufferedReader, tally: Tally) -> Iterator[str | None]:
     """Yield a text's lines, None for a blank one; one longer than `PIECE` bytes comes in parts."""
+    refuse_other_text(stream.peek(1))
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     number, last_bad, starts_line, at_end = 0, 0, True, False
     while not at_end:
@@ -245,10 +238,12 @@ def read_lines(stream: io.BufferedReader, tally: Tally) -> Iterator[str | None]:
         at_end = not raw
         try:
             text = decoder.decode(raw, at_end)
-        except UnicodeDecodeError:
+            if "\0" in text:
+                raise UnicodeError
+        except UnicodeError:
             decoder = codecs.getincrementaldecoder("utf-8")()
             if number != last_bad:
-                tally.count_bad(number, "not UTF-8")
+                tally.count_bad(number, "not UTF-8" if b"\0" not in raw else "zero bytes")
             last_bad = number
         else:
             if text.endswith("\r\n"):

@@ -15,15 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from ssdlm.data.compression import ERRORS, decompressed, split_suffix
+from ssdlm.data.formats import RowLines
 from ssdlm.storage.jsonl import Line, parse_jsonl
+from ssdlm.storage.lines import LinesError, lines_in
 from ssdlm.tokenizer import is_utf8
 
 KINDS = (".jsonl", ".csv", ".tsv")
 REMEDIES = {",": "quote texts that contain commas", "\t": "remove tabs from texts"}
 """What to do about a text that contains the separator of columns."""
 COLUMNS = ("text", "label")
-MOST_BYTES = 1 << 29
-"""Of a file, unpacked: all of its rows are in memory."""
+MOST_CHARACTERS = 1 << 29
+"""Of the texts of a file: all of its rows are in memory."""
 
 
 @dataclass(frozen=True)
@@ -34,46 +36,59 @@ class Labelled:
     label: str
 
 
-def read_labelled(path: Path) -> list[Labelled]:
-    """Return the rows of a file with columns `text` and `label`; it may be compressed."""
+def read_labelled(*paths: str | Path) -> list[Labelled]:
+    """Return the rows of files with columns `text` and `label`, which may be compressed.
+
+    A row that is there several times is there once: a small file may unpack to very many.
+    """
+    return list(dict.fromkeys(row for path in paths for row in rows_of(Path(path))))
+
+
+def rows_of(path: Path) -> Iterator[Labelled]:
+    """Yield the rows of one file; what is too much for the memory is refused on the way."""
     kind, compression = split_suffix(path)
     if kind not in KINDS:
         raise ValueError(f"{path} is of no known kind; use {', '.join(KINDS)}")
+    size = 0
     try:
         with open(path, "rb") as file:
-            is_long = path.stat().st_size > MOST_BYTES
-            content = b"" if is_long else decompressed(file, compression).read(MOST_BYTES + 1)
+            stream = decompressed(file, compression)
+            if kind == ".jsonl":
+                rows = parse_jsonl(lines_in(stream), source=f"{path}")
+            else:
+                rows = parse_table(stream, "\t" if kind == ".tsv" else ",", source=f"{path}")
+            for line in rows:
+                row = read_row(line.value, line.where)
+                size += len(row.text)
+                if size > MOST_CHARACTERS:
+                    raise ValueError(
+                        f"{path} has more than {MOST_CHARACTERS:,} characters of text; give fewer "
+                        "rows"
+                    )
+                yield row
+    except LinesError as error:
+        raise ValueError(f"cannot use {path}: {error}") from None
     except ERRORS as error:
         if isinstance(error, OSError) and error.strerror:
             raise
         raise ValueError(f"cannot read {path}: {error}") from error
-    if is_long or len(content) > MOST_BYTES:
-        raise ValueError(f"{path} has more than {MOST_BYTES:,} bytes; give fewer rows")
-    if kind == ".jsonl":
-        rows = parse_jsonl(content.split(b"\n"), source=f"{path}")
-    else:
-        rows = parse_table(content, "\t" if kind == ".tsv" else ",", source=f"{path}")
-    found = [read_row(line.value, line.where) for line in rows]
-    if not found:
+    if not size:
         raise ValueError(f"{path} has no rows; give texts with labels")
-    return found
 
 
-def parse_table(content: bytes, delimiter: str, *, source: str) -> Iterator[Line]:
+def parse_table(stream: io.BufferedReader, delimiter: str, *, source: str) -> Iterator[Line]:
     """Yield the columns of each row under a header, and where they are."""
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{source} is not UTF-8 (byte {error.start}); save it as UTF-8") from None
     # A tab-separated tweet may contain a single quotation mark; only commas need quoting.
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting)
+    lines = RowLines(stream)
+    reader = csv.DictReader(lines, delimiter=delimiter, quoting=quoting)
     try:
         missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
         if missing:
             there = ", ".join(reader.fieldnames or ()) or "nothing"
             raise ValueError(f"{source} line 1 names no column {missing[0]!r}, only {there[:80]}")
         for row in reader:
+            lines.size = 0
             where = f"{source} line {reader.line_num}"
             refuse_other_lengths(row, where, REMEDIES[delimiter])
             yield Line(where, row)

@@ -21,6 +21,7 @@ from ssdlm.data import formats
 from ssdlm.data.compression import ERRORS, SUFFIXES, decompressed, split_suffix
 from ssdlm.data.formats import Piece, Tally
 from ssdlm.extras import lacking
+from ssdlm.storage.lines import LinesError
 from ssdlm.storage.remote import Place, Remote, missing, open_place, place_of, size_of
 from ssdlm.values import first_line
 
@@ -84,7 +85,7 @@ class FileSource:
         except ERRORS as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise ValueError(f"cannot read {self.path}: {reason}") from error
-        except formats.LayoutError as error:
+        except (formats.LayoutError, LinesError) as error:
             raise ValueError(f"cannot use {self.path}: {error}") from error
 
 

@@ -19,6 +19,7 @@ from typing import IO, Any, BinaryIO
 
 from ssdlm.storage.delivery import delivered_file, fetched
 from ssdlm.storage.files import STANDARD, write_file
+from ssdlm.storage.lines import file_lines
 from ssdlm.storage.parts import Claim, Shard, in_order
 from ssdlm.storage.remote import Place, Remote
 
@@ -144,8 +145,7 @@ def merge_files(paths: Sequence[Path], target: Path) -> MergeReport:
 
 def read_claim(path: Path) -> Claim:
     """Return what the first line of a part says of it."""
-    with path.open("rb") as file:
-        mark = mark_of(file.readline())
+    mark = mark_of(next(file_lines(path), b""))
     if mark is None:
         raise ValueError(f"{path} is not a part; write one with `ssdlm generate --shard i/n`")
     return Claim(path, mark.shard, mark.run)
@@ -154,17 +154,16 @@ def read_claim(path: Path) -> Claim:
 def texts_of(claim: Claim) -> Iterator[bytes]:
     """Yield the lines of a part as the whole file has them; a part that is not whole is refused."""
     number, total = 0, 1
-    with claim.path.open("rb") as file:
-        for line in file:
-            mark = mark_of(line)
-            place = mark and (mark.run, mark.shard, mark.number)
-            if mark is None or place != (claim.job, claim.shard, number):
-                raise ValueError(
-                    f"{claim.path} line {number + 1} is cut, or not what stands there in part "
-                    f"{claim.shard}; write the part again"
-                )
-            number, total = number + 1, mark.total
-            yield line[: mark.start] + b"}\n"
+    for line in file_lines(claim.path):
+        mark = mark_of(line)
+        place = mark and (mark.run, mark.shard, mark.number)
+        if mark is None or place != (claim.job, claim.shard, number):
+            raise ValueError(
+                f"{claim.path} line {number + 1} is cut, or not what stands there in part "
+                f"{claim.shard}; write the part again"
+            )
+        number, total = number + 1, mark.total
+        yield line[: mark.start] + b"}\n"
     if number != total:
         raise ValueError(
             f"{claim.path} has {number} of {total} texts; run its command again to finish it"

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from itertools import accumulate, islice
@@ -22,10 +22,11 @@ from ssdlm.engine.writers import PromptLine, Writer
 from ssdlm.options import all_names
 from ssdlm.progress import Show, bar, ignore
 from ssdlm.storage.delivery import delivered_file
-from ssdlm.storage.files import STANDARD, JsonError, parse_object, read_whole
+from ssdlm.storage.files import STANDARD, JsonError, parse_object
 from ssdlm.storage.jsonl import append_jsonl, parse_jsonl
+from ssdlm.storage.lines import MOST_IN_PROMPT, LinesError, file_lines, lines_in
 from ssdlm.storage.parts import Shard
-from ssdlm.storage.remote import Place, Remote
+from ssdlm.storage.remote import Place
 
 PROMPTS_AT_A_TIME = {"cpu": 4}
 """How many prompts are written between two saves; elsewhere more go together."""
@@ -224,8 +225,7 @@ def prompt_lines(path: Place) -> list[PromptLine]:
     """Return the lines of a JSON-lines file, each an object with a text under `prompt`."""
     names, lines = set(all_names()), []
     name = "standard input" if path == STANDARD else str(path)
-    content = path.read() if isinstance(path, Remote) else read_whole(path)
-    for where, values in parse_jsonl(content.splitlines(), source=name):
+    for where, values in parse_jsonl(file_lines(path, MOST_IN_PROMPT), source=name):
         if not isinstance(values.get("prompt"), str):
             raise ValueError(f'{where} has no text "prompt"; correct or remove it')
         changes = {name: value for name, value in values.items() if name in names}
@@ -243,8 +243,8 @@ def digest(lines: Sequence[PromptLine], identity: Mapping[str, Any]) -> str:
 
 def refuse_other(target: Path, job: Job) -> None:
     """Raise unless a file has all texts of this run, and no other."""
-    lines = target.read_bytes().splitlines(keepends=True)
-    if len(lines) == sum(job.counts) and all(map(job.wrote, lines)):
+    lengths = own_lengths(target, job)
+    if lengths and len(lengths) == sum(job.counts) and sum(lengths) == target.stat().st_size:
         return
     raise ValueError(
         f"{target} exists and was not written from these prompts with these settings; "
@@ -252,11 +252,22 @@ def refuse_other(target: Path, job: Job) -> None:
     )
 
 
+def own_lengths(path: Path, job: Job) -> list[int] | None:
+    """Return how many bytes each whole line of a file has; None where one is not of this job."""
+    lengths = []
+    with path.open("rb") as file, suppress(LinesError):
+        for line in lines_in(file):
+            if line.endswith(b"\n") and not job.wrote(line):
+                return None
+            lengths += [len(line)] if line.endswith(b"\n") else []
+        return lengths
+    return None
+
+
 def resume(part: Path, job: Job) -> int:
     """Cut an unfinished file after its last whole prompt and return how many prompts it keeps."""
-    lines = part.read_bytes().splitlines(keepends=True)
-    kept = [line for line in lines if line.endswith(b"\n")]
-    if not all(map(job.wrote, kept)):
+    kept = own_lengths(part, job)
+    if kept is None:
         raise ValueError(
             f"{part} is the beginning of another run; remove it or choose another output"
         )
@@ -266,5 +277,5 @@ def resume(part: Path, job: Job) -> int:
             break
         done, texts = done + 1, texts + count
     with part.open("r+b") as file:
-        file.truncate(sum(map(len, kept[:texts])))
+        file.truncate(sum(kept[:texts]))
     return done

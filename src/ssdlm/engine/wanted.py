@@ -15,7 +15,7 @@ from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion.projection import untruncated
 from ssdlm.engine.requests import Request
 from ssdlm.engine.strategy import strategy_of
-from ssdlm.storage.files import named_path, parse_object, read_whole
+from ssdlm.storage.files import MOST_BY_HAND, named_path, parse_object, read_whole
 from ssdlm.tokenizer import Tokenizer
 from ssdlm.values import shorten
 
@@ -76,7 +76,7 @@ def schema_text(given: str) -> str:
         raw = given.encode(errors="surrogatepass")
     else:
         try:
-            raw = read_whole(named_path(given, "json_schema"))
+            raw = read_whole(named_path(given, "json_schema"), most=MOST_BY_HAND)
         except OSError as error:
             raise ValueError(f"{where} cannot be read ({error.strerror}); give a file") from None
     return json.dumps(parse_object(raw, where=where, remedy="correct it"))

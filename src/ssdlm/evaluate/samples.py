@@ -9,15 +9,14 @@ bytes that are not UTF-8, a prompt without gold or with two, pools or continuati
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ssdlm.storage.files import read_whole
 from ssdlm.storage.jsonl import parse_jsonl
+from ssdlm.storage.lines import file_lines
 from ssdlm.tokenizer import is_utf8
 
 
@@ -26,12 +25,14 @@ class LoadedFile:
     """The content of a jsonl file, which may have been a pipe that cannot be read again."""
 
     path: str
-    content: bytes
+    lines: tuple[bytes, ...]
 
     def describe(self) -> dict[str, str]:
         """Return its name and digest, so that a report tells what it was computed from."""
-        digest = hashlib.sha256(self.content).hexdigest()
-        return {"file": Path(self.path).name, "sha256": digest}
+        digest = hashlib.sha256()
+        for line in self.lines:
+            digest.update(line)
+        return {"file": Path(self.path).name, "sha256": digest.hexdigest()}
 
 
 Loaded = LoadedFile | Sequence[Mapping[str, object]]
@@ -43,8 +44,6 @@ LONGEST_RATIO = 1.5
 
 SHORTEST_REPEAT = 10
 """A text may well begin with a prompt of fewer characters, such as "I", by itself."""
-
-GZIP = b"\x1f\x8b"
 
 INT64 = range(-(2**63), 2**63)
 
@@ -75,10 +74,7 @@ def load(source: Source) -> Loaded:
         raise ValueError(f"{path} is a folder; {remedy}")
     if not os.path.exists(path):
         raise ValueError(f"there is no file {path}; {remedy}")
-    content = read_whole(Path(path))
-    if content.startswith(GZIP):
-        raise ValueError(f"{path} is compressed; unpack it first")
-    return LoadedFile(path, content)
+    return LoadedFile(path, tuple(file_lines(Path(path))))
 
 
 def name_of(source: Source) -> str:
@@ -117,7 +113,7 @@ def lines_of(source: Source) -> Iterator[tuple[str, object]]:
     """Yield each object of a source and where it is."""
     loaded = load(source)
     if isinstance(loaded, LoadedFile):
-        yield from parse_jsonl(io.BytesIO(loaded.content), source=loaded.path)
+        yield from parse_jsonl(loaded.lines, source=loaded.path)
     else:
         for number, value in enumerate(loaded, start=1):
             yield f"row {number}", value

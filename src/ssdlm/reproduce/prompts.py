@@ -14,8 +14,8 @@ from pathlib import Path
 
 from ssdlm.data.shards import TokenStore
 from ssdlm.reproduce.setting import Options
-from ssdlm.storage.files import read_whole
 from ssdlm.storage.jsonl import parse_jsonl, write_jsonl
+from ssdlm.storage.lines import file_lines
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
 FOREIGN = ("<s>", "</s>")
@@ -103,7 +103,7 @@ def split_window(tokenizer: Tokenizer, ids: list[int], prompt_length: int) -> Op
 
 def from_file(path: Path) -> Iterator[Options]:
     """Yield the lines of a file of prompts; the authors' have theirs under `context_string`."""
-    for where, line in parse_jsonl(read_whole(path).splitlines(), source=str(path)):
+    for where, line in parse_jsonl(file_lines(path), source=str(path)):
         prompt = line.get("prompt", line.get("context_string"))
         if not isinstance(prompt, str):
             raise ValueError(f'{where} has no text "prompt"; correct or remove it')

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ssdlm.serve.errors import ApiError
 from ssdlm.serve.log import RequestLog
 from ssdlm.serve.metrics import Metrics
+from ssdlm.storage.files import MOST_BY_HAND, read_whole
 from ssdlm.values import quote
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def check_proxies(proxies: str) -> str:
 def read_keys(path: Path) -> frozenset[bytes]:
     """Return the digests of the keys in a file, one a line."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_whole(path, most=MOST_BY_HAND).decode("utf-8").splitlines()
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not UTF-8; write a key on each line") from None
     keys = [line.strip() for line in lines if line.strip()]

@@ -26,6 +26,8 @@ STANDARD = Path("-")
 """Standard input, or standard output, where a command line names a file."""
 MOST_IN_JSON = 1 << 28
 """Bytes of a JSON file that is read whole: the index of a store of a million files has fewer."""
+MOST_BY_HAND = 1 << 24
+"""Bytes of a file that a person writes: a schema, keys."""
 MOST_FROM_PIPES = 1 << 28
 """Bytes that are read from what is not a file and may have no end: a pipe, a device."""
 
@@ -95,21 +97,27 @@ def read_whole(path: Path, *, most: int = 1 << 62) -> bytes:
     A file of more than `most` bytes is refused before memory is taken for it.
     """
     if path == STANDARD:
-        return read_pipe(sys.stdin.buffer.read, "standard input") if sys.stdin else b""
+        return read_pipe(sys.stdin.buffer.read, "standard input", most) if sys.stdin else b""
     with path.open("rb") as file:
         if not path.is_file():
-            return read_pipe(file.read, str(path))
+            return read_pipe(file.read, str(path), most)
         if (size := path.stat().st_size) > most:
-            raise ValueError(f"{path} has {size:,} bytes, more than {most:,}; restore the file")
+            raise ValueError(f"{path} has {size:,} bytes, more than {most:,}; is it the right one?")
         return file.read()
 
 
-def read_pipe(read: Callable[[int], bytes], name: str) -> bytes:
+def read_pipe(read: Callable[[int], bytes], name: str, most: int) -> bytes:
     """Return what comes through a pipe, or raise where there is no end of it."""
-    content = read(MOST_FROM_PIPES + 1)
-    if len(content) > MOST_FROM_PIPES:
-        raise ValueError(f"{name} has no end, or is too long for a pipe; give a file")
+    most = min(most, MOST_FROM_PIPES)
+    content = read(most + 1)
+    if len(content) > most:
+        raise endless(name)
     return content
+
+
+def endless(name: str) -> ValueError:
+    """Return the error about a pipe of too many bytes."""
+    return ValueError(f"{name} has no end, or is too long for a pipe; give a file")
 
 
 def read_json(path: Path) -> dict[str, Any]:

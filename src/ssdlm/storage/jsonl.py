@@ -1,4 +1,4 @@
-"""JSON lines: one object per line, read with clear errors and written whole.  files -> [jsonl]"""
+"""JSON lines: one object per line, read with clear errors and written whole.  lines -> [jsonl]"""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from ssdlm.storage.files import parse_object, read_whole, write_file
+from ssdlm.storage.files import parse_object, write_file
+from ssdlm.storage.lines import file_lines
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """What some editors put before UTF-8; it is no part of the first line."""
@@ -23,8 +24,7 @@ class Line(NamedTuple):
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """Return the objects of a file; blank lines are skipped."""
-    lines = read_whole(path).split(b"\n")
-    return [line.value for line in parse_jsonl(lines, source=str(path))]
+    return [line.value for line in parse_jsonl(file_lines(path), source=str(path))]
 
 
 def parse_jsonl(lines: Iterable[bytes], *, source: str) -> Iterator[Line]:

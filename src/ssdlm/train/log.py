@@ -21,6 +21,7 @@ from ssdlm.progress import bar
 from ssdlm.settings import read
 from ssdlm.storage.files import parse_object, write_text
 from ssdlm.storage.jsonl import Line, append_jsonl, parse_jsonl
+from ssdlm.storage.lines import file_lines
 from ssdlm.train.mlflow import MlflowRun
 from ssdlm.values import require
 
@@ -132,7 +133,7 @@ def read_log(path: Path) -> list[Record]:
     """Return a log's records; a last line that is still being written is left out."""
     if not path.exists():
         raise ValueError(f"{path} does not exist; give the --out folder of `ssdlm train`")
-    lines = path.read_bytes().split(b"\n")[:-1]
+    lines = (line for line in file_lines(path) if line.endswith(b"\n"))
     return [check_record(line) for line in parse_jsonl(lines, source=str(path))]
 
 

@@ -61,11 +61,11 @@ def train_judge(
     there is a file to `test` it on.
     """
     started = time.monotonic()
-    rows = once([row for path in data for row in read_labelled(Path(path))], "the data", labels=2)
+    rows = once(read_labelled(*data), "the data", labels=2)
     if test is None:
         train, seen_not = split(rows, HOLDOUT, seed)
     else:
-        seen_not = once(read_labelled(Path(test)), str(test), labels=1)
+        seen_not = once(read_labelled(test), str(test), labels=1)
         train = without_repeats(rows, seen_not)
     labels = sorted({row.label for row in rows})
     check_labels(labels, train, seen_not, ())

@@ -83,8 +83,8 @@ def train_guide(
     check_config(config)
     if (tokenizer is None) == (start is None):
         raise ValueError("give a tokenizer for a new classifier, or a model to start from: one")
-    test_rows = once(read_labelled(Path(test)), str(test), labels=1) if test else []
-    rows = once([row for path in data for row in read_labelled(Path(path))], "the data", labels=2)
+    test_rows = once(read_labelled(test), str(test), labels=1) if test else []
+    rows = once(read_labelled(*data), "the data", labels=2)
     rows = without_repeats(rows, test_rows)
     labels = sorted({row.label for row in rows})
     if test_rows and not rows:
