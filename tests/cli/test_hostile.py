@@ -1,7 +1,9 @@
 """The command line in a hostile world: closed pipes, full disks, empty and endless words."""
 
 import argparse
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -45,7 +47,7 @@ def test_a_full_disk_behind_standard_output_is_one_line():
     with open("/dev/full", "w", encoding="utf-8") as full:
         process = start("models", stdout=full)
         error = process.communicate()[1]
-    assert error == "error: [Errno 28] No space left on device\n"
+    assert error == "error: [Errno 28] No space left on device: standard output\n"
     assert process.returncode == 2
 
 
@@ -165,3 +167,37 @@ def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path):
     files = ["--input", str(source), "--output", str(target)]
     assert cli.main(["generate", "--device", "cpu", *files]) == 0
     assert target.read_text().startswith('{"prompt": "The river"')
+
+
+ROWS = "".join(
+    json.dumps({"prompt": f"{w} {i}", "text": f" {i} {w} " * 9, "label": w}) + "\n"
+    for i in range(40)
+    for w in ("good", "bad")
+)
+FILLING = {
+    "prepare": ["prepare", "a.jsonl", "--tokenizer=builtin:mini", "--out=out", "--holdout=0"],
+    "part": ["prepare", "a.jsonl", "--tokenizer=builtin:mini", "--out=out", "--shard=0/2"],
+    "generate": ["generate", "--device=cpu", "--length=1", "--input=a.jsonl", "--output=out"],
+    "evaluate": ["evaluate", "a.jsonl", "--metrics=dist", "--out=out"],
+    "convert": ["convert", "builtin:mini", "out"],
+    "tokenizer": ["tokenizer", "nested", "--from=builtin:mini", "--size=300", "--out=out"],
+    "prompts": ["prompts", "a.jsonl", "--count=80", "--out=out"],
+    "train-judge": ["train-judge", "a.jsonl", "--out=out"],
+}
+
+
+@pytest.mark.parametrize("name", FILLING)
+def test_a_disk_that_fills_up_is_said_of_the_file(tmp_path, monkeypatch, capsys, name):
+    resource = pytest.importorskip("resource")
+    monkeypatch.chdir(tmp_path)
+    Path("a.jsonl").write_text(ROWS)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
+    try:
+        assert cli.main(FILLING[name]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    *_, said = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"error: \[Errno 27\] File too large: '.*out.*'", said), said
+    if name not in ("prepare", "part", "generate"):  # which take up later what they have
+        assert sorted(os.listdir()) == ["a.jsonl"]

@@ -1,7 +1,10 @@
 """Files that are whole or absent."""
 
+import errno
 import hashlib
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -38,6 +41,42 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path):
         files.write_file(path, fail)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_writer_left_is_taken_up_by_the_next(tmp_path):
+    path = tmp_path / "report.json"
+    with pytest.raises(KeyboardInterrupt):
+        files.write_file(path, die_with_half)
+    left = files.partial_name(path)
+    left.write_text("half of what a killed process wrote, and more than the next has")
+    files.write_json(path, {"a": 1})
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def die_with_half(temporary):
+    temporary.write_text("half")
+    raise KeyboardInterrupt
+
+
+def test_several_may_write_one_file(tmp_path):
+    path, texts = tmp_path / "file", [letter * 100_000 for letter in "abcdefgh"]
+    with ThreadPoolExecutor(len(texts)) as pool:
+        list(pool.map(lambda text: [files.write_text(path, text) for _ in range(20)], texts))
+    assert path.read_text() in texts
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_said_of_the_file(tmp_path, monkeypatch):
+    def sync(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    path = tmp_path / "report.json"
+    with pytest.raises(OSError, match=r"\[Errno 28\] .*: '.*report.json'") as caught:
+        files.write_text(path, "text")
+    assert caught.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_new_folder_is_whole_or_absent(tmp_path):

@@ -227,6 +227,30 @@ def test_a_guide_with_odd_settings_is_refused_in_one_line(tmp_path, unchecked, c
     assert time.monotonic() - began < 20
 
 
+class Deed:
+    """What does something when it is unpickled."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self):
+        return self.path.touch, ()
+
+
+def test_a_guide_that_is_a_pickle_with_code_is_refused_without_unsafe_advice(tmp_path, unchecked):
+    folder = tiny.save_classifier(tmp_path / "guide")
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights | {"more": Deed(tmp_path / "done")}, folder / "pytorch_model.bin")
+    model = SSDLM(tiny.block(), tiny.tokenizer(), DecodeConfig(T=2))
+    with pytest.raises(ValueError, match=r"wants to run code; get them as safetensors") as caught:
+        model.generate("ab", length=2, B=2, control=f"{folder}=positive")
+    message = str(caught.value)
+    assert str(folder) in message and "\n" not in message
+    assert not any(word in message for word in ("weights_only", "torch", "trust", "allowlist"))
+    assert not (tmp_path / "done").exists()
+
+
 def test_a_network_for_which_there_is_no_memory_is_refused_in_one_line():
     with pytest.raises(ValueError, match=r"there is no room for a network of V=64, D=2000000000"):
         checkpoint.build(BlockConfig(V=64, D=2_000_000_000, num_layers=1, num_heads=2))

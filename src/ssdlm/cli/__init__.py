@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import signal
@@ -21,6 +22,8 @@ from ssdlm.options import FOREIGN_NAMES
 
 LONGEST = 1000
 """Characters of an error."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What is wrong where something cannot be written to its end."""
 PATHS = {"input", "output", "model", "source", "target", "inputs", "tokenizer", "out", "data"}
 PATHS |= {"start", "words", "test", "generations", "reference", "sources", "parts"}
 PATHS |= {"api_key_file"}
@@ -53,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("error: there is not enough memory; ask for less at a time", file=sys.stderr)
         return 2
     except (ValueError, OSError) as error:
+        if getattr(error, "errno", None) in FULL and not getattr(error, "filename", None):
+            error = f"{error}: standard output"  # all files have their names in errors
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

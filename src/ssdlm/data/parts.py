@@ -42,7 +42,7 @@ from ssdlm.data.shards import (
 from ssdlm.data.sources import Source
 from ssdlm.data.writer import Journal, Position
 from ssdlm.progress import bar
-from ssdlm.storage.files import read_checked, read_json, sha256, write_json
+from ssdlm.storage.files import about, read_checked, read_json, sha256, write_json
 from ssdlm.storage.parts import Shard
 from ssdlm.storage.remote import Place, place_of
 from ssdlm.tokenizer import Tokenizer
@@ -171,6 +171,7 @@ def survey(job: Job, shard: Shard, journal: Journal, out_dir: Path) -> None:
     tallies: list[Tally] = []
     num_bytes = sum(source.num_bytes for source in job.sources)
     with (
+        about(temporary),
         temporary.open("wb") as sizes,
         bar("count documents", num_bytes, is_shown=job.is_shown) as show,
     ):
@@ -185,7 +186,7 @@ def survey(job: Job, shard: Shard, journal: Journal, out_dir: Path) -> None:
     if sum(counts) == 0:
         raise ValueError(why_no_document(job.names, tallies))
     own = shard.share(sum(counts), "documents")
-    with (out_dir / SIZES).open("wb") as file:
+    with about(out_dir / SIZES), (out_dir / SIZES).open("wb") as file:
         np.memmap(temporary, SIZE, "r")[own.start : own.stop].tofile(file)
         file.flush()
         os.fsync(file.fileno())

@@ -40,7 +40,7 @@ from ssdlm.values import choose, quote, require, shorten
 
 MOST_WORKERS = 1024
 MOST_DOCUMENTS = 10**15
-WRITTEN = ("train-[0-9]*.bin*", "holdout-[0-9]*.bin*", "tokenizer*.json", "*.json.*.tmp")
+WRITTEN = ("train-[0-9]*.bin*", "holdout-[0-9]*.bin*", "tokenizer*.json", ".*.json.partial")
 WRITTEN += (f"{repeats.FILE}*", "repeats-*", "sizes.bin*", "survey.json")
 """What a run may leave that was stopped before it wrote a journal."""
 

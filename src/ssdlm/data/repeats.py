@@ -22,6 +22,7 @@ import numpy as np
 from ssdlm.data.formats import Tally
 from ssdlm.data.sources import Source
 from ssdlm.progress import Show
+from ssdlm.storage.files import about
 
 RULES = ("none", "holdout", "all")
 """What `deduplicate` may be: keep everything; keep copies of a held-out text out of training; keep
@@ -51,7 +52,7 @@ def plan(
 ) -> None:
     """Write what becomes of each document to `FILE` in a folder, in one move."""
     temporary = out_dir / f"{FILE}.tmp"
-    with tempfile.TemporaryDirectory(prefix="repeats-", dir=out_dir) as folder:
+    with about(temporary), tempfile.TemporaryDirectory(prefix="repeats-", dir=out_dir) as folder:
         buckets = [Path(folder, f"{number:02d}") for number in range(BUCKETS)]
         count = write_digests(sources, buckets, show)
         temporary.touch()

@@ -29,7 +29,7 @@ from ssdlm.data.shards import (
     refuse_other_format,
     token_dtype,
 )
-from ssdlm.storage.files import read_checked, sha256, write_json
+from ssdlm.storage.files import about, read_checked, sha256, write_json
 from ssdlm.tokenizer import Tokenizer
 from ssdlm.values import quote, require
 
@@ -175,9 +175,10 @@ class Part:
             self.before_last[split] = old
         # No document may contain what separates documents.
         ids = ids[ids != self.end[0]]
-        self.files[split].write(ids.tobytes())
-        if ends:
-            self.files[split].write(self.end.tobytes())
+        with about(self.temporary(split)):
+            self.files[split].write(ids.tobytes())
+            if ends:
+                self.files[split].write(self.end.tobytes())
         self.counts[split] = Counts(
             old.documents + ends, old.tokens + len(ids) + ends, old.bytes + num_bytes
         )
@@ -188,7 +189,7 @@ class Part:
         file = self.files[source]
         start = before.tokens * self.end.itemsize
         file.seek(start)
-        with open(self.temporary(target), "wb") as moved:
+        with about(self.temporary(target)), open(self.temporary(target), "wb") as moved:
             while chunk := file.read(1 << 20):
                 moved.write(chunk)
         file.truncate(start)
@@ -205,10 +206,11 @@ class Part:
     def commit(self) -> None:
         """Give the shards their names; one that ended up with nothing is dropped."""
         for split, file in self.files.items():
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
             temporary = self.temporary(split)
+            with about(temporary):
+                file.flush()
+                os.fsync(file.fileno())
+                file.close()
             if self.counts[split].tokens == 0:
                 temporary.unlink()
                 continue
@@ -331,7 +333,7 @@ def remove_strays(out_dir: Path, journal: Journal) -> None:
         for path in out_dir.glob(f"{split}-[0-9]*.bin*"):
             if path.name not in known:
                 path.unlink()
-    for path in out_dir.glob("*.json.*.tmp"):  # the index, the journal, the tokenizer's files
+    for path in out_dir.glob(".*.json.partial"):  # the index, the journal, the tokenizer's files
         path.unlink()
     for path in out_dir.glob("repeats-*"):
         shutil.rmtree(path)

@@ -22,7 +22,7 @@ from ssdlm.engine.writers import PromptLine, Writer
 from ssdlm.options import all_names
 from ssdlm.progress import Show, bar, ignore
 from ssdlm.storage.delivery import delivered_file
-from ssdlm.storage.files import STANDARD, JsonError, parse_object
+from ssdlm.storage.files import STANDARD, JsonError, about, parse_object
 from ssdlm.storage.jsonl import append_jsonl, parse_jsonl
 from ssdlm.storage.lines import MOST_IN_PROMPT, LinesError, file_lines, lines_in
 from ssdlm.storage.parts import Shard
@@ -70,7 +70,8 @@ def generate_file(
         own = shard.share(len(lines), "prompts")
         lines, counts = lines[own.start : own.stop], counts[own.start : own.stop]
     job = Job(writer, lines, counts, run, shard)
-    with delivered_file(target) as near:
+    name = "standard output" if target == STANDARD else str(target)
+    with delivered_file(target) as near, about(name):
         return write_file(job, near, is_shown=is_shown, observe=observe)
 
 

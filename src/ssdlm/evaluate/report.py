@@ -9,13 +9,14 @@ import json
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ssdlm.storage.files import write_text
+from ssdlm.storage.files import partial_name, write_text
 
 Interval = list[float]
 
@@ -80,14 +81,16 @@ def refuse_out(path: str | os.PathLike[str], inputs: Sequence[str | os.PathLike[
 def try_writing(path: Path) -> None:
     """Raise an OSError if a file cannot be made beside a path; leave nothing behind."""
     missing = [parent for parent in path.parents if not os.path.exists(parent)]
-    trial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        trial.touch()
+        with suppress(FileNotFoundError):
+            partial_name(path).stat()  # the name may be too long
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
     finally:
-        for remove in (trial.unlink, *(parent.rmdir for parent in missing)):
+        for parent in missing:
             with suppress(OSError):
-                remove()
+                parent.rmdir()
 
 
 def show(report: Report) -> None:

@@ -168,6 +168,9 @@ def one_line(error: BaseException) -> str:
     # transformers refers to a report that it logs, which is off here.
     if "ignore_mismatched_sizes" in message or "above report" in message:
         return "its weights have other sizes than its config.json says"
+    # torch advises to load a pickle in a way that runs whatever code is in it.
+    if any(word in message for word in ("weights_only", "WeightsUnpickler", "torch.load")):
+        return "its weights are a pickle that wants to run code; get them as safetensors"
     return textwrap.shorten(message, 300, placeholder=" ...") or type(error).__name__
 
 

@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,15 +63,58 @@ def cache_folder() -> Path:
 def write_file(path: Path, writer: Callable[[Path], Any]) -> None:
     """Call `writer` with a temporary name beside `path`, then rename: all of a file or nothing.
 
-    Each process has a name of its own, so several may write the same file.
+    Several processes may write the same file; they wait for each other.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = partial_name(path)
+    with about(path), taken(temporary):
+        try:
+            writer(temporary)
+            temporary.chmod(0o644)
+            os.replace(temporary, path)
+        except BaseException:  # after the renaming, another process may have the name
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def partial_name(path: Path) -> Path:
+    """Return what a file or folder is called while it is written.
+
+    One name for all that try, so that what a killed one left is taken up and not left behind.
+    """
+    return path.with_name(f".{path.name}.partial")
+
+
+@contextmanager
+def about(path: Path | str) -> Iterator[None]:
+    """Let what the operating system says of a full disk, or the like, name the file."""
     try:
-        writer(temporary)
-        temporary.chmod(0o644)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextmanager
+def taken(path: Path) -> Iterator[None]:
+    """Have a file to oneself, once no other process has it; a kill sets it free."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock, and goes without
+        yield
+        return
+    is_there = False
+    while not is_there:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # Who had it before us may have given it its name.
+            with suppress(FileNotFoundError):
+                is_there = os.path.samestat(os.stat(path), os.fstat(descriptor))
+            if is_there:
+                yield
+        finally:
+            os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -193,8 +236,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     """Give a temporary folder that becomes `path` when the block ends well, else vanishes."""
     if path.exists():
         raise ValueError(f"{path} exists already; choose another name or remove it")
-    # One name for all that try, so that what a killed one left is taken up and not left behind.
-    temporary = path.with_name(f".{path.name}.partial")
+    temporary = partial_name(path)
     temporary.mkdir(parents=True, exist_ok=True)
     with locked(temporary, f"another process is writing {path}; wait for it"):
         if path.exists():

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ssdlm.config import MOST
+from ssdlm.storage.files import about
 from ssdlm.storage.int8 import SCALE, dequantise
 from ssdlm.values import shorten
 
@@ -116,7 +117,7 @@ def write_one_by_one(path: Path, like: Mapping[str, Tensor], read: Callable[[str
         header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
+    with about(path), open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in like:
             file.write(read(name).contiguous().flatten().view(torch.uint8).numpy().data)

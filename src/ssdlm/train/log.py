@@ -19,7 +19,7 @@ from ssdlm.config import MOST_OF_ANY, Config
 from ssdlm.extras import lacking
 from ssdlm.progress import bar
 from ssdlm.settings import read
-from ssdlm.storage.files import parse_object, write_text
+from ssdlm.storage.files import about, parse_object, write_text
 from ssdlm.storage.jsonl import Line, append_jsonl, parse_jsonl
 from ssdlm.storage.lines import file_lines
 from ssdlm.train.mlflow import MlflowRun
@@ -121,7 +121,7 @@ def append(path: Path, records: list[Record]) -> None:
     """Append records to a log: all of them or nothing."""
     before = path.stat().st_size if path.exists() else 0
     try:
-        with open(path, "a", encoding="utf-8") as file:
+        with about(path), open(path, "a", encoding="utf-8") as file:
             append_jsonl(file, records)
     except OSError:
         if path.exists():

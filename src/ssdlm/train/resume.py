@@ -17,7 +17,7 @@ from ssdlm.data.shards import TokenStore
 from ssdlm.diffusion.noise import mix
 from ssdlm.settings import differences, to_json
 from ssdlm.storage import checkpoint
-from ssdlm.storage.files import locked, read_checked, write_json
+from ssdlm.storage.files import locked, partial_name, read_checked, write_json
 from ssdlm.train import checkpoint_folders, distributed
 from ssdlm.train.checkpoints import MODEL_FILES, SETTINGS, export, restore
 from ssdlm.train.initial_weights import build, find_init
@@ -104,7 +104,7 @@ def refuse_other_folder(out: Path) -> None:
     if (out / RUN).exists():
         return
     # A run killed before it wrote its settings leaves the temporary file.
-    found = sorted(path.name for path in out.iterdir() if not path.match(f"{RUN}.*.tmp"))
+    found = sorted(path.name for path in out.iterdir() if path != partial_name(out / RUN))
     if found:
         raise ValueError(
             f"{out} is not empty ({found[0]} is there) and not the folder of a run; "

@@ -25,7 +25,7 @@ from ssdlm.guidance.training.loop import Score, score, train_classifier
 from ssdlm.guidance.training.model import build_classifier, factor_embeddings
 from ssdlm.guidance.training.settings import GuideConfig, check_config
 from ssdlm.storage.checkpoint import WEIGHTS
-from ssdlm.storage.files import new_folder, read_json, write_json
+from ssdlm.storage.files import new_folder, read_json, write_json, write_text
 from ssdlm.storage.tensors import as_os_errors
 
 TOKENIZER = "tokenizer_config.json"
@@ -151,7 +151,7 @@ def save(classifier: TextClassifier, folder: Path, text: str) -> None:
     settings = roles | {"model_max_length": longest_text(classifier.model)}
     known = {key: value for key, value in settings.items() if value is not None}
     write_json(folder / TOKENIZER, read_json(folder / TOKENIZER) | known)
-    (folder / "README.md").write_text(text, encoding="utf-8")
+    write_text(folder / "README.md", text)
 
 
 def card(report: GuideReport, labels: list[str], config: GuideConfig, about: str) -> str:
