@@ -219,6 +219,7 @@ def load_file(path: Path) -> tokenizers.Tokenizer:
     refuse_hostile(path)
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
+        backend.no_padding()
         backend.encode(RARE)  # which is when an unknown token that is none is missed
         return backend
     except Exception as error:  # the library raises bare Exception
