@@ -201,3 +201,40 @@ def test_a_disk_that_fills_up_is_said_of_the_file(tmp_path, monkeypatch, capsys,
     assert re.fullmatch(r"error: \[Errno 27\] File too large: '.*out.*'", said), said
     if name not in ("prepare", "part", "generate"):  # which take up later what they have
         assert sorted(os.listdir()) == ["a.jsonl"]
+
+
+COMPLETING = {name: FILLING[name] for name in ("convert", "tokenizer", "prompts", "train-judge")}
+COMPLETING["train-guide"] = ["train-guide", "a.jsonl", "--out=out", "--tokenizer=builtin:mini"]
+COMPLETING["train-guide"] += ["epochs=1", "holdout=0.2"]
+OTHERWISE = {
+    "convert": ["--quantise=int8"],
+    "tokenizer": ["--size=301"],
+    "prompts": ["--count=7"],
+    "train-judge": ["--seed=1"],
+    "train-guide": ["seed=1"],
+}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize("name", COMPLETING)
+def test_a_command_that_is_repeated_finds_its_result_complete(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    Path("a.jsonl").write_text(ROWS)
+    assert cli.main(COMPLETING[name]) == 0
+    made = contents(tmp_path)
+    capsys.readouterr()
+    assert cli.main(COMPLETING[name]) == 0
+    assert "out is already complete" in capsys.readouterr().out
+    assert cli.main([*COMPLETING[name], *OTHERWISE[name]]) == 2
+    assert "out exists already" in capsys.readouterr().err
+    assert contents(tmp_path) == made
+    largest = max(
+        (path for path in made if "a.jsonl" not in path), key=lambda path: len(made[path])
+    )
+    Path(largest).write_bytes(made[largest][:-1] + b"x")
+    assert cli.main(COMPLETING[name]) == 2
+    assert "out exists already" in capsys.readouterr().err
+    assert Path(largest).read_bytes() == made[largest][:-1] + b"x"

@@ -43,6 +43,8 @@ def run_convert(arguments: argparse.Namespace) -> None:
 
     model = SSDLM.from_pretrained(arguments.source, device="cpu")
     model.options = model.options.change(**given_options(arguments))
-    with new_folder(Path(arguments.target)) as folder:
+    target = Path(arguments.target)
+    was_there = target.exists()
+    with new_folder(target, may_exist=True) as folder:
         model.save_pretrained(folder, quantise=arguments.quantise)
-    print(f"wrote {arguments.target}")
+    print(f"{target} is already complete" if was_there else f"wrote {target}")

@@ -31,9 +31,11 @@ def run_nested(arguments: argparse.Namespace) -> None:
     from ssdlm.tokenizer import nested
 
     tokenizer = nested(arguments.source, arguments.size)
-    with new_folder(Path(arguments.out)) as folder:
+    out = Path(arguments.out)
+    said = f"{out} is already complete" if out.exists() else f"wrote {out}"
+    with new_folder(out, may_exist=True) as folder:
         tokenizer.save(folder)
-    print(f"wrote {arguments.out}: {tokenizer.V} tokens")
+    print(f"{said}: {tokenizer.V} tokens")
 
 
 def add_prepare(commands: Any) -> None:

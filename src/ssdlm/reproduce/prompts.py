@@ -6,6 +6,7 @@ token stores, jsonl -> [prompts] -> {"prompt", "gold", "gold_tokens", "source"} 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from pathlib import Path
 
 from ssdlm.data.shards import TokenStore
 from ssdlm.reproduce.setting import Options
-from ssdlm.storage.jsonl import parse_jsonl, write_jsonl
+from ssdlm.storage.files import exists_already
+from ssdlm.storage.jsonl import as_lines, parse_jsonl, write_jsonl
 from ssdlm.storage.lines import file_lines
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
@@ -28,10 +30,13 @@ class PromptsReport:
 
     out: Path
     counts: dict[str, int]
+    was_finished: bool = False
+    """The file was there before, the same."""
 
     def __str__(self) -> str:
         each = ", ".join(f"{name} {count}" for name, count in self.counts.items())
-        return f"wrote {self.out}: {sum(self.counts.values())} prompts ({each})"
+        said = f"{self.out} is already complete" if self.was_finished else f"wrote {self.out}"
+        return f"{said}: {sum(self.counts.values())} prompts ({each})"
 
 
 def make_prompts(
@@ -39,8 +44,6 @@ def make_prompts(
 ) -> PromptsReport:
     """Write `count` prompts, as many of each source as of the others, the same ones every time."""
     out, paths = Path(out), [Path(source) for source in sources]
-    if out.exists():
-        raise ValueError(f"{out} exists already; choose another name or remove it")
     if min(count, prompt_length, length) < 1:
         raise ValueError("--count, --prompt-length and --length are 1 or more")
     stores = [path for path in paths if path.is_dir()]
@@ -59,8 +62,13 @@ def make_prompts(
     mixed = [line for group in zip_longest(*each) for line in group if line is not None]
     chosen = list(distinct(mixed))
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_jsonl(out, chosen)
-    return PromptsReport(out, dict(Counter(line["source"] for line in chosen)))
+    counts = dict(Counter(line["source"] for line in chosen))
+    if not os.path.lexists(out):
+        write_jsonl(out, chosen)
+        return PromptsReport(out, counts)
+    if not out.is_file() or out.read_text(encoding="utf-8") != "".join(as_lines(chosen)):
+        raise exists_already(out)
+    return PromptsReport(out, counts, was_finished=True)
 
 
 def shares(count: int, parts: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
 import json
 import os
@@ -232,23 +233,42 @@ def read_checked(path: Path, cls: type[C], *, remedy: str = "restore the file") 
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """Give a temporary folder that becomes `path` when the block ends well, else vanishes."""
-    if path.exists():
-        raise ValueError(f"{path} exists already; choose another name or remove it")
+def new_folder(path: Path, *, may_exist: bool = False) -> Iterator[Path]:
+    """Give a temporary folder that becomes `path` when the block ends well, else vanishes.
+
+    Where there is one, and `may_exist`, it stays as it is if it has the same files.
+    """
+    if path.exists() and not may_exist:
+        raise exists_already(path)
     temporary = partial_name(path)
     temporary.mkdir(parents=True, exist_ok=True)
     with locked(temporary, f"another process is writing {path}; wait for it"):
-        if path.exists():
-            raise ValueError(f"{path} exists already; choose another name or remove it")
+        if path.exists() and not may_exist:
+            raise exists_already(path)
         try:
             for left in temporary.iterdir():
                 left.unlink()
             yield temporary
             temporary.chmod(0o755)
-            os.replace(temporary, path)
+            if not path.exists():
+                os.replace(temporary, path)
+            elif not has_same_files(temporary, path):
+                raise exists_already(path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def exists_already(path: Path) -> ValueError:
+    """Return the error about a name that is taken."""
+    return ValueError(f"{path} exists already; choose another name or remove it")
+
+
+def has_same_files(folder: Path, other: Path) -> bool:
+    """Tell whether another folder, if it is one, has the files of this one and no more."""
+    names = sorted(os.listdir(folder))
+    if not other.is_dir() or sorted(os.listdir(other)) != names:
+        return False
+    return filecmp.cmpfiles(folder, other, names, shallow=False)[0] == names
 
 
 @contextmanager

@@ -49,4 +49,9 @@ def write_jsonl(path: Path, values: Iterable[Mapping[str, Any]]) -> None:
 
 def append_jsonl(file: IO[str], values: Iterable[Mapping[str, Any]]) -> None:
     """Add one line per object to an open file."""
-    file.writelines(json.dumps(value) + "\n" for value in values)
+    file.writelines(as_lines(values))
+
+
+def as_lines(values: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the line of each object."""
+    return (json.dumps(value) + "\n" for value in values)

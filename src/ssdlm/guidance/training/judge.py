@@ -15,8 +15,16 @@ import torch
 from torch.nn import functional as F
 
 from ssdlm.data.labelled import Labelled, once, read_labelled, without_repeats
-from ssdlm.guidance.judges import WordConfig, WordJudge, WordNetwork, padded, save_text_judge
+from ssdlm.guidance.judges import (
+    WordConfig,
+    WordJudge,
+    WordNetwork,
+    load_text_judge,
+    padded,
+    save_text_judge,
+)
 from ssdlm.guidance.training.loop import Score, batches, learning_rate_factor, score
+from ssdlm.guidance.training.record import digest_of, finished, write_record
 from ssdlm.guidance.training.run import check_labels, split
 from ssdlm.progress import bar
 from ssdlm.storage.files import new_folder
@@ -37,10 +45,13 @@ class JudgeReport:
     score: Score
     """On texts that training did not see."""
     seconds: float
+    was_finished: bool = False
+    """It was there before, made of the same texts."""
 
     def __str__(self) -> str:
+        said = f"{self.out} is already complete" if self.was_finished else f"wrote {self.out}"
         return (
-            f"wrote {self.out}: accuracy {100 * self.score.accuracy:.1f} % on "
+            f"{said}: accuracy {100 * self.score.accuracy:.1f} % on "
             f"{self.score.texts:,} texts that it did not see; trained on {self.train_texts:,}, "
             f"{self.seconds:.0f} s"
         )
@@ -69,6 +80,10 @@ def train_judge(
         train = without_repeats(rows, seen_not)
     labels = sorted({row.label for row in rows})
     check_labels(labels, train, seen_not, ())
+    digest = digest_of(train, seen_not, sorted(without), seed)
+    if finished(Path(out), digest):
+        found = score(load_text_judge(out), seen_not)
+        return JudgeReport(str(out), len(train), found, 0.0, was_finished=True)
     with new_folder(Path(out)) as folder, torch.random.fork_rng():
         torch.manual_seed(seed)
         config = WordConfig(tuple(labels), without=tuple(word.lower() for word in without))
@@ -77,6 +92,7 @@ def train_judge(
         judge.model.half().float()  # what is measured is what is stored
         found = score(judge, seen_not)
         save_text_judge(judge, folder, guide_accuracy={"texts held out": found.accuracy})
+        write_record(folder, digest)
     return JudgeReport(str(out), len(train), found, time.monotonic() - started)
 
 

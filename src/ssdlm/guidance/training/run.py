@@ -17,12 +17,14 @@ from ssdlm.data.labelled import Labelled, once, read_labelled, without_repeats
 from ssdlm.guidance.classifiers import (
     TextClassifier,
     has_finite_weights,
+    load_text_classifier,
     longest_text,
     without_bars,
 )
 from ssdlm.guidance.training.compatibility import check_trainable
 from ssdlm.guidance.training.loop import Score, score, train_classifier
 from ssdlm.guidance.training.model import build_classifier, factor_embeddings
+from ssdlm.guidance.training.record import digest_of, finished, identity, write_record
 from ssdlm.guidance.training.settings import GuideConfig, check_config
 from ssdlm.storage.checkpoint import WEIGHTS
 from ssdlm.storage.files import new_folder, read_json, write_json, write_text
@@ -51,11 +53,14 @@ class GuideReport:
     held_out: Score
     test: Score | None
     seconds: float
+    was_finished: bool = False
+    """It was there before, made of the same texts and settings."""
 
     def __str__(self) -> str:
+        said = f"{self.out} is already complete" if self.was_finished else f"wrote {self.out}"
         score, name = (self.test, "test") if self.test else (self.held_out, "held-out")
         return (
-            f"wrote {self.out}: {name} accuracy {100 * score.accuracy:.1f} %, macro F1 "
+            f"{said}: {name} accuracy {100 * score.accuracy:.1f} %, macro F1 "
             f"{100 * score.macro_f1:.1f} % on {score.texts:,} texts; trained on "
             f"{self.train_texts:,}, epoch {self.epoch}, {self.seconds:.0f} s"
         )
@@ -91,6 +96,13 @@ def train_guide(
         raise ValueError(f"{test} holds all the texts of the data; give other texts to test on")
     train, held_out = split(rows, config.holdout, config.seed)
     check_labels(labels, train, held_out, test_rows)
+    models = [identity(name) for name in (tokenizer, start, words)]
+    digest = digest_of(train, held_out, test_rows, config, models, about)
+    if made := finished(Path(out), digest):
+        ready = load_text_classifier(out)
+        found = score(ready, test_rows) if test_rows else None
+        epoch, held = made["epoch"], score(ready, held_out)
+        return GuideReport(str(out), len(train), epoch, held, found, 0.0, was_finished=True)
     with new_folder(Path(out)) as folder, torch.random.fork_rng():
         torch.manual_seed(config.seed)
         classifier = build_classifier(config, labels, tokenizer=tokenizer, start=start)
@@ -112,6 +124,7 @@ def train_guide(
             time.monotonic() - started,
         )
         save(classifier, folder, card(report, labels, config, about))
+        write_record(folder, digest, epoch=epoch)
     return report
 
 
