@@ -82,7 +82,9 @@ def train_judge(
     check_labels(labels, train, seen_not, ())
     digest = digest_of(train, seen_not, sorted(without), seed)
     if finished(Path(out), digest):
-        found = score(load_text_judge(out), seen_not)
+        ready = load_text_judge(out)
+        assert isinstance(ready, WordJudge)
+        found = score(ready, seen_not)
         return JudgeReport(str(out), len(train), found, 0.0, was_finished=True)
     with new_folder(Path(out)) as folder, torch.random.fork_rng():
         torch.manual_seed(seed)

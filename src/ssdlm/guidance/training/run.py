@@ -100,6 +100,7 @@ def train_guide(
     digest = digest_of(train, held_out, test_rows, config, models, about)
     if made := finished(Path(out), digest):
         ready = load_text_classifier(out)
+        assert isinstance(ready, TextClassifier)
         found = score(ready, test_rows) if test_rows else None
         epoch, held = made["epoch"], score(ready, held_out)
         return GuideReport(str(out), len(train), epoch, held, found, 0.0, was_finished=True)
