@@ -179,6 +179,7 @@ def test_without_file_descriptors_accepting_pauses_and_a_line_says_so(monkeypatc
         failures.append(self)
         raise OSError(errno.EMFILE, "Too many open files")
 
+    monkeypatch.setattr(logging.getLogger("ssdlm.serve"), "propagate", True)  # a test may set it
     with serving() as server:
         monkeypatch.setattr(socket.socket, "accept", fail)
         with connect(server.port) as connection:
