@@ -75,8 +75,6 @@ OBJECTS = [
     ("gradient", "words", TEXTS, "no control here has a gradient"),
     ("band", [0.2, 0.8], TEXTS, "no control here has a gradient"),
     ("lam", 2.0, TEXTS | {"particle_weight": 2.0}, "no control has a gradient"),
-    ("particle_step", 3, TEXTS | {"grid": "uniform"}, "after each block"),
-    ("particle_step", 3, TEXTS | {"must_not": "q"}, "at the end"),
 ]
 every_idle = pytest.mark.parametrize(("name", "value", "beside", "needed"), IDLE)
 

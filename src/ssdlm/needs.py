@@ -58,12 +58,6 @@ def stays_in_block(o: GenerateOptions) -> bool:
     return bool(o.must or o.pin or o.suffix) or o.sees == "block"
 
 
-def is_weighed_by_step(o: GenerateOptions) -> bool:
-    """Tell whether particles are weighed every so many tokens, not by blocks or at the end."""
-    slides = o.grid == "sliding" and not stays_in_block(o)
-    return slides and (o.has_grammar or not is_constrained(o))
-
-
 def keeps_state(o: GenerateOptions) -> bool:
     """Tell whether a position stays noisy from one pass to the next, so that its state matters.
 
@@ -90,9 +84,9 @@ def is_greedy(o: GenerateOptions) -> bool:
 
 
 def is_drawn(o: GenerateOptions) -> bool:
-    """Tell whether anything depends on what is drawn from the logits."""
+    """Tell whether what is drawn from the logits matters, or is what is taken anyway."""
     is_read = o.returns == "w_0" or keeps_state(o) or is_constrained(o)
-    return o.mode != "diffusion" or is_read
+    return o.mode != "diffusion" or is_read or o.projection == "greedy"
 
 
 NO_STATE = "has no effect: each position is decided in one pass, and no state is kept"
@@ -204,11 +198,6 @@ NEEDS = (
         lambda o, s: (o.particles > 1 or bool(o.control)) and s.has_particles,
         "is how often particles are weighed, and there are none",
         "give particles, such as 8, or leave it out"),
-    Need(
-        ("particle_step",), "grid=sliding, and no words to place",
-        lambda o, s: is_weighed_by_step(o),
-        "has no effect: here particles are weighed after each block, or at the end",
-        "leave it out, or use grid=sliding without words or a suffix"),
     Need(
         ("particle_weight",), "particles, or a control without a gradient",
         lambda o, s: s.has_scorer,
