@@ -135,6 +135,7 @@ LABELLED = {
     "j.csv.gz": lambda path: pack(path, b"text,label\n" + LINE, 1280),
     "k.tsv": lambda path: path.write_bytes(b"text\tlabel\n" + b"a" * (80 << 20)),
     "l.jsonl": lambda path: path.write_bytes(b"a" * (80 << 20)),
+    "m.jsonl.gz": lambda path: path.write_bytes(gzip.compress(b"a" * (64 << 20)) * 24),
 }
 LONG = {
     "a line of 2 GiB": lambda path: sparse(path, 2 * GIB),
@@ -169,9 +170,9 @@ def tried(tmp_path_factory):
         commands[name] = ["prepare" if name in DATA else "train-guide", str(folder / name), *out]
         if name in LABELLED:
             commands[f"judge {name}"] = ["train-judge", str(folder / name), *out[2:]]
-    (folder / "run").mkdir()
     for name, write in LONG.items():
-        place = folder / "run" / f"{name}.jsonl"
+        place = folder / name / "log.jsonl"
+        place.parent.mkdir()
         write(place)
         words = {"FILE": str(place), "OUT": str(folder / "out"), "FOLDER": str(place.parent)}
         words["MODEL"] = str(folder / "fine")

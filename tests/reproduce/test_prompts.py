@@ -49,7 +49,7 @@ def test_the_same_command_writes_the_same_prompts_and_overwrites_none(stores, tm
         command = ["prompts", *names, "--count", "4", "--prompt-length", "8", "--length", "5"]
         assert cli.main([*command, "--out", str(tmp_path / out)]) == 0
     assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "two.jsonl").read_bytes()
-    assert cli.main([*command, "--out", str(tmp_path / "one.jsonl")]) == 2
+    assert cli.main([*command, "--count", "3", "--out", str(tmp_path / "one.jsonl")]) == 2
     assert "exists already" in capsys.readouterr().err
 
 
