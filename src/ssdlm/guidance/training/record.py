@@ -43,7 +43,7 @@ def finished(out: Path, digest: str) -> dict[str, Any] | None:
     if not out.exists():
         return None
     try:
-        made = read_json(out / CONFIG).get(KEY)
+        made: dict[str, Any] = read_json(out / CONFIG)[KEY]
         if made["digest"] == digest and made["weights"] == sha256(out / WEIGHTS):
             return made
     except (ValueError, OSError, KeyError, TypeError):
