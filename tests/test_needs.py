@@ -59,7 +59,6 @@ IDLE = [
     ("temperature", 0.4, {"returns": "logits"}, "returns=w_0"),
     ("returns", "logits", {"projection": "greedy"} | WIDE, "the likeliest token"),
     ("best_of", 3, {"mode": "autoregressive", "projection": "greedy"}, "the same text"),
-    ("early_exit", True, {"grid": "uniform", "T": 4}, "T=4"),
     ("stop_at_end", True, {"regex": "[a-z]+"}, "a grammar"),
     ("stop_at_end", True, {"json_schema": {"type": "boolean"}}, "a grammar"),
     ("never_end", True, {"regex": "[a-z]+"}, "a grammar"),

@@ -23,8 +23,6 @@ PARTICLES = ("particles", "particle_step")
 OF_CONTROL = (*HEARD, *WEIGHTS, *PARTICLES)
 PLANNED = ("must", "suffix", "gap", "pin", "end_at_sentence")
 """Constraints for which a text must be planned ahead, which only the diffusion can do."""
-FEWEST = 4
-"""Steps after which a block may be left early."""
 
 
 class Steering(NamedTuple):
@@ -114,10 +112,6 @@ NEEDS = (
         lambda o, s: o.grid in ("staggered", "sliding"),
         "is of a window, and grid={o.grid} has none",
         "leave it out, or use grid=staggered or grid=sliding"),
-    Need(
-        ("early_exit",), f"T above {FEWEST}", lambda o, s: not o.early_exit or o.T > FEWEST,
-        f"looks at {FEWEST} steps before it leaves, and T={{o.T}} has no more",
-        "leave it out, or use a larger T"),
     Need(
         ("rho",), "rule=renoise", lambda o, s: o.rule == "renoise",
         "is of rule=renoise, and the rule is {o.rule}", "leave out one of them"),
