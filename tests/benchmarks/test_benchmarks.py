@@ -211,7 +211,7 @@ def test_every_setting_of_the_quality_benchmark_can_be_decoded(load, tmp_path):
     model = block_model(tmp_path / "model")
     for settings in load("quality").settings_by_kind().values():
         for options in settings.values():
-            requests = model.requests(["a"], {"length": 3} | options)
+            requests = model.requests(["a"], {"length": 50} | options)
             assert len(requests) == options.get("best_of", 1)
             assert requests[0].options.T == options.get("T", 4)
 

@@ -105,8 +105,7 @@ def test_guides_read_a_vocabulary_that_no_power_of_two_divides(num_layers, tmp_p
     guide = load_guide(f"{path}=positive", device="cuda")
     prompts = [list(range(3, 4 + length)) for length in (5, 12, 7, 1)]
     # Random weights find all tokens alike: among fewer, fewer draws fall between two of them.
-    words = {"gradient": "words", "threshold": 0.5, "lam": 5.0, "top_p": 0.05}
-    words |= {"nucleus": "network", "returns": "w_0"}
+    words = {"gradient": "words", "threshold": 0.5, "lam": 5.0, "top_p": 0.05, "returns": "w_0"}
     changes = SLIDING | words | {"width": 1.0, "length": 25, "control": [guide]}
     fast = [text.tokens for text in model.generate(prompts, **changes)]
     slow = plain(model, prompts, **changes)

@@ -234,8 +234,9 @@ def test_controlled_rows_in_a_moving_window_do_not_depend_on_their_batch(gradien
     torch.nn.init.normal_(denoiser.head, std=0.05)
     model = SSDLM(denoiser, tiny.tokenizer(), DecodeConfig(length=8, B=(4,), T=9))
     folder = tiny.save_classifier(tmp_path / "c")
-    options = {"grid": "staggered", "width": 1.0, "returns": "w_0", "seed": 5, "threshold": 1.0}
+    options = {"grid": "staggered", "width": 1.0, "returns": "w_0", "seed": 5}
     steered = {"gradient": gradient, "band": band}
+    steered |= {"threshold": 1.0} if gradient == "words" else {}
     steered["control"] = [f"{folder}=positive:90", f"{folder}!=neutral:60"]
     prompts = ["the river", "the movie", "a", "no"]
     together = model.generate(prompts, **options, **steered)

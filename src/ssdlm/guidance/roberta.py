@@ -22,6 +22,7 @@ from ssdlm.storage.files import read_json
 ARCHITECTURE = "RobertaForSequenceClassification"
 ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu}
 PLAIN = {
+    "model_type": ("roberta",),
     "is_decoder": (False,),
     "add_cross_attention": (False,),
     "chunk_size_feed_forward": (0,),
