@@ -50,7 +50,6 @@ IDLE = [
     ("rule", "adaptive", {"grid": "uniform", "T": 1}, "no state is kept"),
     ("rho", 0.5, {"grid": "staggered"}, "no state is kept"),
     ("rho", 0.5, {"must": "ab"}, "no state is kept"),
-    ("nucleus", "network", {}, "no state is kept"),
     ("top_p", 0.4, {"projection": "greedy"}, "projection=greedy"),
     ("top_p", 0.4, {"projection": "greedy", "mode": "autoregressive"}, "projection=greedy"),
     ("top_p", 0.4, {"projection": "greedy", "grid": "uniform"}, "projection=greedy"),

@@ -87,9 +87,6 @@ def is_drawn(o: GenerateOptions) -> bool:
     return o.mode != "diffusion" or is_read or o.projection == "greedy"
 
 
-NO_STATE = "has no effect: each position is decided in one pass, and no state is kept"
-WIDER = "leave it out, or use a larger T or width"
-
 DIFFUSION = Need(
     (*PATH, "control", *OF_CONTROL, *PLANNED), "mode=diffusion",
     lambda o, s: o.mode == "diffusion",
@@ -117,10 +114,9 @@ NEEDS = (
         "is of rule=renoise, and the rule is {o.rule}", "leave out one of them"),
     Need(
         ("rule", "rho"), "a position that is open for more than one pass: a window wider than 1, "
-        "or more passes than positions", lambda o, s: keeps_state(o), NO_STATE, WIDER),
-    Need(
-        ("nucleus",), "a position that is open for more than one pass, or a constraint",
-        lambda o, s: keeps_state(o) or is_constrained(o), NO_STATE, WIDER),
+        "or more passes than positions", lambda o, s: keeps_state(o),
+        "has no effect: each position is decided in one pass, and no state is kept",
+        "leave it out, or use a larger T or width"),
     Need(
         ("returns",), "a projection that draws, or a constraint",
         lambda o, s: not is_greedy(o) or is_constrained(o),
