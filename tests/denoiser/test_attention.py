@@ -9,9 +9,8 @@ from ssdlm.denoiser.attention import (
     noisy_bias,
     noisy_mask,
     plain_attend_both,
-    rotate,
-    rotation,
 )
+from ssdlm.ops.rotary import rotate, rotation
 
 
 def test_the_mask_says_what_the_words_say():

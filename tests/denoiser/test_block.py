@@ -8,9 +8,7 @@ import torch.nn.functional as F
 from tests.closeness import NETWORK, assert_close
 
 from ssdlm.config import BlockConfig
-from ssdlm.denoiser.attention import rotate, rotation
 from ssdlm.denoiser.block import BlockCache, BlockDenoiser, Earlier
-from ssdlm.denoiser.kernels.noisy_logits import noisy_logits
 from ssdlm.denoiser.layer import norm, project
 from ssdlm.denoiser.network import MAX_SNR
 from ssdlm.diffusion import schedule, simplex
@@ -19,6 +17,8 @@ from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.noising import add_noise
 from ssdlm.diffusion.projection import greedy
 from ssdlm.diffusion.sampler import Strategy, denoise_block
+from ssdlm.ops.noisy_logits import noisy_logits
+from ssdlm.ops.rotary import rotate, rotation
 from ssdlm.train.levels import block_index, earlier_noise
 
 CONFIG = BlockConfig(V=40, D=32, num_layers=2, num_heads=2)

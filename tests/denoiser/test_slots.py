@@ -5,7 +5,8 @@ import torch
 from tests import tiny
 from tests.closeness import NETWORK, assert_close
 
-from ssdlm.denoiser.slots import Behind, Rows, Slots
+from ssdlm.denoiser.slots import Slots
+from ssdlm.ops.rows import Behind, Rows
 
 
 @pytest.fixture

@@ -7,11 +7,13 @@ import torch
 from tests.closeness import NETWORK, assert_close
 
 from ssdlm.diffusion import noise
+from ssdlm.ops import counters
+from ssdlm.ops.where import has_triton
 
 
 def words(counter, key):
     counter, key = (tuple(torch.tensor(part) for part in parts) for parts in (counter, key))
-    return [int(word) for word in noise.philox(counter, key)]
+    return [int(word) for word in counters.philox(counter, key)]
 
 
 def test_philox_gives_its_published_answers():
@@ -23,7 +25,7 @@ def test_philox_gives_its_published_answers():
 
 
 def test_normals_are_normal():
-    z = noise.normal(torch.tensor([3, 4]), block=1, step=2, B=25, V=4001).flatten().double()
+    z = counters.normal(torch.tensor([3, 4]), block=1, step=2, B=25, V=4001).flatten().double()
     n = len(z)
     assert abs(z.mean()) < 4 / math.sqrt(n)
     assert abs(z.var() - 1) < 6 / math.sqrt(n)
@@ -33,7 +35,7 @@ def test_normals_are_normal():
 
 def test_neighbouring_places_share_nothing():
     def at(seed=1, block=0, step=0):
-        return noise.normal(torch.tensor([seed]), block=block, step=step, B=4, V=4096).flatten()
+        return counters.normal(torch.tensor([seed]), block=block, step=step, B=4, V=4096).flatten()
 
     first = at()
     for other in (at(seed=2), at(block=1), at(step=1), first.roll(4096), first.roll(1)):
@@ -43,15 +45,15 @@ def test_neighbouring_places_share_nothing():
 
 def test_a_rows_noise_is_its_own_whatever_the_batch_the_block_and_the_vocabulary():
     seeds = torch.tensor([5, 2**62 + 11, 7])
-    z = noise.normal(seeds, block=1, step=3, B=9, V=50)
-    alone = noise.normal(seeds[1:2], block=1, step=3, B=4, V=33)
+    z = counters.normal(seeds, block=1, step=3, B=9, V=50)
+    alone = counters.normal(seeds[1:2], block=1, step=3, B=4, V=33)
     assert torch.equal(z[1:2, :4, :33], alone)
 
 
 def test_noise_from_a_position_on_is_the_noise_there():
     seeds, where = torch.tensor([5, 7]), {"block": 1, "step": 3, "V": 50}
-    whole = noise.normal(seeds, B=9, **where)
-    assert torch.equal(noise.normal(seeds, B=2, first=6, **where), whole[:, 6:8])
+    whole = counters.normal(seeds, B=9, **where)
+    assert torch.equal(counters.normal(seeds, B=2, first=6, **where), whole[:, 6:8])
 
 
 @pytest.mark.gpu
@@ -60,11 +62,11 @@ def test_noise_from_a_position_on_is_the_noise_there():
     [(1, 3, 9, 50, 0), (0, 0, 2, 8192, 6), (3, 64, 1, 4097, 24), (2, 1, 3, 1, 0)],
 )
 def test_a_gpus_own_kernel_draws_the_same_normals(block, step, B, V, first):
-    assert noise.has_triton()
+    assert has_triton()
     seeds = torch.tensor([5, 2**62 + 11, 7], device="cuda")
     where = {"block": block, "step": step, "B": B, "V": V, "first": first}
     drawn = noise.RowNoise(seeds).normal(**where)
-    plain = noise.normal(seeds.cpu(), **where)
+    plain = counters.normal(seeds.cpu(), **where)
     assert drawn.shape == plain.shape
     assert_close(drawn.cpu(), plain, roundings=NETWORK)
     alone = noise.RowNoise(seeds[1:2]).normal(**where)
@@ -75,12 +77,12 @@ def test_uniforms_drawn_together_match_those_of_each_step():
     seeds, size = torch.tensor([5, 2**62 + 11]), noise.STEPS_TOGETHER
     row_noise = noise.RowNoise(seeds)
     for block, step, B in ((0, 1, 4), (0, 2, 4), (0, size, 4), (1, 2, 4), (1, 2, 3), (0, 1, 4)):
-        alone = noise.uniform(seeds, block=block, step=step, B=B)
+        alone = counters.uniform(seeds, block=block, step=step, B=B)
         assert torch.equal(row_noise.uniform(block=block, step=step, B=B), alone)
 
 
 def test_uniforms_lie_strictly_between_zero_and_one():
-    u = noise.uniform(torch.arange(100), block=0, step=0, B=100)
+    u = counters.uniform(torch.arange(100), block=0, step=0, B=100)
     assert u.shape == (100, 100)
     assert u.min() > 0
     assert u.max() < 1
@@ -100,7 +102,7 @@ def test_rows_that_are_mixed_together_get_the_seeds_that_they_get_alone():
 
 
 def test_gumbel_numbers_have_their_moments_and_are_finite_at_both_ends():
-    g = noise.gumbel(torch.tensor([3, 4]), position=7, V=4001, count=40).flatten().double()
+    g = counters.gumbel(torch.tensor([3, 4]), position=7, V=4001, count=40).flatten().double()
     assert bool(g.isfinite().all())
     n = len(g)
     assert abs(g.mean() - 0.5772) < 4 * 1.28 / math.sqrt(n)
@@ -109,7 +111,7 @@ def test_gumbel_numbers_have_their_moments_and_are_finite_at_both_ends():
 
 def test_the_greatest_of_log_p_and_gumbel_numbers_is_a_draw_from_p():
     p = torch.tensor([0.5, 0.3, 0.15, 0.05])
-    drawn = (p.log() + noise.gumbel(torch.tensor([5]), position=0, V=4, count=20000)).argmax(-1)
+    drawn = (p.log() + counters.gumbel(torch.tensor([5]), position=0, V=4, count=20000)).argmax(-1)
     shares = drawn.flatten().bincount(minlength=4) / 20000
     assert bool(((shares - p).abs() < 4 * (p * (1 - p) / 20000).sqrt()).all())
 
@@ -126,7 +128,11 @@ def test_gumbel_numbers_belong_to_a_position_whatever_else_is_asked_for():
 
 def test_gumbel_numbers_share_nothing_with_the_other_streams():
     seeds = torch.tensor([1])
-    g = noise.gumbel(seeds, position=0, V=4096, count=4).flatten()
-    z = noise.normal(seeds, block=0, step=0, B=4, V=4096).flatten()
-    for other in (z, g.roll(4096), noise.gumbel(seeds + 1, position=0, V=4096, count=4).flatten()):
+    g = counters.gumbel(seeds, position=0, V=4096, count=4).flatten()
+    z = counters.normal(seeds, block=0, step=0, B=4, V=4096).flatten()
+    for other in (
+        z,
+        g.roll(4096),
+        counters.gumbel(seeds + 1, position=0, V=4096, count=4).flatten(),
+    ):
         assert abs(torch.corrcoef(torch.stack((g, other)))[0, 1]) < 0.04

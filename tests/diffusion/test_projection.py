@@ -8,11 +8,9 @@ from ssdlm.diffusion.projection import (
     greedy,
     mean,
     multi_hot,
-    nucleus,
-    nucleus_by_sort,
-    nucleus_without_sort,
     sampling,
 )
+from ssdlm.ops.nucleus import nucleus, nucleus_by_sort, nucleus_without_sort
 
 K = 5.0
 HARD = [greedy(K), sampling(K, 0.9), sampling(K, 0.0), sampling(K, 1.0), multi_hot(K, 0.5)]

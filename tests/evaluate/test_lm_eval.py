@@ -20,6 +20,7 @@ from ssdlm.evaluate.lm_eval.__main__ import main
 from ssdlm.evaluate.lm_eval.adapter import adapter
 from ssdlm.evaluate.lm_eval.scoring import Scorer
 from ssdlm.evaluate.lm_eval.writing import cut, decoding_of
+from ssdlm.ops import counters
 
 
 class StandIn:
@@ -106,7 +107,7 @@ def test_the_bound_is_that_of_the_blocks_with_draws_that_all_texts_share(open_mo
             seeds = torch.tensor([noise.mix(5, sample)])
 
             def draw(k, seeds=seeds, number=number, block=block):
-                return noise.normal(seeds, block=number, step=k, B=block.shape[1], V=tiny.V)
+                return counters.normal(seeds, block=number, step=k, B=block.shape[1], V=tiny.V)
 
             measure = likelihood.one_block(scorer.model.denoiser, seen, block, draw)
             rule = likelihood.gauss_legendre(3)

@@ -82,7 +82,7 @@ def test_writing_sorts_no_vocabulary(monkeypatch):
     def refuse(*_):
         raise AssertionError("the vocabulary is sorted")
 
-    monkeypatch.setattr("ssdlm.diffusion.projection.nucleus_by_sort", refuse)
+    monkeypatch.setattr("ssdlm.ops.nucleus.nucleus_by_sort", refuse)
     monkeypatch.setattr(torch.Tensor, "sort", refuse)
     monkeypatch.setattr(torch.Tensor, "argsort", refuse)
     model = SSDLM(tiny.block(V=4096), None, SETTINGS)

@@ -6,13 +6,13 @@ import pytest
 import torch
 from tests.closeness import assert_close
 
-from ssdlm.diffusion import noise
+from ssdlm.ops import counters
 from ssdlm.train.examples import LEVEL, NOISE, fused_normals, fused_uniforms, normals, uniforms
 
 
 def test_fused_uniforms_match_the_plain_ones():
     seeds, position = torch.tensor([5, 2**40 + 3]), torch.arange(6)
-    stream = torch.tensor([LEVEL * noise.NUM_STREAMS + noise.UNIFORM])
+    stream = torch.tensor([LEVEL * counters.NUM_STREAMS + counters.UNIFORM])
     found = fused_uniforms(seeds.unsqueeze(1), position, torch.zeros_like(stream), stream)
     assert torch.equal(found, uniforms(seeds, LEVEL, 6))
 
@@ -23,7 +23,7 @@ def test_fused_normals_match_the_plain_ones():
     four = fused_normals(seeds, column, position, torch.tensor(0), torch.tensor(0)).view(
         torch.bfloat16
     )
-    plain = noise.normal(seeds, block=NOISE, step=0, B=3, V=14)
+    plain = counters.normal(seeds, block=NOISE, step=0, B=3, V=14)
     assert_close(four[..., :14], plain.bfloat16(), roundings=1)
 
 

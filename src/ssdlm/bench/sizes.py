@@ -16,7 +16,8 @@ from ssdlm.config import BlockConfig, EncoderConfig
 from ssdlm.denoiser import DenoiserModule
 from ssdlm.denoiser.encoder import EncoderDenoiser
 from ssdlm.diffusion.noise import RowNoise
-from ssdlm.diffusion.projection import sampling, suppress
+from ssdlm.diffusion.projection import sampling
+from ssdlm.ops.nucleus import suppress
 from ssdlm.options import GenerateOptions
 from ssdlm.storage.builtin import DEFAULT_MODEL, generation_config
 from ssdlm.storage.checkpoint import build

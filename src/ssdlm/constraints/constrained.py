@@ -29,8 +29,9 @@ import torch
 
 from ssdlm.constraints.placement import FREE, Placement
 from ssdlm.denoiser import Denoiser, DenoiserWrapper, advance, remember
-from ssdlm.diffusion.projection import Projection, suppress
+from ssdlm.diffusion.projection import Projection
 from ssdlm.diffusion.simplex import to_logits
+from ssdlm.ops.nucleus import suppress
 from ssdlm.shapes import Block, Context, Levels, Simplex, Tensor
 
 SETTLED = 0.6

@@ -11,8 +11,6 @@ import torch.nn.functional as F
 
 from ssdlm.shapes import Tensor
 
-ROPE_BASE = 10000.0
-
 
 def noisy_mask(blocks: Tensor) -> Tensor:
     """Return what noisy positions see, (L, 2L); `blocks` (L,) numbers each position's block."""
@@ -61,19 +59,3 @@ def plain_attend_both(query: Tensor, key: Tensor, value: Tensor, blocks: Tensor)
     clean = causal_mask(length, 0, blocks.device)
     table = torch.cat((F.pad(clean, (0, length)), noisy_mask(blocks)))
     return attend(query, key, value, table)
-
-
-def rotation(positions: Tensor, width: int) -> Tensor:
-    """Return cosines and signed sines (2, S, 1, width) of rotary position embedding, float32."""
-    # In float32 whatever x is: bf16 cannot tell late positions apart.
-    exponent = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width
-    angle = positions.float().unsqueeze(-1) * ROPE_BASE**-exponent
-    cos, sin = angle.cos(), angle.sin()
-    return torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1))).unsqueeze(2)
-
-
-def rotate(x: Tensor, rotary: Tensor) -> Tensor:
-    """Rotate (N, S, heads, d) by each position's angles, so that products see distances alone."""
-    cos, sin = rotary[0], rotary[1]  # iterating over a tensor takes longer than the rest
-    half = x.shape[-1] // 2
-    return (x * cos + x.roll(half, -1) * sin).to(x.dtype)

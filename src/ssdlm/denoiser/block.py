@@ -19,15 +19,15 @@ import torch.nn.functional as F
 
 from ssdlm.denoiser import row_by_row
 from ssdlm.denoiser.attention import causal_mask, noisy_bias
-from ssdlm.denoiser.kernels.cross_entropy import block_cross_entropy, clean_cross_entropy
-from ssdlm.denoiser.kernels.noisy_logits import Noisy, noisy_logits
-from ssdlm.denoiser.kernels.padding import padded
-from ssdlm.denoiser.kernels.soft_embedding import chunks
 from ssdlm.denoiser.layer import norm
 from ssdlm.denoiser.network import BlockNetwork
 from ssdlm.denoiser.tree import TreePass, TreeRows
 from ssdlm.diffusion import schedule
 from ssdlm.diffusion.loss import Losses
+from ssdlm.ops.cross_entropy import block_cross_entropy, clean_cross_entropy
+from ssdlm.ops.noisy_logits import Noisy, noisy_logits
+from ssdlm.ops.padding import padded
+from ssdlm.ops.soft_embedding import chunks
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 
 NOISY_WEIGHTS = ("start", "own_embed", "simplex_embed", "time_embed", "self_embed")

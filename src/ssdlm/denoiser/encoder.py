@@ -17,11 +17,11 @@ from torch import nn
 
 from ssdlm.config import EncoderConfig
 from ssdlm.denoiser import DenoiserModule, row_by_row
-from ssdlm.denoiser.kernels.cross_entropy import clean_cross_entropy
-from ssdlm.denoiser.kernels.noisy_logits import Noisy
-from ssdlm.denoiser.kernels.padding import pad_prior, pad_table
-from ssdlm.denoiser.kernels.soft_embedding import soft_embedding
 from ssdlm.diffusion import schedule
+from ssdlm.ops.cross_entropy import clean_cross_entropy
+from ssdlm.ops.noisy_logits import Noisy
+from ssdlm.ops.padding import pad_prior, pad_table
+from ssdlm.ops.soft_embedding import soft_embedding
 from ssdlm.shapes import Block, Context, Embeddings, Simplex, Tensor
 from ssdlm.values import quote
 

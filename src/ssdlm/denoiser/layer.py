@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from ssdlm.config import BlockConfig
-from ssdlm.denoiser.attention import attend, attend_both, rotate
+from ssdlm.denoiser.attention import attend, attend_both
+from ssdlm.ops.rotary import rotate
+from ssdlm.ops.rows import plain_norm as norm
 from ssdlm.shapes import Tensor
 
 
@@ -90,8 +92,3 @@ def update(x: Tensor, attended: Tensor, out: Tensor, up: Tensor, down: Tensor) -
     """Return the stream after the output of attention, and after the feed-forward part."""
     x = x + F.linear(attended.transpose(1, 2).flatten(2), out)
     return x + F.linear(F.relu(F.linear(norm(x), up)).square(), down)
-
-
-def norm(x: Tensor) -> Tensor:
-    """Return x over its root mean square, summed in float32."""
-    return (x.float() * (x.float().square().mean(-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)

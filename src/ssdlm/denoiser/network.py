@@ -15,10 +15,6 @@ from torch import nn
 
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser import DenoiserModule
-from ssdlm.denoiser.attention import rotation
-from ssdlm.denoiser.kernels.noisy_logits import Noisy
-from ssdlm.denoiser.kernels.padding import pad_prior, pad_table
-from ssdlm.denoiser.kernels.soft_embedding import soft_embedding
 from ssdlm.denoiser.layer import Layer, norm
 from ssdlm.denoiser.meeting import meet
 from ssdlm.denoiser.packed import (
@@ -30,6 +26,10 @@ from ssdlm.denoiser.packed import (
     widened,
 )
 from ssdlm.diffusion import schedule
+from ssdlm.ops.noisy_logits import Noisy
+from ssdlm.ops.padding import pad_prior, pad_table
+from ssdlm.ops.rotary import rotation
+from ssdlm.ops.soft_embedding import soft_embedding
 from ssdlm.shapes import Block, Context, Tensor
 
 MAX_SNR = 30.0

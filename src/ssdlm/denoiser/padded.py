@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from ssdlm.denoiser.encoder import HEADS, EncoderDenoiser, before_decoder
-from ssdlm.denoiser.kernels import encoder_kernels
-from ssdlm.denoiser.kernels.padding import pad_table
-from ssdlm.diffusion.noise import has_triton
+from ssdlm.ops.encoder import add_norm_, attend_all, gelu_product
+from ssdlm.ops.padding import pad_table
+from ssdlm.ops.rows import has_row_kernels
 from ssdlm.shapes import Tensor
 
 WIDTH_STEP = 64
@@ -46,14 +46,14 @@ class PaddedEncoder:
     @staticmethod
     def takes(denoiser: Any) -> bool:
         """Tell whether there are kernels for a denoiser where it is."""
-        if not isinstance(denoiser, EncoderDenoiser) or denoiser.device.type != "cuda":
+        if not isinstance(denoiser, EncoderDenoiser):
             return False
         config = denoiser.backbone.config
         size = config.hidden_size // config.num_attention_heads
         is_usual = config.hidden_act == "gelu" and not getattr(config, "is_decoder", False)
         is_absolute = getattr(config, "position_embedding_type", "absolute") == "absolute"
         is_known = config.model_type in HEADS and is_usual and is_absolute
-        return has_triton() and is_known and size >= 16 and size & (size - 1) == 0
+        return is_known and has_row_kernels(denoiser.device, size)
 
     def embed_context(self, ids: Tensor) -> Tensor:
         """Return the embeddings (N, C, D) of contexts from their first position on."""
@@ -77,7 +77,7 @@ class PaddedEncoder:
 
         Of a block the first `sizes` positions are there, of a context the first `lengths`.
         """
-        kernels, (N, B, D) = encoder_kernels(), block.shape
+        N, B, D = block.shape
         x = self.norm(torch.cat((block, context), 1))
         R = x.shape[1]
         x = x.view(-1, D)
@@ -86,11 +86,11 @@ class PaddedEncoder:
             count = R
             if layer is self.layers[-1][0]:  # past it nobody looks at contexts
                 count, x = B, x.view(N, R, D)[:, :B].reshape(-1, D)
-            seen = kernels.attend_all(together, lengths, sizes, B, count=count).view(-1, D)
+            seen = attend_all(together, lengths, sizes, B, count=count).view(-1, D)
             attention, output = layer.attention.output, layer.output
-            x = kernels.add_norm_(x, attention.dense(seen), attention.LayerNorm)
-            up = kernels.gelu_product(x, layer.intermediate.dense)
-            x = kernels.add_norm_(x, output.dense(up), output.LayerNorm)
+            x = add_norm_(x, attention.dense(seen), attention.LayerNorm)
+            up = gelu_product(x, layer.intermediate.dense)
+            x = add_norm_(x, output.dense(up), output.LayerNorm)
         hidden = before_decoder(self.denoiser.backbone, x)
         return F.linear(hidden, self.head, self.bias).unflatten(0, (N, B))
 

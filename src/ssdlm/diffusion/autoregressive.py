@@ -17,8 +17,8 @@ import torch
 
 from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion.noise import GumbelNoise
-from ssdlm.diffusion.projection import nucleus, suppress
 from ssdlm.diffusion.sampler import Step
+from ssdlm.ops.nucleus import perturbed
 from ssdlm.shapes import Block, Context, Tensor
 
 
@@ -66,18 +66,8 @@ class Choice:
 
     def perturbed(self, logits: Tensor, g: Tensor | None, legal: Tensor | None = None) -> Tensor:
         """Return log p + g up to a constant, -inf outside the nucleus of what is legal."""
-        logits = suppress(logits.float() / self.temperature, self.suppress)
-        if legal is not None:
-            # Finite, lest the best legal token be as impossible as the rest.
-            least = torch.finfo(logits.dtype).min
-            logits = logits.clamp(min=least).masked_fill(~legal, -torch.inf)
-        if g is None:
-            return logits
-        if self.top_p < 1:
-            # A row at a time, so that what is in a nucleus depends on its own row alone.
-            inside = nucleus(logits.unsqueeze(1), self.top_p).squeeze(1)
-            logits = logits.masked_fill(~inside, -torch.inf)
-        return logits + g
+        settings = {"top_p": self.top_p, "temperature": self.temperature}
+        return perturbed(logits, g, legal, **settings, suppressed=self.suppress)
 
     def draw(self, noise: GumbelNoise, *, position: int, V: int, count: int = 1) -> Tensor | None:
         """Return the noise (N, count, V) at positions of a text, None where none is added."""

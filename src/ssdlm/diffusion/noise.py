@@ -1,35 +1,27 @@
 """Random numbers that depend on where they are used, not on when they are drawn.
 
-Philox4x32-10 turns a counter and a key into four 32-bit words. The key is the row's seed; the
-counter is (vocabulary index / 4, position, step, block and stream). So a row's noise is the same
-alone or in a batch, on any device, and in whatever order an optimised loop asks for it.
+    ops.counters -> [noise] -> sampler
+
+They are made out of counters (`ops.counters`), so a row's noise is the same alone or in a batch, on
+any device, and in whatever order an optimised loop asks for it.
 """
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from itertools import zip_longest
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
+from ssdlm.ops.counters import gumbel, normal, uniforms
 from ssdlm.shapes import Levels, Seeds, Simplex, Tensor
 
-WORD = 0xFFFFFFFF
-MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 LONG_WORD = 2**64 - 1
 MIX_START = 0x9E3779B97F4A7C15
 MIX_FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-
-NORMAL, UNIFORM, GUMBEL = 0, 1, 2
-"""Streams: normals, uniforms and Gumbel numbers of one place share nothing."""
-NUM_STREAMS = 4
 
 STEPS_TOGETHER = 64
 """Uniforms are few: those of so many steps cost as much as those of one."""
@@ -83,11 +75,6 @@ class RowNoise:
     """The latest uniforms (N, B, steps), by block, B and number of the run of steps."""
 
     def normal(self, *, block: int, step: int, B: int, V: int, first: int = 0) -> Simplex:
-        if self.seeds.is_cuda and has_triton():
-            from ssdlm.denoiser.kernels.normals import normals
-
-            stream = block * NUM_STREAMS + NORMAL
-            return normals(self.seeds, stream=stream, step=step, B=B, V=V, first=first)
         return normal(self.seeds, block=block, step=step, B=B, V=V, first=first)
 
     def uniform(self, *, block: int, step: int, B: int) -> Levels:
@@ -100,88 +87,3 @@ class RowNoise:
 
     def gumbel(self, *, position: int, V: int, count: int = 1) -> Simplex:
         return gumbel(self.seeds, position=position, V=V, count=count)
-
-
-@functools.cache
-def has_triton() -> bool:
-    """Return whether kernels can be compiled, as they can where PyTorch came with CUDA."""
-    return find_spec("triton") is not None
-
-
-def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return four 32-bit words, as int64 tensors, for broadcastable counters and keys."""
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
-    for _ in range(10):
-        # int64 products wrap, yet every bit of the unsigned 64-bit product is there.
-        high, low = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
-        c0, c1, c2, c3 = (
-            ((low >> 32) & WORD) ^ c1 ^ k0,
-            low & WORD,
-            ((high >> 32) & WORD) ^ c3 ^ k1,
-            high & WORD,
-        )
-        k0, k1 = (k0 + KEY_STEPS[0]) & WORD, (k1 + KEY_STEPS[1]) & WORD
-    return c0, c1, c2, c3
-
-
-def normal(seeds: Seeds, *, block: int, step: int, B: int, V: int, first: int = 0) -> Simplex:
-    """Return standard normals (N, B, V) for one step of one block, from position `first` on."""
-    count = -(-V // 4)  # a counter gives four words, so four normals
-    words = words_at(seeds, block=block, step=step, B=B, count=count, stream=NORMAL, first=first)
-    one, other = box_muller(words[0], words[1]), box_muller(words[2], words[3])
-    return torch.stack((*one, *other), -1).flatten(-2)[..., :V]
-
-
-def uniform(seeds: Seeds, *, block: int, step: int, B: int) -> Levels:
-    """Return numbers in (0, 1), one per position (N, B), for one step of one block."""
-    steps = torch.tensor([step], device=seeds.device)
-    return uniforms(seeds, block=block, steps=steps, B=B).squeeze(-1)
-
-
-def uniforms(seeds: Seeds, *, block: int, steps: Tensor, B: int) -> Tensor:
-    """Return `uniform` for several steps, (N, B, steps)."""
-    word, *_ = words_at(seeds, block=block, step=steps, B=B, count=1, stream=UNIFORM)
-    return to_unit(word)
-
-
-def gumbel(seeds: Seeds, *, position: int, V: int, count: int = 1) -> Simplex:
-    """Return -log(-log u) (N, count, V) for positions of a text, counted from its first token.
-
-    With these added to log p, the greatest is a draw from p (the Gumbel-max trick).
-    """
-    words = words_at(
-        seeds, block=0, step=0, B=count, count=-(-V // 4), stream=GUMBEL, first=position
-    )
-    word = torch.stack(words, -1).flatten(-2)[..., :V]
-    # 1 - u, for it is u close to 1 that decides: there all 32 bits count, and no two are equal.
-    rest = ((word.to(torch.float32) + 0.5) * 2**-32).clamp(max=1 - 2**-24)
-    return -(-torch.log1p(-rest)).log()
-
-
-def words_at(
-    seeds: Seeds, *, block: int, step: int | Tensor, B: int, count: int, stream: int, first: int = 0
-) -> tuple[Tensor, ...]:
-    """Return the four words of counters 0..count-1 at B positions, each (N, B, count).
-
-    With a count of 1 there may be several steps: then each is (N, B, steps).
-    """
-    at = {"device": seeds.device, "dtype": torch.int64}
-    key = (seeds & WORD).view(-1, 1, 1), ((seeds >> 32) & WORD).view(-1, 1, 1)
-    column = torch.arange(count, **at).view(1, 1, -1)
-    position = torch.arange(first, first + B, **at).view(1, -1, 1)
-    where = torch.as_tensor(step, **at), torch.tensor(block * NUM_STREAMS + stream, **at)
-    return philox((column, position, *where), key)
-
-
-def to_unit(word: Tensor) -> Tensor:
-    """Return a 32-bit word as a float in (0, 1); the top 24 bits are all a float can hold."""
-    return ((word >> 8).to(torch.float32) + 0.5) * 2**-24
-
-
-def box_muller(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two independent standard normals from two 32-bit words."""
-    # to_unit is never 0, so the logarithm is finite.
-    radius = (-2 * to_unit(a).log()).sqrt()
-    angle = to_unit(b) * (2 * math.pi)
-    return radius * angle.cos(), radius * angle.sin()

@@ -18,10 +18,11 @@ import torch
 from ssdlm.denoiser import Denoiser, remember
 from ssdlm.diffusion.grid import Grid
 from ssdlm.diffusion.noise import Noise
-from ssdlm.diffusion.projection import Projection, Truncate, suppress, untruncated
+from ssdlm.diffusion.projection import Projection, Truncate, untruncated
 from ssdlm.diffusion.simplex import to_ids, to_logits
 from ssdlm.diffusion.steps import Renoise, StepRule
 from ssdlm.diffusion.stopping import Stop, never
+from ssdlm.ops.nucleus import suppress
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 
 

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from ssdlm.denoiser import Denoiser, advance
 from ssdlm.diffusion.grid import Sliding
 from ssdlm.diffusion.noise import Noise
-from ssdlm.diffusion.projection import suppress
 from ssdlm.diffusion.sampler import Step, Strategy, have_ended
 from ssdlm.diffusion.simplex import to_ids
+from ssdlm.ops.nucleus import suppress
 from ssdlm.shapes import Context, Simplex
 
 

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 import torch
 
 from ssdlm.denoiser.encoder import EncoderDenoiser
-from ssdlm.denoiser.kernels import draw_kernels, encoder_kernels
 from ssdlm.denoiser.padded import PaddedEncoder
 from ssdlm.diffusion.grid import Grid
-from ssdlm.diffusion.noise import NORMAL, NUM_STREAMS, UNIFORM, RowNoise
-from ssdlm.diffusion.projection import sampling, suppress
-from ssdlm.diffusion.simplex import to_logits
 from ssdlm.engine.block_lane import BlockLane
 from ssdlm.engine.lanes import Row, recorded
+from ssdlm.ops.counters import NORMAL, NUM_STREAMS, UNIFORM
+from ssdlm.ops.draws import draw
+from ssdlm.ops.encoder import noised_weights
 
 CONTEXT_STEP = 8
 """Contexts are padded to multiples of this."""
@@ -38,7 +37,7 @@ class EncoderLane(BlockLane):
     ) -> None:
         super().__init__(denoiser, T=grid.T, B=B, num_slots=num_slots)
         self.denoiser, self.returns_logits = denoiser, returns_logits
-        self.padded = PaddedEncoder(denoiser) if PaddedEncoder.takes(denoiser) else None
+        self.padded = PaddedEncoder(denoiser)
         # By the number of passes done: all noise first, then what a step leaves (Eq. 18).
         a = grid.alpha_bar.flip(0).clone()
         a[0] = 0.0
@@ -46,7 +45,7 @@ class EncoderLane(BlockLane):
         self.gain_z, self.gain_w, self.levels = (x.float().to(self.device) for x in gains)
         self.lengths = torch.zeros_like(self.seeds)
         self.ids = torch.zeros(num_slots, capacity, dtype=torch.int64, device=self.device)
-        self.nothing = torch.zeros(self.padded.width if self.padded else 0, device=self.device)
+        self.nothing = torch.zeros(self.padded.width, device=self.device)
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
         """One for each padded length of contexts."""
 
@@ -65,21 +64,20 @@ class EncoderLane(BlockLane):
         self.lengths[self.at(slots)] = torch.tensor(lengths, device=self.device)
 
     def repeat(self) -> None:
-        if self.device.type != "cuda":
-            self.plain_step()
-            return
         longest = max(text.length for text in self.texts.values())
         width = min(-(-longest // CONTEXT_STEP) * CONTEXT_STEP, self.ids.shape[1])
+        if self.device.type != "cuda":
+            self.step(width)
+            return
         if width not in self.graphs:
             self.graphs[width] = recorded(lambda: self.step(width), self.active)
         self.graphs[width].replay()
 
     def step(self, width: int) -> None:
-        """Do one pass on a GPU: noise the tokens, read them behind their contexts, draw anew."""
-        assert self.padded is not None
+        """Do one pass: noise the tokens, read them behind their contexts, draw anew."""
         at, stream = self.passes.clamp(max=self.T - 1), NUM_STREAMS * self.blocks
         gains = self.gain_z[at], self.gain_w[at]
-        weights, sums = encoder_kernels().noised_weights(
+        weights, sums = noised_weights(
             self.tokens, *gains, self.seeds, at, stream + NORMAL,
             V=self.padded.V, width=self.padded.width, dtype=self.padded.dtype,
         )  # fmt: skip
@@ -90,31 +88,6 @@ class EncoderLane(BlockLane):
         if self.returns_logits:  # a block ends as the likeliest tokens
             top_ps = torch.where(at == self.T - 1, 0.0, top_ps)
         settings = self.never, self.heats, top_ps, self.seeds, at + 1, stream + UNIFORM
-        tokens = draw_kernels().draw(logits, self.nothing, None, *settings)
+        tokens = draw(logits, self.nothing, None, *settings)
         self.tokens.copy_(torch.where(self.active.bool().unsqueeze(1), tokens, self.tokens))
         self.passes.add_(self.active)
-
-    def plain_step(self) -> None:
-        """Do one pass as the plain loop does, text by text."""
-        K, V = self.denoiser.K, self.denoiser.V
-        for slot in self.texts:
-            size, length, done = (
-                int(self.sizes[slot]),
-                int(self.lengths[slot]),
-                int(self.passes[slot]),
-            )
-            noise, where_ = RowNoise(self.seeds[slot : slot + 1]), {"block": int(self.blocks[slot])}
-            z = noise.normal(**where_, step=done, B=size, V=V)
-            data = to_logits(self.tokens[slot : slot + 1, :size], V=V, K=K)
-            w_t = self.gain_w[done] / (2 * K) * data + self.gain_z[done] * z
-            cache = self.denoiser.prefill(self.ids[slot : slot + 1, :length])
-            logits = self.denoiser.denoise(cache, w_t, self.levels[done])
-            never, top_p = int(self.never[slot]), float(self.top_ps[slot])
-            logits = suppress(logits, (never,) if never >= 0 else ())
-            u = noise.uniform(**where_, step=done + 1, B=size)
-            is_end = self.returns_logits and done == self.T - 1
-            tokens = (
-                logits.argmax(-1) if is_end or top_p == 0 else sampling(K, top_p).draw(logits, u)
-            )
-            self.tokens[slot, :size] = tokens[0]
-            self.passes[slot] += 1

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from ssdlm.denoiser.block import BlockDenoiser
-from ssdlm.denoiser.kernels import nudge_kernels
 from ssdlm.engine.lanes import Row, SlidingLane
-from ssdlm.guidance.gradient import SMALLEST, InSimplex, guided, side_by_side
+from ssdlm.guidance.gradient import InSimplex, guided, side_by_side
 from ssdlm.guidance.growing import GrowingGuide
+from ssdlm.ops.nudges import add_nudge, can_nudge
 from ssdlm.shapes import Tensor
 
 HAS_SHORT_CUTS = True
@@ -60,14 +60,14 @@ class GuidedLane(SlidingLane):
         self.growing = [term for term, _, _ in self.terms if isinstance(term, GrowingGuide)]
         V = denoiser.V
         self.added = torch.zeros(V, device=self.device)  # the prior is in what the guides return
-        self.is_fused = HAS_SHORT_CUTS and self.slots.is_fast and self.has_kernel(V)
+        self.is_fused = HAS_SHORT_CUTS and self.is_known(V)
         self.present = torch.zeros(num_slots, V, dtype=torch.bool, device=self.device)
         """Which tokens are in a text, for the kernel; those of `ids`, but for the last."""
 
-    def has_kernel(self, V: int) -> bool:
-        """Tell whether there is a kernel for what the guides add to V logits."""
+    def is_known(self, V: int) -> bool:
+        """Tell whether one operation adds what a guide says to V logits."""
         is_known = all(isinstance(term, InSimplex) for term, _, _ in self.terms)
-        return is_known and self.steering.gradient == "words" and nudge_kernels().fits(V)
+        return is_known and self.steering.gradient == "words" and can_nudge(self.device, V)
 
     def join(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
         super().join(rows, slots)
@@ -102,12 +102,10 @@ class GuidedLane(SlidingLane):
         """Return own + lam * nudge at the whole logits, by a launch for each guide."""
         works = [partial(self.climb, term, whole) for term, _, _ in self.terms]
         gradients = side_by_side(works, self.device)
-        settings = {"threshold": self.steering.threshold, "smallest": SMALLEST}
         for gradient, (_, weight, most) in zip(gradients, self.terms, strict=True):
             known = self.present, self.last, self.active, most
-            own = nudge_kernels().add_nudge(
-                own, whole, gradient, *known, scale=self.steering.lam * weight, **settings
-            )
+            scale, threshold = self.steering.lam * weight, self.steering.threshold
+            own = add_nudge(own, whole, gradient, *known, scale=scale, threshold=threshold)
         return own
 
     def climb(self, guide: Any, whole: Tensor) -> Tensor:

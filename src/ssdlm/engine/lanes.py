@@ -21,14 +21,13 @@ import torch.nn.functional as F
 
 from ssdlm.constraints.placement import Placement
 from ssdlm.denoiser.block import BlockDenoiser
-from ssdlm.denoiser.kernels import draw_kernels
-from ssdlm.denoiser.slots import Behind, Rows, Slots
+from ssdlm.denoiser.slots import Slots
 from ssdlm.diffusion import schedule
-from ssdlm.diffusion.autoregressive import Choice
 from ssdlm.diffusion.grid import Sliding
-from ssdlm.diffusion.noise import GUMBEL, NORMAL, UNIFORM, RowNoise
-from ssdlm.diffusion.projection import Truncation, sampling, suppress
 from ssdlm.engine.held import Held
+from ssdlm.ops.counters import GUMBEL, NORMAL, UNIFORM
+from ssdlm.ops.draws import draw, draw_perturbed, new_evidence_
+from ssdlm.ops.rows import Behind, Rows
 from ssdlm.shapes import Tensor
 
 VOCABULARY_STEP = 64
@@ -100,7 +99,7 @@ class Contexts:
 
     def read(self, ids: Tensor, at: Tensor) -> None:
         """Read padded contexts (N, C) into slots, if there is anything to read."""
-        if ids.shape[1] and len(ids) == 1 and self.slots.is_fast:
+        if ids.shape[1] and len(ids) == 1 and ids.is_cuda:
             self.read_one(ids, at)
         elif ids.shape[1]:
             self.read_all(ids, at)
@@ -141,13 +140,13 @@ class TokenLane(Lane):
         self.denoiser, self.device, self.num_slots = denoiser, denoiser.device, num_slots
         self.slots = Slots(denoiser, num_slots, capacity, is_invariant=is_invariant)
         head, prior = denoiser.head.to(denoiser.dtype), denoiser.prior
-        if is_padded and self.slots.is_fast:  # odd widths are slow to multiply
+        if is_padded and self.device.type == "cuda":  # odd widths are slow to multiply
             more = -len(prior) % VOCABULARY_STEP
             head = F.pad(head, (0, 0, 0, more)) if more else head
             prior = F.pad(prior, (0, more), value=-torch.inf)
         self.prior = self.added = prior.contiguous()
         """What a draw adds to the network's logits."""
-        self.head = head.T
+        self.head = head
         self.held = Held(num_slots, len(prior), self.device) if is_held else None
         whole = {"device": self.device, "dtype": torch.int64}
         self.seeds = torch.zeros(num_slots, **whole)
@@ -219,12 +218,6 @@ class TokenLane(Lane):
         self.slots.lengths.add_(self.active)
         self.done.add_(self.active)
 
-    def choice_of(self, row: int) -> Choice:
-        """Return how one text's tokens are chosen in a chain."""
-        never, top_p = int(self.never[row]), float(self.top_ps[row])
-        suppressed = (never,) if never >= 0 else ()
-        return Choice(top_p, float(self.heats[row]), suppressed, is_greedy=top_p == 0)
-
     def read(self) -> list[Text]:
         rows = torch.cat((self.done.unsqueeze(1), self.text), 1).tolist()
         return [Text(row[1 : 1 + row[0]], list(range(1, 1 + row[0]))) for row in rows]
@@ -265,7 +258,7 @@ class SlidingLane(TokenLane):
     def step(self) -> None:
         behind = Behind(self.rows, self.slots.all_slots, self.slots.lengths)
         hidden = self.slots.run(self.inputs(), behind, slice(1, None))
-        tokens = self.draw(hidden @ self.head)
+        tokens = self.draw(self.slots.logits(hidden, self.head))
         if self.W > 1:
             self.renoise(tokens)
         self.write(tokens[:, :1])
@@ -285,34 +278,16 @@ class SlidingLane(TokenLane):
 
     def draw(self, logits: Tensor) -> Tensor:
         """Draw a token for each open position from what the network says without the prior."""
-        logits = self.legal(logits)
-        if self.slots.is_fast:
-            settings = self.never, self.heats, self.top_ps, self.seeds, self.done + 1
-            evidence = self.ell if self.W > 1 else None
-            return draw_kernels().draw(logits, self.added, evidence, *settings, self.uniform)
-        return torch.cat([self.plain_draw(logits, row) for row in range(self.num_slots)])
-
-    def plain_draw(self, logits: Tensor, row: int) -> Tensor:
-        """Draw one text's tokens as the plain loop does."""
-        one = slice(row, row + 1)
-        own = logits[one].float() + self.added
-        ell = self.ell[one] if self.W > 1 else torch.zeros_like(own)
-        u = RowNoise(self.seeds[one]).uniform(block=0, step=int(self.done[row]) + 1, B=self.W)
-        never, top_p, heat = int(self.never[row]), float(self.top_ps[row]), float(self.heats[row])
-        return plainly_drawn(own, ell, u, never=never, top_p=top_p, heat=heat)
+        settings = self.never, self.heats, self.top_ps, self.seeds, self.done + 1, self.uniform
+        evidence = self.ell if self.W > 1 else None
+        return draw(self.legal(logits), self.added, evidence, *settings)
 
     def renoise(self, tokens: Tensor) -> None:
         """Give what stays open its evidence at the next level, a place further to the left."""
         kept, is_active = tokens[:, 1:].contiguous(), self.active.bool().view(-1, 1)
         new = torch.empty_like(self.ell[:, 1:])
-        if self.slots.is_fast:
-            settings = self.gain_z, self.gain_w, self.seeds, self.done + 1, self.normal
-            draw_kernels().new_evidence_(new, kept, *settings, first=1)
-        else:
-            for row in range(self.num_slots):
-                noise, step = RowNoise(self.seeds[row : row + 1]), int(self.done[row]) + 1
-                z = noise.normal(block=0, step=step, B=self.W - 1, V=self.denoiser.V, first=1)
-                new[row] = plain_evidence(kept[row], z[0], self.gain_z, self.gain_w)
+        settings = self.gain_z, self.gain_w, self.seeds, self.done + 1, self.normal
+        new_evidence_(new, kept, *settings, first=1)
         self.ell[:, :-1] = torch.where(is_active.unsqueeze(-1), new, self.ell[:, :-1])
         self.levels[:, :-1] = torch.where(is_active, self.after, self.levels[:, :-1])
 
@@ -342,18 +317,8 @@ class ChainLane(TokenLane):
         behind = Behind(self.rows, self.slots.all_slots, self.slots.lengths)
         hidden = self.slots.run(self.denoiser.embed(self.last), behind)
         logits = self.legal(self.slots.logits(hidden, self.head))
-        if self.slots.is_fast:
-            settings = self.never, self.heats, self.top_ps, self.seeds, self.done
-            self.write(draw_kernels().draw_perturbed(logits, self.prior, *settings, GUMBEL))
-            return
-        self.write(torch.cat([self.plain_draw(logits, row) for row in range(self.num_slots)]))
-
-    def plain_draw(self, logits: Tensor, row: int) -> Tensor:
-        """Draw one text's token as the plain chain does."""
-        choice = self.choice_of(row)
-        noise = RowNoise(self.seeds[row : row + 1])
-        g = choice.draw(noise, position=int(self.done[row]), V=self.denoiser.V)
-        return choice(logits[row].float() + self.prior, None if g is None else g[0]).unsqueeze(1)
+        settings = self.never, self.heats, self.top_ps, self.seeds, self.done.unsqueeze(1)
+        self.write(draw_perturbed(logits, self.prior, *settings, GUMBEL))
 
 
 def recorded(work: Callable[[], None], *who: Tensor) -> torch.cuda.CUDAGraph:
@@ -375,21 +340,6 @@ def recorded(work: Callable[[], None], *who: Tensor) -> torch.cuda.CUDAGraph:
     for one, old in zip(who, before, strict=True):
         one.copy_(old)
     return graph
-
-
-def plainly_drawn(
-    own: Tensor, ell: Tensor, u: Tensor, *, never: int, top_p: float, heat: float
-) -> Tensor:
-    """Draw tokens as the plain loop does, from what the network and the evidence say (1, W, V)."""
-    whole = suppress(own + ell, (never,) if never >= 0 else ())
-    cut = Truncation(lambda w_t, _: w_t, top_p, heat)
-    return sampling(1.0, float(top_p > 0)).draw(cut(whole, ell, u), u)
-
-
-def plain_evidence(tokens: Tensor, z: Tensor, gain_z: Tensor, gain_w: Tensor) -> Tensor:
-    """Return the evidence (W, V) of tokens under noise, each position at its level's gains."""
-    ell = gain_z.unsqueeze(1) * z
-    return ell.scatter_add_(1, tokens.unsqueeze(1), gain_w.unsqueeze(1))
 
 
 def padded_length(length: int) -> int:

@@ -21,13 +21,13 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from ssdlm.diffusion.noise import uniform
 from ssdlm.engine.controls import Controls
 from ssdlm.engine.ending import end
 from ssdlm.engine.requests import Request
 from ssdlm.engine.schedule import Job, Schedule
 from ssdlm.engine.ways import Way
 from ssdlm.guidance.scorers import ScorerError
+from ssdlm.ops.counters import uniform
 from ssdlm.tokenizer import Tokenizer
 from ssdlm.values import quote
 

@@ -11,19 +11,13 @@ import torch
 import torch.nn.functional as F
 
 from ssdlm.denoiser.block import BlockDenoiser
-from ssdlm.denoiser.kernels import draw_kernels
-from ssdlm.denoiser.slots import Behind, Rows, Slots
+from ssdlm.denoiser.slots import Slots
 from ssdlm.diffusion.grid import Grid
-from ssdlm.diffusion.noise import NORMAL, NUM_STREAMS, UNIFORM, RowNoise
 from ssdlm.engine.block_lane import BlockLane
-from ssdlm.engine.lanes import (
-    Contexts,
-    Row,
-    padded_length,
-    plain_evidence,
-    plainly_drawn,
-    recorded,
-)
+from ssdlm.engine.lanes import Contexts, Row, padded_length, recorded
+from ssdlm.ops.counters import NORMAL, NUM_STREAMS, UNIFORM
+from ssdlm.ops.draws import draw, new_evidence_
+from ssdlm.ops.rows import Behind, Rows
 from ssdlm.shapes import Tensor
 
 
@@ -41,7 +35,7 @@ class WindowLane(BlockLane):
         self.slots = Slots(denoiser, num_slots, capacity)
         self.contexts = Contexts(denoiser, self.slots)
         self.rows, self.decided = Rows.window(B, self.device), Rows.causal(B, self.device)
-        self.head, self.blank = denoiser.head.to(denoiser.dtype).T, denoiser.blank()
+        self.head, self.blank = denoiser.head.to(denoiser.dtype), denoiser.blank()
         # By the number of passes done: (T, B) levels, and the gains of noise and token at them.
         progress = grid.progress.flip(0)[: self.T]
         progress = progress.unsqueeze(1).expand(-1, B) if progress.dim() == 1 else progress
@@ -101,7 +95,7 @@ class WindowLane(BlockLane):
         levels, ell = self.levels[at], self.evidence(at)
         behind = Behind(self.rows, self.slots.all_slots, self.slots.lengths)
         hidden = self.slots.run(self.inputs(ell, levels), behind, slice(1, None))
-        tokens = self.draw(hidden @ self.head, ell, at)
+        tokens = self.draw(self.slots.logits(hidden, self.head), ell, at)
         is_open = self.active.bool().unsqueeze(1) & (levels > 0)  # what is clean stays
         self.tokens.copy_(torch.where(is_open, tokens, self.tokens))
         self.passes.add_(self.active)
@@ -110,16 +104,9 @@ class WindowLane(BlockLane):
         """Return what the state of each position says by itself: its token under fresh noise."""
         shape = self.num_slots, self.B, self.denoiser.V
         ell = torch.empty(shape, device=self.device)
-        gain_z, gain_w = self.gain_z[at], self.gain_w[at]
-        if self.slots.is_fast:
-            streams = NUM_STREAMS * self.blocks + NORMAL
-            settings = self.tokens, gain_z, gain_w, self.seeds, at, streams
-            draw_kernels().new_evidence_(ell, *settings, first=0)
-            return ell
-        for row in range(self.num_slots):
-            noise, step = RowNoise(self.seeds[row : row + 1]), int(at[row])
-            z = noise.normal(block=int(self.blocks[row]), step=step, B=self.B, V=shape[-1])
-            ell[row] = plain_evidence(self.tokens[row], z[0], gain_z[row], gain_w[row])
+        streams = NUM_STREAMS * self.blocks + NORMAL
+        settings = self.tokens, self.gain_z[at], self.gain_w[at], self.seeds, at, streams
+        new_evidence_(ell, *settings, first=0)
         return ell
 
     def inputs(self, ell: Tensor, levels: Tensor) -> Tensor:
@@ -135,16 +122,6 @@ class WindowLane(BlockLane):
 
     def draw(self, logits: Tensor, ell: Tensor, at: Tensor) -> Tensor:
         """Draw a token for each position from what the network says without the prior."""
-        if self.slots.is_fast:
-            streams = NUM_STREAMS * self.blocks + UNIFORM
-            settings = self.never, self.heats, self.top_ps, self.seeds, at + 1, streams
-            return draw_kernels().draw(logits, self.prior, ell, *settings)
-        return torch.cat([self.plain_draw(logits, ell, at, row) for row in range(self.num_slots)])
-
-    def plain_draw(self, logits: Tensor, ell: Tensor, at: Tensor, row: int) -> Tensor:
-        """Draw one text's tokens as the plain loop does."""
-        one, block, step = slice(row, row + 1), int(self.blocks[row]), int(at[row]) + 1
-        own = logits[one].float() + self.prior
-        u = RowNoise(self.seeds[one]).uniform(block=block, step=step, B=self.B)
-        never, top_p, heat = int(self.never[row]), float(self.top_ps[row]), float(self.heats[row])
-        return plainly_drawn(own, ell[one], u, never=never, top_p=top_p, heat=heat)
+        streams = NUM_STREAMS * self.blocks + UNIFORM
+        settings = self.never, self.heats, self.top_ps, self.seeds, at + 1, streams
+        return draw(logits, self.prior, ell, *settings)

@@ -18,6 +18,7 @@ import torch
 
 from ssdlm.denoiser import Denoiser, DenoiserWrapper, row_by_row
 from ssdlm.denoiser.meeting import meet
+from ssdlm.ops.nudges import SMALLEST, shift, soft_threshold, through_softmax
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 
 LogProb = Callable[[Context, Simplex], Tensor]
@@ -31,10 +32,6 @@ class InSimplex(Protocol):
     def simplex_gradient(self, context: Context, logits: Simplex) -> Simplex:
         """Return the gradient of log_prob in the probabilities that the logits stand for."""
         ...
-
-
-SMALLEST = 1e-30
-"""A token of less probability than this is never drawn, and its gradient is lost in rounding."""
 
 
 @dataclass
@@ -167,11 +164,6 @@ def side_by_side(works: Sequence[Callable[[], Tensor]], device: torch.device) ->
     return results
 
 
-def shift(logits: Simplex, nudge: Simplex) -> Tensor:
-    """Return the most that a nudge moves the probabilities of any position (total variation)."""
-    return ((logits + nudge).softmax(-1) - logits.softmax(-1)).abs().sum(-1).amax() / 2
-
-
 def logit_gradient(log_prob: LogProb, context: Context, logits: Simplex) -> Simplex:
     """Return the gradient of a log-probability in each row's own logits."""
     if isinstance(log_prob, InSimplex):
@@ -198,24 +190,6 @@ def title_of(control: Any) -> str:
     """Return what a control that is no text is called."""
     title = getattr(control, "title", "") or getattr(control, "name", "")
     return title or getattr(control, "__name__", type(control).__name__)
-
-
-def through_softmax(gradient: Simplex, logits: Simplex) -> Simplex:
-    """Return the gradient in the logits of what has this one in their softmax."""
-    probs = logits.softmax(-1)
-    return probs * (gradient - (probs * gradient).sum(-1, keepdim=True))
-
-
-def soft_threshold(gain: Simplex, threshold: float) -> Simplex:
-    """Return for each token 0 or, as it stands out by more than the threshold, up to 1 or -1.
-
-    A classifier has a small opinion of every word, most of it chance. Followed everywhere, it costs
-    fluency and adds little. The few words that it is sure of are enough, and none of them counts
-    much more than the others.
-    """
-    gain = gain - gain.mean(-1, keepdim=True)
-    spread = gain.square().mean(-1, keepdim=True).sqrt().clamp(min=SMALLEST)
-    return gain.sign() * (gain.abs() / spread - threshold).clamp(0, 1)
 
 
 def without_repeats(nudge: Simplex, context: Context) -> Simplex:

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ssdlm.denoiser.kernels import guide_kernels
-from ssdlm.diffusion.noise import has_triton
 from ssdlm.guidance.classifiers import has_independent_labels
 from ssdlm.guidance.fitting import FittedGuide
 from ssdlm.guidance.growing import GrowingGuide
 from ssdlm.guidance.padding import soft_words
+from ssdlm.ops.where import on_gpu
 from ssdlm.shapes import Simplex, Tensor
 
 MOST_LABELS = 64
@@ -20,11 +19,14 @@ MOST_LABELS = 64
 
 def growing_guide(fitted: FittedGuide, lengths: Tensor) -> GrowingGuide:
     """Return a guide that keeps what it has read, by a kernel where there is one for its layer."""
-    config, is_fast = fitted.guide.classifier.config, lengths.is_cuda and has_triton()
+    config = fitted.guide.classifier.config
     is_usual = config.hidden_act == "relu" and config.num_labels <= MOST_LABELS
     is_usual = is_usual and fitted.table.dtype == torch.float32
-    if is_fast and is_usual and guide_kernels().fits(config.hidden_size, config.intermediate_size):
-        return PackedGuide(fitted, lengths)
+    if on_gpu(lengths) and is_usual:
+        from ssdlm.ops.kernels import guides as kernels
+
+        if kernels.fits(config.hidden_size, config.intermediate_size):
+            return PackedGuide(fitted, lengths)
     return GrowingGuide(fitted, lengths)
 
 
@@ -32,15 +34,17 @@ class PackedGuide(GrowingGuide):
     """A `GrowingGuide` that reads and climbs in one launch, if one position is open."""
 
     def __init__(self, fitted: FittedGuide, lengths: Tensor) -> None:
+        from ssdlm.ops.kernels import guides
+
         super().__init__(fitted, lengths)
-        self.packed = guide_kernels().Packed(*self.pack())
+        self.kernels, self.packed = guides, guides.Packed(*self.pack())
 
     def read_and_climb(self, tokens: Tensor, active: Tensor, logits: Simplex) -> Simplex:
         if logits.shape[1] > 1:
             return super().read_and_climb(tokens, active, logits)
         guide, config = self.guide, self.guide.classifier.config
         soft = soft_words(logits, self.table)
-        gradient = guide_kernels().climb(
+        gradient = self.kernels.climb(
             soft, tokens, active, self.lengths, self.table, self.packed, *self.seen,
             label=guide.label, is_avoided=guide.avoid,
             is_alone=has_independent_labels(guide.classifier),

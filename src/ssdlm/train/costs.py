@@ -15,7 +15,7 @@ import torch
 
 from ssdlm.config import BlockConfig, Config
 from ssdlm.denoiser import DenoiserModule
-from ssdlm.denoiser.kernels.soft_embedding import CHUNK
+from ssdlm.ops.soft_embedding import CHUNK
 from ssdlm.train.initial_weights import build
 from ssdlm.train.optimizer import MuonAdamW, make_optimizer
 

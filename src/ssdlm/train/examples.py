@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ssdlm.denoiser.kernels.fusing import fused
-from ssdlm.denoiser.kernels.padding import padded
-from ssdlm.diffusion import noise
+from ssdlm.ops import counters
+from ssdlm.ops.fusing import fused
+from ssdlm.ops.padding import padded
 from ssdlm.shapes import Seeds, Tensor, Tokens
 
 NOISE, LEVEL, SHAPE, WIDTH, OWN, SPLIT, BEFORE, FRESH = range(8)
@@ -51,18 +51,18 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
 def uniforms(seeds: Seeds, use: int, count: int) -> Tensor:
     """Return uniform numbers (N, count) for one use of the rows' seeds."""
     if not seeds.is_cuda:
-        return noise.uniform(seeds, block=use, step=0, B=count)
+        return counters.uniform(seeds, block=use, step=0, B=count)
     position = torch.arange(count, device=seeds.device)
-    stream = torch.full_like(position[:1], use * noise.NUM_STREAMS + noise.UNIFORM)
+    stream = torch.full_like(position[:1], use * counters.NUM_STREAMS + counters.UNIFORM)
     return fused_uniforms(seeds.unsqueeze(1), position, torch.zeros_like(stream), stream)
 
 
 @fused
 def fused_uniforms(seeds: Tensor, position: Tensor, zero: Tensor, stream: Tensor) -> Tensor:
-    """Return `noise.uniform` (N, count) from counters that come from outside, as for normals."""
-    key = seeds & noise.WORD, (seeds >> 32) & noise.WORD
-    word, *_ = noise.philox((zero, position, zero, stream), key)
-    return noise.to_unit(word)
+    """Return `counters.uniform` (N, count) from counters that come from outside, as for normals."""
+    key = seeds & counters.WORD, (seeds >> 32) & counters.WORD
+    word, *_ = counters.philox((zero, position, zero, stream), key)
+    return counters.to_unit(word)
 
 
 def normals(seeds: Seeds, count: int, V: int, *, use: int = NOISE) -> Tensor:
@@ -71,11 +71,11 @@ def normals(seeds: Seeds, count: int, V: int, *, use: int = NOISE) -> Tensor:
     There it is also wider, as matrix units like it; the rest of a row belongs to no token.
     """
     if not seeds.is_cuda:
-        return noise.normal(seeds, block=use, step=0, B=count, V=V)
+        return counters.normal(seeds, block=use, step=0, B=count, V=V)
     # Counters come from outside: inductor counts in 32 bits and cannot multiply those by 2^31.
     column = torch.arange(padded(V) // 4, device=seeds.device).view(1, 1, -1)
     position = torch.arange(count, device=seeds.device).view(1, -1, 1)
-    stream = torch.full_like(seeds[0], use * noise.NUM_STREAMS + noise.NORMAL)
+    stream = torch.full_like(seeds[0], use * counters.NUM_STREAMS + counters.NORMAL)
     four = fused_normals(seeds, column, position, torch.zeros_like(stream), stream)
     return four.view(torch.bfloat16)
 
@@ -86,10 +86,10 @@ def fused_normals(
 ) -> Tensor:
     """Return the normals of each counter's four words, as bf16 side by side in one int64.
 
-    So they leave one kernel in the order of `noise.normal`, and Philox runs once for all four.
+    So they leave one kernel in the order of `counters.normal`, and Philox runs once for all four.
     """
-    key = (seeds & noise.WORD).view(-1, 1, 1), ((seeds >> 32) & noise.WORD).view(-1, 1, 1)
-    a, b, c, d = noise.philox((column, position, zero, stream), key)
-    four = (*noise.box_muller(a, b), *noise.box_muller(c, d))
+    key = (seeds & counters.WORD).view(-1, 1, 1), ((seeds >> 32) & counters.WORD).view(-1, 1, 1)
+    a, b, c, d = counters.philox((column, position, zero, stream), key)
+    four = (*counters.box_muller(a, b), *counters.box_muller(c, d))
     bits = [x.to(torch.bfloat16).view(torch.int16).long() & 0xFFFF for x in four]
     return bits[0] | (bits[1] << 16) | (bits[2] << 32) | (bits[3] << 48)

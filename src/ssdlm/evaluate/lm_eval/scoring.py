@@ -12,6 +12,7 @@ import torch
 
 from ssdlm.api import SSDLM
 from ssdlm.diffusion import likelihood, noise
+from ssdlm.ops import counters
 from ssdlm.tokenizer import Tokenizer
 
 LIKELIHOODS = ("auto", "exact", "bound")
@@ -158,7 +159,7 @@ class Scorer:
             torch.tensor([ids] * self.samples, device=denoiser.device) for ids in (context, block)
         ]
         measure = likelihood.one_block(
-            denoiser, *rows, noise=lambda k: noise.normal(at, step=k, **shape)
+            denoiser, *rows, noise=lambda k: counters.normal(at, step=k, **shape)
         )
         rule = likelihood.gauss_legendre(self.points)
         return float(likelihood.bound(measure, likelihood.parallel(), rule).sum(1).mean())

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ssdlm.denoiser.kernels.rows import launch
+from ssdlm.ops.kernels.rows import launch
 from ssdlm.shapes import Tensor
 
 MOST = 1 << 14

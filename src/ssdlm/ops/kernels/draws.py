@@ -10,8 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ssdlm.denoiser.kernels.normals import box_muller, unit
-from ssdlm.denoiser.kernels.rows import launch
+from ssdlm.ops.kernels.normals import box_muller, unit
+from ssdlm.ops.kernels.rows import launch
 from ssdlm.shapes import Tensor
 
 WARPS = 16
@@ -304,7 +304,7 @@ def gumbel_tile(seed, place, first, stream, COUNTERS: tl.constexpr):
     counter = first // 4 + tl.arange(0, COUNTERS)
     same = tl.zeros_like(counter)
     a, b, c, d = tl.philox(seed, counter, same + place.to(tl.int32), same, same + stream)
-    # Counter by counter, a b c d: the order of `noise.gumbel`.
+    # Counter by counter, a b c d: the order of `counters.gumbel`.
     return rest_to_gumbel(tl.interleave(tl.interleave(a, c), tl.interleave(b, d)))
 
 

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ssdlm.denoiser.kernels.rows import early, launch
+from ssdlm.ops.kernels.rows import early, launch
 from ssdlm.shapes import Tensor
 
 FEWEST, FEW, SOME = 4, 32, 256

@@ -10,8 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ssdlm.denoiser.kernels.draws import WARPS, gumbel_tile
-from ssdlm.denoiser.kernels.rows import launch
+from ssdlm.ops.kernels.draws import WARPS, gumbel_tile
+from ssdlm.ops.kernels.rows import launch
 from ssdlm.shapes import Tensor
 
 

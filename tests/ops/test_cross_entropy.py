@@ -4,10 +4,10 @@ import pytest
 import torch
 from tests.closeness import NETWORK, assert_close
 
-from ssdlm.denoiser.kernels import cross_entropy as kernel
-from ssdlm.denoiser.kernels.noisy_logits import Noisy
-from ssdlm.denoiser.kernels.padding import pad_prior, pad_table
-from ssdlm.denoiser.kernels.soft_embedding import chunks
+from ssdlm.ops import cross_entropy as kernel
+from ssdlm.ops.noisy_logits import Noisy
+from ssdlm.ops.padding import pad_prior, pad_table
+from ssdlm.ops.soft_embedding import chunks
 
 
 @pytest.fixture(params=[5, 1000])

@@ -1,4 +1,4 @@
-"""Normals by counter in one pass over memory, for GPUs; `noise.normal` is the plain reference.
+"""Normals by counter in one pass over memory, for GPUs; `counters.normal` is the plain reference.
 
 As plain operations Philox is two hundred passes over (N, B, V) / 4 integers of 64 bits, more work
 than the network's. Only a GPU has Triton, so this module is imported where there is one.
@@ -43,7 +43,7 @@ def write(out, seeds, step, stream, first, B, V, TILE: tl.constexpr):
     a, b, c, d = tl.philox(seed, counter, same + position, same + step, same + stream)
     z0, z1 = box_muller(a, b)
     z2, z3 = box_muller(c, d)
-    # Counter by counter, z0 z1 z2 z3: the order of `noise.normal`.
+    # Counter by counter, z0 z1 z2 z3: the order of `counters.normal`.
     z = tl.interleave(tl.interleave(z0, z2), tl.interleave(z1, z3))
     column = tl.program_id(1) * 4 * TILE + tl.arange(0, 4 * TILE)
     tl.store(out + place * V + column, z, mask=column < V)

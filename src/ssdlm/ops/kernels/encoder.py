@@ -11,8 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ssdlm.denoiser.kernels.normals import box_muller
-from ssdlm.denoiser.kernels.rows import launch, look
+from ssdlm.ops.kernels.normals import box_muller
+from ssdlm.ops.kernels.rows import launch, look
 from ssdlm.shapes import Tensor
 
 COUNTERS = 256

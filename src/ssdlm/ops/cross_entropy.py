@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from ssdlm.denoiser.kernels.fusing import fused
-from ssdlm.denoiser.kernels.noisy_logits import Noisy, noisy_logits, plain_noisy_logits
-from ssdlm.denoiser.kernels.soft_embedding import chunks
+from ssdlm.ops.fusing import fused
+from ssdlm.ops.noisy_logits import Noisy, noisy_logits, plain_noisy_logits
+from ssdlm.ops.soft_embedding import chunks
 from ssdlm.shapes import Tensor
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from tests.closeness import NETWORK, assert_close
 
-from ssdlm.denoiser.kernels import soft_embedding as kernel
-from ssdlm.denoiser.kernels.noisy_logits import Noisy, noisy_logits, plain_noisy_logits
+from ssdlm.ops import soft_embedding as kernel
+from ssdlm.ops.noisy_logits import Noisy, noisy_logits, plain_noisy_logits
 
 
 def example(M: int = 37, V: int = 23) -> Noisy:

@@ -1,0 +1,310 @@
+"""Triton bodies against the plain ones, on a GPU or, with TRITON_INTERPRET=1, on a CPU.
+
+What the interpreter cannot run is left out there: programmatic launches, which begin while the
+launch before is at work, and products that are a library's (GELU within one, in bfloat16).
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.closeness import NETWORK, assert_close
+
+from ssdlm.ops import counters, draws, encoder, nudges, rows, trees
+from ssdlm.ops.rotary import rotation
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.kernel
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def normals(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def there(*tensors):
+    """The tensors where kernels run, copied, so that what is written over is not shared."""
+    return [one.to(DEVICE, copy=True) if isinstance(one, torch.Tensor) else one for one in tensors]
+
+
+@pytest.mark.parametrize("M", [1, 4, 5, 40, 100])
+@pytest.mark.parametrize("is_invariant", [False, True])
+def test_products_with_what_stands_around_them(M, is_invariant):
+    from ssdlm.ops.kernels import products
+
+    plan = products.INVARIANT if is_invariant else None
+    x, weight, old = normals(M, 96), normals(160, 96, seed=1), normals(M, 160, seed=2)
+    for is_squared in (False, True):
+        plain = rows.normed_product(x, weight, is_squared=is_squared)
+        found = products.normed_product(*there(x, weight), is_squared=is_squared, plan=plan)
+        assert_close(found.cpu(), plain, roundings=NETWORK)
+    found = products.add_product_(*there(old, x, weight), plan=plan)
+    assert_close(found.cpu(), rows.add_product_(old.clone(), x, weight), roundings=NETWORK)
+
+
+def test_a_row_of_an_invariant_product_does_not_depend_on_how_many_there_are():
+    from ssdlm.ops.kernels import products
+
+    x, weight = there(normals(70, 96), normals(160, 96, seed=1))
+    whole = products.invariant_product(x, weight)
+    for count in (1, 3, 17, 64):
+        assert torch.equal(products.invariant_product(x[:count], weight), whole[:count])
+
+
+def test_norms_and_squares():
+    from ssdlm.ops.kernels import rows as kernels
+
+    x = normals(7, 96)
+    assert_close(kernels.norm(*there(x)).cpu(), rows.plain_norm(x), roundings=NETWORK)
+    assert_close(kernels.relu_squared_(*there(x)).cpu(), F.relu(x).square())
+
+
+def some_rows(kind):
+    if kind == "tree":
+        sees = torch.eye(40, dtype=torch.bool)
+        sees[:, 0] = True
+        sees[20:, 7] = True
+        return rows.Rows(torch.arange(40) // 13, sees, is_sparse=True)
+    device = torch.device("cpu")
+    return {"window": rows.Rows.window(2, device), "prompt": rows.Rows.causal(20, device)}[kind]
+
+
+@pytest.mark.parametrize("kind", ["window", "prompt", "tree"])
+@pytest.mark.parametrize("is_invariant", [False, True])
+def test_rows_attend_to_their_slots_and_to_each_other(kind, is_invariant):
+    from ssdlm.ops.kernels import rows as kernels
+
+    N, H, d, S = 3, 2, 16, 160
+    table = some_rows(kind)
+    R = len(table.offsets)
+    qkv = normals(N, R, 3, H, d)
+    keys, values = normals(5, H, S, d, seed=1), normals(5, H, S, d, seed=2)
+    at = rows.Behind(table, torch.tensor([4, 0, 2]), torch.tensor([0, 70, 5]))
+    angles = rotation(torch.arange(S), d).squeeze(2).transpose(0, 1).contiguous()
+    attend = kernels.place_and_attend_alone if is_invariant else kernels.place_and_attend
+    moved = rows.Rows(*there(table.offsets, table.sees), table.is_sparse)
+    tables = there(keys, values, at.lengths, at.slots)
+    found = attend(*there(qkv), *tables, moved, *there(angles))
+    plain = rows.place_and_attend(qkv, keys, values, at, angles)
+    assert_close(found.cpu(), plain, roundings=NETWORK)
+    assert_close(tables[0].cpu(), keys, roundings=NETWORK)
+    assert torch.equal(tables[1].cpu(), values)
+
+
+def test_a_guess_attends_as_the_same_word_does_when_it_is_read_later():
+    from ssdlm.ops.kernels import rows as kernels
+
+    H, d, S, length = 2, 16, 160, 62
+    angles = rotation(torch.arange(S), d).squeeze(2).transpose(0, 1).contiguous()
+    qkv, keys, values = normals(1, 4, 3, H, d), normals(1, H, S, d), normals(1, H, S, d, seed=1)
+    parents = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]]).bool()
+    tree = rows.Rows(*there(torch.tensor([0, 1, 1, 2]), parents))
+    slot, lengths = there(torch.tensor([0]), torch.tensor([length]))
+    tables = there(keys, values)
+    whole = kernels.place_and_attend_alone(
+        *there(qkv), *tables, lengths, slot, tree, *there(angles)
+    )
+    one, tables = rows.Rows.causal(1, torch.device(DEVICE)), there(keys, values)
+    for place, node in enumerate((0, 2, 3)):
+        alone = kernels.place_and_attend_alone(
+            *there(qkv[:, node : node + 1]), *tables, lengths + place, slot, one, *there(angles)
+        )
+        assert torch.equal(alone[:, 0], whole[:, node])
+
+
+def settings_of(N):
+    """What N texts ask for: suppressed tokens, temperatures, nuclei, seeds, steps, streams."""
+    whole = torch.arange(N)
+    top_ps = torch.tensor([0.0, 0.5, 0.9, 0.99, 1.0])[whole % 5]
+    return whole % 7 - 1, 0.5 + whole / N, top_ps, 2**33 + whole, whole % 3, whole % 4
+
+
+@pytest.mark.parametrize("V", [1001, 9000])
+@pytest.mark.parametrize("has_evidence", [False, True])
+def test_draws(V, has_evidence):
+    from ssdlm.ops.kernels import draws as kernels
+
+    N, W = 10, 2
+    logits, prior = 3 * normals(N, W, V), normals(V, seed=1)
+    evidence = 2 * normals(N, W, V, seed=2) if has_evidence else None
+    settings = settings_of(N)
+    plain = draws.draw(logits, prior, evidence, *settings)
+    found = kernels.draw(*there(logits, prior, evidence, *settings))
+    # A sum in another order may fall on the other side of a boundary.
+    assert int((found.cpu() != plain).sum()) <= 1
+
+
+@pytest.mark.parametrize("scale", [0.01, 6.0])
+@pytest.mark.parametrize("N", [8, 40])
+def test_a_wide_vocabulary_is_drawn_from_as_a_narrow_one(scale, N):
+    from ssdlm.ops.kernels import draws as kernels
+
+    W, V = 3, 5003
+    logits, prior = there(scale * normals(N, W, V), normals(V, seed=1))
+    settings = there(*settings_of(N))
+    narrow = kernels.draw(logits, prior, None, *settings)
+    wide = kernels.draw_wide(logits, prior, *settings)  # by other cuts for 8 texts than for 40
+    assert int((narrow != wide).sum()) <= 2
+
+
+@pytest.mark.parametrize("V", [1000, 9000])
+def test_perturbed_draws(V):
+    from ssdlm.ops.kernels import draws as kernels
+
+    N, R = 10, 3
+    logits, prior = 3 * normals(N, R, V), normals(V, seed=1)
+    *settings, _, _ = settings_of(N)
+    places = torch.arange(N * R).view(N, R)
+    plain = draws.draw_perturbed(logits, prior, *settings, places, counters.GUMBEL)
+    found = kernels.draw_perturbed(*there(logits, prior, *settings, places), counters.GUMBEL)
+    assert int((found.cpu() != plain).sum()) <= 1
+
+
+@pytest.mark.parametrize("own_gains", [False, True])
+def test_evidence_at_a_new_level(own_gains):
+    from ssdlm.ops.kernels import draws as kernels
+
+    N, W, V = 4, 3, 1001
+    tokens = torch.arange(N * W).view(N, W) * 80
+    gains = [normals(N, W, seed=seed).abs() for seed in (1, 2)]
+    gains = gains if own_gains else [gain[0].contiguous() for gain in gains]
+    *_, seeds, steps, streams = settings_of(N)
+    plain, found = torch.zeros(N, W, V), torch.zeros(N, W, V, device=DEVICE)
+    draws.new_evidence_(plain, tokens, *gains, seeds, steps, streams, first=2)
+    kernels.new_evidence_(found, *there(tokens, *gains, seeds, steps, streams), first=2)
+    assert_close(found.cpu(), plain, roundings=NETWORK)
+
+
+def test_normals():
+    from ssdlm.ops.kernels import normals as kernels
+
+    seeds = torch.tensor([5, 2**40 + 3])
+    plain = counters.normal(seeds, block=1, step=7, B=3, V=1001, first=2)
+    stream = counters.NUM_STREAMS + counters.NORMAL
+    found = kernels.normals(*there(seeds), stream=stream, step=7, B=3, V=1001, first=2)
+    assert_close(found.cpu(), plain, roundings=NETWORK)
+
+
+def a_tree(N, V):
+    parents = torch.tensor([-1, 0, 0, 1, 1, 3])
+    generator = torch.Generator().manual_seed(5)
+    return parents, torch.randint(V, (N, 6), generator=generator)
+
+
+def test_trees_are_read():
+    from ssdlm.ops.kernels import trees as kernels
+
+    (_, guesses), words, blank = a_tree(3, 50), normals(50, 24), normals(24, seed=1)
+    plain = trees.read_trees(guesses, words, blank, 4)
+    assert torch.equal(kernels.read(*there(guesses, words, blank), 4).cpu(), plain)
+
+
+def test_trees_grow():
+    from ssdlm.ops.kernels import trees as kernels
+
+    N, V = 5, 1000
+    _, guesses = a_tree(N, V)
+    level = trees.Level(torch.tensor([1, 2]), torch.tensor([[3, 4], [5, -1]]))
+    drafts, pairs, prior = normals(N, V), normals(V, V, seed=1), normals(V, seed=2)
+    *settings, _, _ = settings_of(N)
+    known = drafts, pairs, prior, *settings, torch.arange(N)
+    found = there(guesses)[0]
+    kernels.put_children_(found, *there(*level, *known), 2, counters.GUMBEL, trees.UNLIKELY)
+    before = guesses.clone()
+    trees.put_children_(guesses, level, *known, depth=2)
+    assert torch.equal(found.cpu(), guesses)
+    assert (guesses[:, 3:] != before[:, 3:]).any(1).all()
+
+
+def test_paths_are_walked_and_kept():
+    from ssdlm.ops.kernels import trees as kernels
+
+    N, L, H, S, d, m = 4, 2, 2, 40, 16, 3
+    parents, guesses = a_tree(N, 50)
+    chosen = torch.full_like(guesses, 99)
+    chosen[1, 0], chosen[2, 0], chosen[2, 1] = guesses[1, 2], guesses[2, 1], guesses[2, 3]
+    tables = {
+        "limits": torch.full((N,), 20), "active": torch.tensor([1, 1, 1, 0]),
+        "steps": torch.arange(N), "done": torch.tensor([3, 4, 5, 6]),
+        "lengths": torch.tensor([7, 8, 9, 10]), "text": torch.zeros(N, 30).long(),
+        "when": torch.zeros(N, 30).long(),
+    }  # fmt: skip
+    moved = {name: there(table)[0] for name, table in tables.items()}
+    own_guesses, cache = guesses.clone(), normals(L, 2, N, H, S, d)
+    there_guesses, there_cache = there(guesses, cache)
+    path = kernels.advance_(*there(chosen), there_guesses, *there(parents), m, **moved)
+    kernels.keep_(there_cache, *path[:3])
+    plain = trees.advance_(chosen, own_guesses, parents, m, **tables)
+    trees.keep_(cache, plain)
+    assert plain.num.tolist() == [1, 2, 3, 1]
+    for one, other in zip(path, plain, strict=True):
+        assert torch.equal(one.cpu(), other)
+    for name, table in tables.items():
+        assert torch.equal(moved[name].cpu(), table), name
+    assert torch.equal(there_guesses.cpu(), own_guesses)
+    for row in range(N):  # what lies past a path is noise
+        end = int(plain.starts[row] + plain.num[row])
+        assert torch.equal(there_cache[:, :, row, :, :end].cpu(), cache[:, :, row, :, :end])
+
+
+@pytest.mark.parametrize("V", [1001, 8192])
+@pytest.mark.parametrize("W", [1, 3])
+def test_nudges_are_those_of_words_that_stand_out(V, W):
+    from ssdlm.ops.kernels import nudges as kernels
+
+    N = 5
+    logits, base = 6 * normals(N, W, V), normals(N, W, V, seed=1)
+    logits[..., ::5] -= 100  # never drawn
+    gradient = normals(N, W, V, seed=2) ** 3
+    ids = torch.randint(V, (N, 40), generator=torch.Generator().manual_seed(3))
+    present = torch.zeros(N, V, dtype=torch.bool).scatter(1, ids[:, :-1], True)
+    active, most = torch.tensor([1, 0, 1, 1, 1]), torch.tensor(-1.0)
+    known = base, logits, gradient, present, ids[:, -1:].contiguous(), active, most
+    moved = there(*known)
+    found = kernels.add_nudge(*moved, scale=5.0, threshold=2.0, smallest=nudges.SMALLEST)
+    plain = nudges.add_nudge(*known, scale=5.0, threshold=2.0)
+    assert_close(found.cpu(), plain, roundings=NETWORK)
+    assert torch.equal(moved[3].cpu(), present)
+    assert_close(moved[6].cpu(), most, roundings=NETWORK)
+    assert ((plain - base) != 0).any(-1).all()
+
+
+def test_an_encoders_noisy_input():
+    from ssdlm.ops.kernels import encoder as kernels
+
+    V, tokens = 1001, torch.tensor([[3, 500, 9], [7, 7, 1000]])
+    gains = torch.tensor([3.0, 4.0]), torch.tensor([6.0, 0.0])
+    seeds, steps = torch.tensor([11, 12]), torch.tensor([4, 4])
+    settings = tokens, *gains, seeds, steps, torch.full_like(steps, counters.NORMAL)
+    sizes = {"V": V, "width": 1024, "dtype": torch.float32}
+    weights, sums = kernels.noised_weights(*there(*settings), **sizes)
+    plain, plain_sums = encoder.noised_weights(*settings, **sizes)
+    assert_close((weights / sums).cpu(), plain / plain_sums, roundings=NETWORK)
+    assert not weights[:, V:].any()
+
+
+def test_an_encoders_attention_and_norms():
+    from ssdlm.ops.kernels import encoder as kernels
+
+    N, B, C, H, d = 3, 5, 9, 2, 16
+    qkv = normals(N, B + C, 3, H, d)
+    lengths, sizes = torch.tensor([9, 0, 4]), torch.tensor([5, 2, 5])
+    plain = encoder.attend_all(qkv, lengths, sizes, B, count=B)
+    found = kernels.attend_all(*there(qkv, lengths, sizes), B, count=B)
+    assert_close(found.cpu(), plain, roundings=NETWORK)
+    norm = torch.nn.LayerNorm(96)
+    torch.nn.init.normal_(norm.weight)
+    x, y = normals(7, 96), normals(7, 96, seed=1)
+    with torch.no_grad():
+        found = kernels.add_norm_(*there(x, y), norm.to(DEVICE)).cpu()
+        assert_close(found, encoder.add_norm_(x.clone(), y, norm.cpu()), roundings=NETWORK)
+    assert_close(kernels.gelu_(*there(x)).cpu(), F.gelu(x), roundings=NETWORK)
+
+
+@pytest.mark.gpu
+def test_gelu_by_a_product_is_that_of_the_layer_within_bfloat16():
+    from ssdlm.ops.kernels import encoder as kernels
+
+    dense = torch.nn.Linear(128, 256, device="cuda", dtype=torch.bfloat16)
+    x = normals(40, 1, 128)[:, 0].bfloat16().cuda()
+    plain = F.gelu(dense(x).float())
+    assert_close(kernels.gelu_product(x, dense), plain, roundings=2)
