@@ -300,7 +300,7 @@ MANY = {"type": "object", "properties": {str(n): {"type": "null"} for n in range
         ({"$ref": "#/$defs/0", "$defs": DEEP | {"60": {"type": "null"}}}, "is nested too deep"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_its_place(schema, words):
+def test_what_cannot_be_done_is_refused_by_its_place(schema, words, unchecked):
     with pytest.raises(ValueError, match=re.escape(words)) as caught:
         machine_of(schema)
     assert "\n" not in str(caught.value) and str(caught.value).startswith("json_schema #")
