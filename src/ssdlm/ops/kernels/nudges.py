@@ -13,9 +13,6 @@ import triton.language as tl
 from ssdlm.ops.kernels.rows import launch
 from ssdlm.shapes import Tensor
 
-MOST = 1 << 14
-"""Logits that a program can have at hand, all at once."""
-
 
 @triton.jit
 def softmax_of(logits):
@@ -49,11 +46,6 @@ def nudge_kernel(
     shift = tl.sum(tl.abs(softmax_of(values + nudge) - probs), 0) / 2
     tl.atomic_max(most, shift)
     tl.store(out + at, tl.load(base + at, mask=inside, other=0.0) + nudge, mask=inside)
-
-
-def fits(V: int) -> bool:
-    """Tell whether a row of V logits can be nudged in one launch."""
-    return V <= MOST
 
 
 def add_nudge(

@@ -11,17 +11,13 @@ from functools import cache
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 
+from ssdlm.ops.rows import OWN_TILE, ROW_TILE
 from ssdlm.shapes import Tensor
 
-ROW_TILE = 16
-"""Rows that a program of attention takes: the least that matrix units do."""
 KEY_TILE = 64
-OWN_TILE = 32
-"""Rows of its own that a listed tile has."""
 HOPPER = 9
 """The first make of GPU on which a launch can begin while the one before is at work."""
 MANY = 1000
@@ -230,11 +226,6 @@ def attend_alone_kernel(
     tl.store(out + at, (sums / total).to(out.dtype.element_ty))
 
 
-def fits(d: int) -> bool:
-    """Tell whether heads of d numbers can be attended with."""
-    return d >= 16 and triton.next_power_of_2(d) == d
-
-
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) -> None:
     """Run a kernel, unless there is nothing to do."""
     if all(grid):
@@ -279,22 +270,13 @@ def place(
     return query
 
 
-def seen_tiles(sees: Tensor) -> Tensor:
-    """Return for each tile of rows how many tiles of others any of them sees (R, R), and which."""
-    R = len(sees)
-    whole = F.pad(sees, (0, -R % OWN_TILE, 0, -R % ROW_TILE))
-    is_seen = whole.unflatten(0, (-1, ROW_TILE)).unflatten(2, (-1, OWN_TILE)).any(3).any(1)
-    order = is_seen.to(torch.int8).argsort(dim=1, descending=True, stable=True)
-    return torch.cat((is_seen.sum(1, keepdim=True), order), 1).int().contiguous()
-
-
 def attend(
     query: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, slots: Tensor, sees: Tensor,
     tiles: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Return what rows (N, R, H, d) read from their slots and from each other.
 
-    `seen_tiles` of who sees whom save time where a row sees few others.
+    `Rows.tiles` of who sees whom save time where a row sees few others.
     """
     N, R, H, D = query.shape
     out, S = torch.empty_like(query), keys.shape[2]
