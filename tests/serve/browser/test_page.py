@@ -446,6 +446,25 @@ def test_any_option_of_a_link_is_used_and_kept_or_named(open_page, site):
     assert re.search(r"length=10000 is out of range; \d+ is used", said)
 
 
+def test_a_link_may_have_its_settings_after_a_question_mark(open_page):
+    page = open_page("?" + link(regex="[a-c ]{4,30}", never_end="false", seed=3).removeprefix("#"))
+    finish(page)
+    assert re.fullmatch("[a-c ]{4,30}", text_of(page))
+    assert "?" not in page.url and "seed=3" in page.url.partition("#")[2]
+    page = open_page("?prompt=ignored" + link(seed=4))
+    finish(page)
+    assert page.locator("#prompt").input_value() == "the river"
+    assert page.locator("#seed").input_value() == "4"
+
+
+def test_the_token_that_ends_a_text_is_not_counted(open_page):
+    page = open_page(link(path="left", regex="ab?", never_end="false"))
+    finish(page)
+    count = len(text_of(page))
+    assert page.locator("#status").inner_text().startswith(f"{count} tokens in")
+    assert page.locator("#caption").inner_text().endswith(f"{count} of {count} decided")
+
+
 def test_the_text_itself_is_copied(open_page):
     page = open_page(link(), permissions=["clipboard-read", "clipboard-write"])
     finish(page)

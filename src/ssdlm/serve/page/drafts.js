@@ -23,7 +23,10 @@ export class Drafts {
     } else if (event.event === "done") {
       this.done = event;
       const last = this.steps.pop();
-      this.steps.push({ ...last, positions: cut(last.positions, event) });
+      const positions = cut(last.positions, event);
+      // The token that ends a text is decided, and not in it.
+      const decided = Math.min(last.decided, positions.length);
+      this.steps.push({ ...last, decided, positions });
     }
   }
 

@@ -5,7 +5,7 @@ import { Drafts } from "./drafts.js";
 import { drawPath } from "./paths.js";
 import { picture } from "./picture.js";
 import { Refusal, events, getInfo } from "./server.js";
-import { PATHS, USUAL, costOf, fromHash, optionsOf, toHash } from "./settings.js";
+import { PATHS, USUAL, costOf, fromAddress, optionsOf, toHash } from "./settings.js";
 import { WAYS } from "./share.js";
 import { Stage } from "./stage.js";
 import { GuideSlider, Meter } from "./steering.js";
@@ -103,7 +103,7 @@ async function write() {
   const isCompared = asked.compare && Object.keys(asked.guides).length > 0;
   const whole = new AbortController();
   running = whole;
-  history.replaceState(null, "", toHash(asked));
+  history.replaceState(null, "", location.pathname + toHash(asked));
   const make = () => new Drafts(asked.prompt, asked.suffix ? asked.length : Infinity);
   texts = isCompared ? { main: make(), plain: make() } : { main: make() };
   $("plain-text").hidden = !isCompared;
@@ -236,7 +236,7 @@ async function begin() {
   $("steering").hidden = listed.length === 0;
   $("examples").hidden = info.sources?.model !== "builtin:mini";
   $("length").max = Math.min(200, info.limits?.max_length ?? 200);
-  const linked = fromHash(location.hash);
+  const linked = fromAddress(location);
   fill(linked ?? { ...USUAL, top_p: info.defaults.top_p ?? USUAL.top_p });
   if (linked) write();
   else stages.main.clear(new Drafts($("prompt").value), " \u2026");
@@ -285,7 +285,7 @@ for (const button of document.querySelectorAll("[data-copy]")) {
 }
 $("picture").addEventListener("click", savePicture);
 addEventListener("hashchange", () => {
-  const linked = fromHash(location.hash);
+  const linked = fromAddress(location);
   if (linked && toHash(linked) !== toHash(settings())) {
     fill(linked);
     write();

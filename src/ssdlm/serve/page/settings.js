@@ -43,12 +43,14 @@ function valueOf(name, word) {
 }
 
 /**
- * Returns the settings of a link, or null where it has none. What it leaves out is as usual.
- * `more` has options that the page has no control for, `odd` what it cannot mean.
+ * Returns the settings of an address, after # or else after ?, or null where it has none.
+ * What it leaves out is as usual. `more` has options that the page has no control for, `odd` what
+ * it cannot mean.
  */
-export function fromHash(hash) {
-  const query = new URLSearchParams(hash.replace(/^#/, ""));
-  if (!query.has("prompt")) return null;
+export function fromAddress({ hash, search }) {
+  const parts = [hash, search].map((part) => new URLSearchParams(part.slice(1)));
+  const query = parts.find((part) => part.has("prompt"));
+  if (!query) return null;
   const odd = [];
   const settings = { ...USUAL, odd, guides: {}, more: {}, must: query.getAll("must"), must_not: query.getAll("must_not") };
   settings.prompt = query.get("prompt");

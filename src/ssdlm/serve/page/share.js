@@ -31,7 +31,7 @@ function elsewhere(settings, info) {
 }
 
 export const WAYS = {
-  link: (settings) => location.href.split("#")[0] + toHash(settings),
+  link: (settings) => location.origin + location.pathname + toHash(settings),
 
   command(settings, info) {
     const { model, options } = elsewhere(settings, info);
