@@ -17,7 +17,7 @@ RECORD = {"step": 3, "loss": 2.0, "tokens_per_s": 1234.5, "validation": {"bound"
 
 
 def open_log(out, step: int = 0) -> RunLog:
-    return RunLog(out, step=step, steps=10, settings={}, tensorboard=False, tracker="none")
+    return RunLog(out, step=step, steps=10)
 
 
 def test_lines_past_a_step_are_cut_and_a_broken_one_too(tmp_path):
@@ -91,14 +91,8 @@ def mlflow(tmp_path, monkeypatch):
 def test_mlflow_gets_the_figures_of_a_run_and_goes_on_with_it(mlflow, tmp_path):
     settings = {"train": {"lr": 0.5, "init": "x" * 900}}
     for step in (0, 2):
-        log = RunLog(
-            tmp_path / "run",
-            step=step,
-            steps=10,
-            settings=settings,
-            tensorboard=False,
-            tracker="mlflow",
-        )
+        tracker = runlog.open_tracker("mlflow", tmp_path / "run", settings, step)
+        log = RunLog(tmp_path / "run", step=step, steps=10, tracker=tracker)
         (tmp_path / "run").mkdir(exist_ok=True)
         for number in (step + 1, step + 2):
             log.write(RECORD | {"step": number})
@@ -113,12 +107,13 @@ def test_mlflow_gets_the_figures_of_a_run_and_goes_on_with_it(mlflow, tmp_path):
 
 
 def test_mlflow_that_fails_costs_its_figures_and_not_the_training(mlflow, tmp_path, monkeypatch):
-    log = RunLog(tmp_path, step=0, steps=9, settings={}, tensorboard=False, tracker="mlflow")
+    tracker = runlog.open_tracker("mlflow", tmp_path, {})
+    log = RunLog(tmp_path, step=0, steps=9, tracker=tracker)
 
     def gone(*args, **kwargs):
         raise ConnectionError("nobody\nthere")
 
-    monkeypatch.setattr(log.tracker.client, "log_metric", gone)
+    monkeypatch.setattr(tracker.client, "log_metric", gone)
     with pytest.warns(UserWarning, match=r"does not take figures \(nobody\)"):
         log.write(RECORD | {"step": 1})
     log.write(RECORD | {"step": 2})  # said once
@@ -130,4 +125,4 @@ def test_a_store_that_mlflow_cannot_open_is_refused_in_one_line(mlflow, tmp_path
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "other").as_uri())
     with pytest.raises(ValueError, match=r"^train.tracker=mlflow cannot begin [^\n]*TRACKING_URI"):
-        RunLog(tmp_path, step=0, steps=9, settings={}, tensorboard=False, tracker="mlflow")
+        runlog.open_tracker("mlflow", tmp_path, {})

@@ -339,6 +339,15 @@ def test_tensorboard_gets_the_losses(store, tmp_path):
 def test_what_cannot_be_trained_is_refused_with_a_remedy(store, tmp_path, settings, message):
     with pytest.raises(ValueError, match=message):
         train(configure("tiny", settings), data=[store], out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_refused_for_its_tracker_leaves_an_earlier_one_as_it_is(store, tmp_path):
+    train(configure("tiny", SMALL), data=[store], out=tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match="wandb, which is not installed"):
+        train(configure("tiny", [*SMALL, "tracker=wandb"]), data=[store], out=tmp_path, fresh=True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(store, tmp_path):

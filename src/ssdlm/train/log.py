@@ -70,14 +70,14 @@ class RunLog(NoLog):
     """The log of the main process: log.jsonl, and whoever else receives the numbers."""
 
     def __init__(
-        self, out: Path, *, step: int, steps: int, settings: Record, tensorboard: bool, tracker: str
+        self, out: Path, *, step: int, steps: int, tensorboard: bool = False, tracker: Any = None
     ):
         self.path = out / LOG
         cut_log(self.path, step)
         self.pending: list[Record] = []
         """Records for which the disk had no room yet."""
         self.board = open_board(out, step) if tensorboard else None
-        self.tracker = open_tracker(tracker, out, settings, step)
+        self.tracker = tracker
         self.latest: Record = {}
         self.open = ExitStack()
         self.bar = self.open.enter_context(bar("step", steps, done=step))

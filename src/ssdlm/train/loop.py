@@ -29,7 +29,7 @@ from ssdlm.config import Config
 from ssdlm.data.windows import example_seeds
 from ssdlm.diffusion.loss import Losses
 from ssdlm.diffusion.noise import mix
-from ssdlm.settings import override, to_json
+from ssdlm.settings import override
 from ssdlm.shapes import Tensor
 from ssdlm.storage import checkpoint
 from ssdlm.storage.files import named_path
@@ -113,9 +113,8 @@ def open_log(run: Run) -> NoLog:
         run.out,
         step=run.step,
         steps=settings.steps,
-        settings=to_json(run.config),
         tensorboard=settings.tensorboard,
-        tracker=settings.tracker,
+        tracker=run.tracker,
     )
 
 

@@ -21,7 +21,7 @@ from ssdlm.storage.files import locked, partial_name, read_checked, write_json
 from ssdlm.train import checkpoint_folders, distributed
 from ssdlm.train.checkpoints import MODEL_FILES, SETTINGS, export, restore
 from ssdlm.train.initial_weights import build, find_init
-from ssdlm.train.log import LOG, RUN, RunFile
+from ssdlm.train.log import LOG, RUN, RunFile, open_tracker
 from ssdlm.train.run import WEIGHTS, Run, assemble, resolve
 from ssdlm.train.sharded_weights import begin, outline
 
@@ -68,6 +68,9 @@ def start(config: Config, folders: list[Path], out: Path, *, fresh: bool) -> Run
     run = assemble(config, accelerator, out, stores, denoiser, is_sharded=is_sharded, fill=fill)
     if newest is not None:
         restore(run, newest)
+    if accelerator.is_main_process:
+        # Before anything is written: a service that is missing or silent leaves OUT as it was.
+        run.tracker = open_tracker(config.train.tracker, out, to_json(config), run.step)
     if accelerator.is_main_process and newest is not None:
         # The run may have been killed between a checkpoint and what comes after it.
         export(newest, out)

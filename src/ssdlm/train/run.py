@@ -58,6 +58,8 @@ class Run:
     """Of the hold-out."""
     group: Any = None
     """All processes, for what they tell each other about checkpoints; None where each has all."""
+    tracker: Any = None
+    """The run of a service that receives the figures, in the main process."""
     writing: Background = field(default_factory=Background)
     step: int = 0
     """Optimiser steps done."""
