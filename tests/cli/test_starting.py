@@ -53,10 +53,18 @@ def test_who_says_how_many_threads_gets_them(monkeypatch):
         assert torch.get_num_threads() == 2
 
 
-def test_an_encoder_and_a_guided_text_keep_all_threads():
+def test_an_encoder_keeps_all_threads():
     starting.choose_threads(tiny.encoder(), DecodeConfig())
     assert torch.get_num_threads() == 2
-    assert threads(grid="sliding", width=1.0, control=("sentiment=positive",)) == 2
+
+
+def test_one_thread_does_guided_passes_unless_a_guide_is_large(tmp_path):
+    guided = {"grid": "sliding", "width": 1.0}
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(2 * starting.FEW_PRODUCTS)  # takes no room
+    assert threads(**guided, control=("sentiment=positive", f"{tmp_path}=1")) == 2
+    assert threads(**guided, control=("sentiment=positive", "org/name=1")) == 2  # of unknown size
+    assert threads(**guided, control=("sentiment=positive", "tense!=past:3")) == 1
 
 
 def test_a_model_is_opened_by_one_thread():

@@ -6,10 +6,14 @@ imports without garbage collection -> one thread while a model is opened -> as m
 from __future__ import annotations
 
 import gc
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ssdlm.storage.builtin import WEIGHTS
 
 if TYPE_CHECKING:
     from ssdlm.denoiser import Denoiser
@@ -64,12 +68,10 @@ def is_chosen() -> bool:
 
 
 def is_small(denoiser: Denoiser, options: GenerateOptions) -> bool:
-    """Tell whether a pass of the network costs few multiplications; guides are not counted."""
+    """Tell whether a pass of the network and of its guides costs few multiplications."""
     from ssdlm.denoiser import DenoiserModule
 
     if not isinstance(denoiser, DenoiserModule) or not denoiser.has_context_stream:
-        return False
-    if options.control:
         return False
     rows = options.B[0] + 1
     if options.mode == "autoregressive":
@@ -79,4 +81,14 @@ def is_small(denoiser: Denoiser, options: GenerateOptions) -> bool:
     elif options.grid == "sliding":
         rows = round(options.width) + 1
     weights = sum(weight.numel() for weight in denoiser.parameters())
+    weights += sum(map(guide_weights, options.control))
     return rows * weights <= FEW_PRODUCTS
+
+
+def guide_weights(control: str) -> float:
+    """Return how many weights a control's classifier has at the most; inf if it is not here."""
+    from ssdlm.guidance.grammar import find_guide, parse_control, split_labels
+
+    home, _ = split_labels(find_guide(parse_control(control).name))
+    file = Path(home).expanduser() / WEIGHTS
+    return file.stat().st_size / 2 if file.is_file() else math.inf  # two bytes each, or four
