@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -74,3 +75,22 @@ def rich_bar(what: str, total: int, first: int) -> Iterator[Show]:
         yield lambda done, detail="", total=0: progress.update(
             task, completed=done, detail=detail, total=total or None
         )
+
+
+@contextmanager
+def without_native_lines() -> Iterator[None]:
+    """Drop what libraries that are not Python write to standard error for a while."""
+    if sys.stderr:
+        sys.stderr.flush()
+    try:
+        kept = os.dup(2)
+    except OSError:  # there is no standard error to keep clean
+        yield
+        return
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

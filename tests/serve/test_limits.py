@@ -1,8 +1,12 @@
 """What a server does not do for a client."""
 
+import time
+
 import pytest
 
 from ssdlm.options import GenerateOptions
+from ssdlm.serve.body import parse
+from ssdlm.serve.errors import ApiError
 from ssdlm.serve.limits import Limits
 
 
@@ -29,3 +33,11 @@ def test_a_text_has_only_so_many_controls():
 def test_a_grammar_has_a_longest_length():
     with pytest.raises(ValueError, match="regex or json_schema has 1000000 characters"):
         Limits().check_options(GenerateOptions(regex="a" * 10**6))
+
+
+def test_a_string_that_never_ends_is_looked_through_once():
+    body = b'{"prompt":"x","a":' + b"[" * 20_001 + b'"' + b'\\"' * 500_000
+    began = time.monotonic()
+    with pytest.raises(ApiError, match="more than 20000 lists and objects"):
+        parse(body)
+    assert time.monotonic() - began < 2  # with a search from every quote it takes hours

@@ -80,6 +80,33 @@ OTHER_MODELS = {
 }
 
 
+OTHER_PARTS = {
+    "prefix": {"model": {"continuing_subword_prefix": "zzz", "merges": [["a", "b"]]}},
+    "pieces": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+    "map": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+    "template": {
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "X", "type_id": 0}}],
+            "pair": [],
+            "special_tokens": {},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("change", OTHER_PARTS)
+def test_what_the_library_panics_of_is_refused_in_one_line(folder, change, capfd):
+    path = folder / "tokenizer.json"
+    settings = json.loads(path.read_text())
+    settings |= {**OTHER_PARTS[change], "model": settings["model"] | {"type": "BPE"}}
+    settings["model"] |= {"merges": []} | OTHER_PARTS[change].get("model", {})
+    path.write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=r"json is not a tokenizer [^\n]*; get it anew$"):
+        load_tokenizer(folder)
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("change", OTHER_MODELS)
 def test_tokens_outside_the_vocabulary_are_refused_in_one_line(folder, change, capfd):
     path = folder / "tokenizer.json"

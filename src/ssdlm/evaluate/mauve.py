@@ -10,10 +10,7 @@ keeps one set of buckets and weighs them anew.
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +22,7 @@ from ssdlm.evaluate.perplexity import Observe, batches, ignore, pad
 from ssdlm.evaluate.samples import Pool
 from ssdlm.extras import lacking
 from ssdlm.guidance.classifiers import without_bars
+from ssdlm.progress import without_native_lines
 
 MAX_TEXT_TOKENS = 256
 SCALE = 5.0
@@ -67,7 +65,7 @@ def mauve(
         raise lacking("mauve", "MAUVE") from None
     human, human_cut = features_of(gold, model, observe, cache)
     machine, machine_cut = features_of(pools, model, observe, cache)
-    with without_native_lines():
+    with without_native_lines():  # of faiss; few texts are noted in the report
         result = compute_mauve(p_features=human, q_features=machine, seed=SEED, verbose=False)
         buckets = quantise(human, machine, result.num_buckets)
     prompt_index = np.repeat(np.arange(len(pools)), [len(pool.samples) for pool in pools])
@@ -79,25 +77,6 @@ def mauve(
         human=bucket_counts(np.arange(len(gold)), buckets[: len(human)], result.num_buckets),
         machine=bucket_counts(prompt_index, buckets[len(human) :], result.num_buckets),
     )
-
-
-@contextmanager
-def without_native_lines() -> Iterator[None]:
-    """Keep faiss from the terminal, which writes past Python; few texts are noted in the report."""
-    if sys.stderr:
-        sys.stderr.flush()
-    try:
-        kept = os.dup(2)
-    except OSError:  # there is no standard error to keep clean
-        yield
-        return
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 def features_of(
