@@ -1,4 +1,4 @@
-# Needs python3 (3.10 or later, with pip and venv) and make; everything else goes into .venv.
+# Needs python3 (3.11 or later, with pip and venv) and make; everything else goes into .venv.
 
 PYTHON ?= python3
 EXTRAS ?= train,mlflow,eval,grammar,serve,s3,ray,dev,docs
@@ -62,8 +62,8 @@ setup: .venv/.installed ## create .venv with the pinned versions
 
 # The pip of a Python that is some years old takes twice as long to find the packages.
 .venv/.tools: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-	  { echo "error: $(PYTHON) is missing or older than 3.10; try make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: $(PYTHON) is missing or older than 3.11; try make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(RUN) pip --version >/dev/null 2>&1 || \
 	  { echo 'making .venv'; $(PYTHON) -m venv --clear .venv; }
 	$(INSTALL) $(QUIET) --upgrade pip hatchling editables

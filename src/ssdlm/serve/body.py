@@ -31,7 +31,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
         raise ApiError(415, f"content-type {quote(kind)} is not {JSON}; set that header")
     try:
         return await asyncio.wait_for(read(request, limits.max_body), limits.body_seconds)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         message = f"the body did not come within {limits.body_seconds:g} seconds; send it at once"
         raise ApiError(408, message, headers={"connection": "close"}) from None
     except ClientDisconnect:

@@ -87,7 +87,7 @@ class EventStream(Response):
             start = {"type": "http.response.start", "status": self.status_code}
             await send(start | {"headers": self.raw_headers})
             await unless_gone(request, self.pour(send))
-        except asyncio.TimeoutError:  # it is there, but takes nothing; the connection is closed
+        except TimeoutError:  # it is there, but takes nothing; the connection is closed
             pass
         except ApiError as error:
             if error.status != GONE:
