@@ -245,7 +245,7 @@ def test_no_stream_breaks_a_character(tmp_path):
         ({"control": ["/etc/passwd=1"]}, None, "there is no guide"),
         ({"must": ["zz"], "must_not": ["zz"]}, "must", "zz"),
         ({"mode": "autoregressive", "T": 5}, "T", "does not go with mode"),
-        ({"max_token": 5}, None, "there is no option 'max_token'"),
+        ({"max_token": 5}, "max_token", "there is no option 'max_token'"),
         ({"temperature": 0, "projection": "multi_hot"}, "temperature", "is greedy, and"),
         ({"streamer": 1}, "streamer", "object of Python"),
         ({"length": 4, "max_tokens": 4}, "length", "two names for one setting"),

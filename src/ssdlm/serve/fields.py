@@ -144,6 +144,6 @@ def prompts_in(value: Any) -> list[Prompt]:
 
 
 def field_at_fault(error: Exception, fields: Collection[str]) -> str | None:
-    """Return the field of a body that a message is about, where it begins with one."""
-    found = re.match(r"\w+", str(error))
-    return found[0] if found and found[0] in fields else None
+    """Return the field of a body that a message begins with, or says is no option."""
+    found = re.match(r"(?:there is no option ')?(\w+)", str(error))
+    return found[1] if found and found[1] in fields else None
