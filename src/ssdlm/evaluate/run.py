@@ -12,6 +12,7 @@ import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from importlib.util import find_spec
 
 from ssdlm import __version__
 from ssdlm.evaluate.bootstrap import Bootstrap
@@ -35,6 +36,7 @@ from ssdlm.evaluate.judge import (
     has_minilm,
     load_encoder,
     load_judge,
+    minilm_folder,
     refuse_missing,
 )
 from ssdlm.evaluate.mauve import features_of, mauve
@@ -51,6 +53,7 @@ from ssdlm.evaluate.samples import (
     read_pools,
     refuse_mixed_lengths,
 )
+from ssdlm.extras import lacking
 
 METRICS = ("mauve", "ppl", "dist", "zipf", "rep", "self_bleu", "entropy")
 """What can be asked for, in the order in which it is reported."""
@@ -142,6 +145,7 @@ def evaluate(
     inputs = read_inputs(generations, reference, metrics=metrics, features=features)
     if not mixed_lengths:
         refuse_mixed_lengths(inputs.pools, inputs.gold, name_of(generations))
+    refuse_lacking(inputs)
     if inputs.needs_judge and isinstance(judge, str):
         judge = load_judge(judge, device)
     bootstrap, results = Bootstrap(len(inputs.pools), num_resamples), Results()
@@ -220,14 +224,22 @@ def read_inputs(
     return Inputs(pools, gold, num_unused, chosen, sources)
 
 
+def refuse_lacking(inputs: Inputs) -> None:
+    """Raise where a package is missing that a metric needs after a judge has read all texts."""
+    if "mauve" in inputs.metrics and find_spec("mauve") is None:
+        raise lacking("mauve", "MAUVE")
+    if MINILM in inputs.features:
+        minilm_folder()
+
+
 def choose_metrics(
     metrics: Sequence[str] | None, pools: Sequence[Pool], gold: Sequence[Pool]
 ) -> tuple[str, ...]:
     """Return the metrics to compute, in reporting order, or raise where the input lacks a need."""
     if metrics is None:
-        lacking = () if has_tokens(pools) else NEED_TOKENS
-        lacking = lacking if gold else (*lacking, "mauve")
-        metrics = [name for name in METRICS if name not in lacking]
+        unfit = () if has_tokens(pools) else NEED_TOKENS
+        unfit = unfit if gold else (*unfit, "mauve")
+        metrics = [name for name in METRICS if name not in unfit]
     for name in metrics:
         if name not in METRICS:
             near = difflib.get_close_matches(name, METRICS, n=1)
@@ -238,10 +250,10 @@ def choose_metrics(
             "mauve compares with human text; give the gold as --reference GOLD.jsonl (lines that "
             "carry it as `gold` will do, GENERATIONS.jsonl itself too)"
         )
-    lacking = [name for name in metrics if name in NEED_TOKENS]
-    if lacking and not has_tokens(pools):
+    counted = [name for name in metrics if name in NEED_TOKENS]
+    if counted and not has_tokens(pools):
         raise ValueError(
-            f"{', '.join(lacking)} count token ids, and the generations have no tokens; "
+            f"{', '.join(counted)} count token ids, and the generations have no tokens; "
             "generate with ssdlm generate, or leave them out of --metrics"
         )
     return tuple(name for name in METRICS if name in metrics)
