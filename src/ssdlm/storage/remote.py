@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ssdlm.extras import lacking
 from ssdlm.storage.files import PROTOCOL, named_path
 from ssdlm.values import first_line, shorten
 
@@ -21,8 +22,8 @@ BLOCK = 1 << 23
 """Bytes that are asked for at a time."""
 WHOLE_OR_ABSENT = {"s3", "s3a", "gs", "gcs", "hf", "abfs", "az", "adl", "oci", "oss", "memory"}
 """Where a file has its name only when all of it is there; elsewhere it is renamed at the end."""
-PACKAGES = {"s3": "'ssdlm[s3]'", "s3a": "'ssdlm[s3]'", "gs": "gcsfs", "gcs": "gcsfs"}
-"""What to install for a protocol whose package is missing; fsspec names the others."""
+MODULES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
+"""What a protocol needs; fsspec says it of the others."""
 
 
 class RemoteError(ValueError):
@@ -229,9 +230,9 @@ def in_one_line(remote: Remote, what: str) -> Iterator[None]:
     except RemoteError:
         raise
     except ImportError as error:
-        package = PACKAGES.get(remote.protocol)
-        remedy = f"`pip install {package}`" if package else first_line(error)
-        raise RemoteError(f"{remote} needs a package that is not installed: {remedy}") from error
+        module, said = MODULES.get(remote.protocol), first_line(error)
+        said = f"{remote} needs a package that is not installed: {said}"
+        raise RemoteError(lacking(module, str(remote)) if module else said) from error
     except FileNotFoundError as error:
         raise missing(remote) from error
     except PermissionError as error:
