@@ -23,7 +23,8 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from ssdlm.progress import without_native_lines
 from ssdlm.storage.builtin import builtin_folder, is_builtin
 from ssdlm.storage.files import MOST_IN_JSON, parse_object, read_whole, write_text
-from ssdlm.values import shorten
+from ssdlm.storage.hub import download
+from ssdlm.values import first_line, shorten
 
 END_OF_TEXT_NAMES = ("<|endoftext|>", "</s>", "[SEP]", "<|end_of_text|>", "<eos>")
 """What tokenizers call the token that ends a document; the first one found counts."""
@@ -306,26 +307,17 @@ def byte_level_bpe(
 
 def load_from_hub(name: str) -> tokenizers.Tokenizer:
     """Return the tokenizer of a Hub id; `transformers` converts the old kinds."""
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise ValueError(
-            f"tokenizer {name} is no folder here, and the Hub needs a package; "
-            "pip install transformers"
-        ) from error
-    try:
-        patterns = [FILE_NAME, "vocab.json", "merges.txt"]
-        folder = Path(snapshot_download(name, allow_patterns=patterns))
-        if any((folder / pattern).is_file() for pattern in patterns):
-            return load_folder(folder)
-        from transformers import AutoTokenizer
+    patterns = [FILE_NAME, "vocab.json", "merges.txt"]
+    folder = download(name, patterns)
+    if any((folder / pattern).is_file() for pattern in patterns):
+        return load_folder(folder)
+    from transformers import AutoTokenizer
 
+    try:
         return AutoTokenizer.from_pretrained(name, use_fast=True).backend_tokenizer
-    except Exception as error:  # network, permission, no such repository, no fast tokenizer
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+    except Exception as error:  # no fast tokenizer
         raise ValueError(
-            f"tokenizer {name} is no folder here and the Hub did not give it ({reason}); "
-            "check the name, or give a folder"
+            f"{name} has no tokenizer that can be used ({first_line(error)}); give another"
         ) from error
 
 

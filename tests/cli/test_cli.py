@@ -178,7 +178,7 @@ def says_no(capsys, *arguments):
         (["--projection", "best"], "projection='best'"),
         (["--control", "nonsense"], "control 'nonsense' is not CLASSIFIER=LABEL"),
         (["--control", "a=b:c"], "control 'a=b:c' is not CLASSIFIER=LABEL"),
-        (["--control", "nowhere/at/all=good"], "nowhere/at/all is not a sequence classifier"),
+        (["--control", "nowhere/at/all=good"], "nowhere/at/all is no folder here"),
         (["--sees", "all"], "sees='all' is unknown"),
         (["--dtype", "int3"], "dtype='int3' is unknown"),
         (["--device", "abacus"], "device='abacus'"),

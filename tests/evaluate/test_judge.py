@@ -66,7 +66,7 @@ def test_a_misspelt_name_is_told_the_nearest(monkeypatch, name, near):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "distilgpt2", "bert-base-uncased", "me/smollm2"])
-def test_other_names_are_asked_for_at_the_hub(monkeypatch, name):
+def test_other_names_are_asked_for_at_the_hub(monkeypatch, tmp_path, name):
     asked = []
 
     def load(auto, source):
@@ -74,6 +74,7 @@ def test_other_names_are_asked_for_at_the_hub(monkeypatch, name):
         raise OSError("no network.\nCheck the connection.")
 
     monkeypatch.setattr(judge, "load_trained", load)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
     with pytest.raises(ValueError, match=r"model \(no network\. Check the connection\.\); give"):
         load_judge(name, "cpu")
     assert asked == [name]

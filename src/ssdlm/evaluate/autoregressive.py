@@ -23,6 +23,7 @@ from ssdlm.engine.writers import KeywordWriter
 from ssdlm.shapes import Tensor, Tokens
 from ssdlm.storage import checkpoint
 from ssdlm.storage.builtin import is_builtin
+from ssdlm.storage.hub import for_transformers
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
 SAMPLERS = ("top_p", "typical_p", "top_k", "temperature")
@@ -116,11 +117,12 @@ class AutoregressiveLM:
             if not denoiser.has_context_stream:
                 raise ValueError(f"{folder} has no context stream; give a BlockDenoiser's folder")
             return cls(as_causal_lm(cast(BlockDenoiser, denoiser)).eval(), load_tokenizer(folder))
+        source = for_transformers(str(name_or_path))
         from transformers import AutoModelForCausalLM
 
         model: Any
         try:
-            model = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=getattr(torch, dtype))
+            model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise ValueError(

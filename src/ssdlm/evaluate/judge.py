@@ -26,6 +26,7 @@ from ssdlm.settings import nearest
 from ssdlm.storage.builtin import is_builtin
 from ssdlm.storage.checkpoint import resolve_device
 from ssdlm.storage.files import cache_folder
+from ssdlm.storage.hub import for_transformers
 
 SMOLLM2 = "smollm2"
 MINILM = "minilm"
@@ -138,7 +139,7 @@ def load_model(auto: Any, name: str, device: str | None) -> Judge:
     """Return a model of one of transformers' auto classes, with its tokenizer."""
     refuse_missing(name)
     built_in = {SMOLLM2: smollm2_folder, MINILM: minilm_folder}
-    source = str(built_in[name]()) if name in built_in else name
+    source = str(built_in[name]()) if name in built_in else for_transformers(name)
     try:
         model = load_trained(auto, source)
     except Exception as error:

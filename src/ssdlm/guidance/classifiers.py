@@ -21,6 +21,7 @@ from ssdlm.guidance.judges import TextReader, load_text_judge
 from ssdlm.guidance.roberta import load_roberta
 from ssdlm.shapes import Tensor
 from ssdlm.storage.files import read_json
+from ssdlm.storage.hub import for_transformers
 from ssdlm.storage.tensors import require_sizes
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
@@ -118,13 +119,14 @@ def load_classifier(name_or_path: str | Path) -> SequenceClassifier:
 
 def load_by_transformers(name_or_path: str) -> SequenceClassifier:
     """Return a sequence classifier of any kind that transformers knows."""
+    source = for_transformers(name_or_path)
     from transformers import AutoModelForSequenceClassification
 
     try:
         with without_bars():
             # Weights may be stored in half precision; their gradient is taken in single.
             classifier, report = AutoModelForSequenceClassification.from_pretrained(
-                name_or_path,
+                source,
                 output_loading_info=True,
                 trust_remote_code=False,
                 dtype=torch.float32,

@@ -16,6 +16,7 @@ from typing import Any
 from ssdlm.options import known_options
 from ssdlm.storage.builtin import GUIDES, builtin_guides
 from ssdlm.storage.files import read_json
+from ssdlm.storage.hub import download
 from ssdlm.values import REAL, check, quote
 
 ONE_WEIGHT = replace(known_options()["lam"], kind=REAL)
@@ -104,10 +105,15 @@ def name_labels(
     return dict(enumerate(names)) if len(names) == len(labels) else labels
 
 
+def config_file(home: str) -> Path:
+    """Return where a classifier's config.json is, if it has one; that of a Hub id is fetched."""
+    return (Path(home) if Path(home).exists() else download(home, ["config.json"])) / "config.json"
+
+
 def stored_labels(name_or_path: str | Path) -> dict[int, str]:
-    """Return a classifier's labels by its config.json; none where that is elsewhere, or odd."""
+    """Return a classifier's labels by its config.json, the Hub's too; none where that is odd."""
     home, given = split_labels(find_guide(name_or_path))
-    path = Path(home) / "config.json"
+    path = config_file(home)
     stored = read_json(path).get("id2label") if path.is_file() else None
     if not isinstance(stored, dict) or not all(str(number).isdecimal() for number in stored):
         return {}

@@ -10,12 +10,17 @@ import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ssdlm.guidance import ClassifierGuide, classifier_guide, parse_control
 from ssdlm.guidance.fitting import usual_lam
-from ssdlm.guidance.grammar import find_guide, label_index, split_labels, stored_labels
+from ssdlm.guidance.grammar import (
+    config_file,
+    find_guide,
+    label_index,
+    split_labels,
+    stored_labels,
+)
 from ssdlm.options import GenerateOptions
 from ssdlm.storage.files import read_json
 from ssdlm.values import quote
@@ -122,7 +127,7 @@ class GuideConfig(NamedTuple):
 def config_of(folder: str) -> GuideConfig:
     """Return what is known of a classifier without loading it."""
     home, _ = split_labels(find_guide(folder))
-    config = read_json(Path(home) / "config.json")
+    config = read_json(config_file(home))
     labels = stored_labels(folder)
     if not labels:
         raise ValueError(f"{folder} names no labels in its config.json; give a classifier")

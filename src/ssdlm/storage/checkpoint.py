@@ -18,6 +18,7 @@ from ssdlm.options import GenerateOptions
 from ssdlm.settings import DENOISERS, from_json, to_json
 from ssdlm.storage.builtin import builtin_folder, is_builtin
 from ssdlm.storage.files import read_json, sha256, write_file, write_json
+from ssdlm.storage.hub import download
 from ssdlm.storage.int8 import SCALE, dequantise, is_quantised, quantise
 from ssdlm.storage.tensors import (
     fill,
@@ -62,24 +63,9 @@ def find(
         return path
     if path.exists() or str(name_or_path).count("/") != 1 or str(name_or_path).startswith("."):
         raise ValueError(f"{name_or_path} is not a folder with a checkpoint, nor a Hub id org/name")
-    from huggingface_hub import snapshot_download
-
     patterns = ["*.json", "*.safetensors", "*.bin", "*.pt", "merges.txt"]
-    try:
-        return Path(
-            snapshot_download(
-                str(name_or_path),
-                allow_patterns=patterns,
-                revision=revision,
-                local_files_only=local_files_only,
-            )
-        )
-    except Exception as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"{name_or_path} is no folder here and the Hub did not give it ({reason}); "
-            "check the name, or give a folder"
-        ) from error
+    options = {"revision": revision, "local_files_only": local_files_only}
+    return download(str(name_or_path), patterns, **options)
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -18,6 +18,7 @@ from ssdlm.guidance.classifiers import without_bars
 from ssdlm.shapes import Tensor
 from ssdlm.storage import checkpoint
 from ssdlm.storage.builtin import is_builtin
+from ssdlm.storage.hub import for_transformers
 from ssdlm.train.checkpoint_folders import EMA, find_newest
 
 UNIGRAM_TOKENS, STRETCHES = 2**24, 64
@@ -75,11 +76,12 @@ def load_init(config: Config) -> DenoiserModule:
 
 def wrap_masked_lm(init: str, model: EncoderConfig) -> EncoderDenoiser:
     """Return an EncoderDenoiser around a pretrained masked LM, from a folder or the Hub."""
+    source = for_transformers(init)
     from transformers import AutoModelForMaskedLM
 
     try:
         with without_bars():  # a sentence encoder has no head, and gets a random one
-            backbone = AutoModelForMaskedLM.from_pretrained(init, dtype=torch.float32)
+            backbone = AutoModelForMaskedLM.from_pretrained(source, dtype=torch.float32)
     except OSError as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
