@@ -318,10 +318,13 @@ def test_why_a_cluster_cannot_be_joined_is_said_in_a_few_words():
     ("words", "said"),
     [
         (["--input", "-", "--output", "x"], "--ray needs files for --input and --output"),
-        (["--input", "p", "--output", "x", "--shard", "0/2"], "--ray shares the prompts out"),
+        (["--input", __file__, "--output", "x", "--shard", "0/2"], "--ray shares the prompts out"),
         (["a prompt"], "--input and --output go together"),
         (["--json", "--drafts", "a"], "--drafts prints to standard output"),
-        (["--input", "missing.jsonl", "--output", "x"], "[Errno 2] No such file"),
+        (
+            ["--input", "missing.jsonl", "--output", "x"],
+            "there is no file missing.jsonl; give",
+        ),
     ],
 )
 def test_flags_that_do_not_go_with_ray_are_refused(words, said, capsys):

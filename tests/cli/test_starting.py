@@ -109,11 +109,18 @@ def libraries_of(*words, expect):
         (["generate", "a", "--control", "sentiment"], "is not CLASSIFIER=LABEL"),
         (["generate", "--input", "a", "--output", "b", "--control", "tense=x"], "label='x'"),
         (["explain", "--control", "sentiment=happy"], "label='happy'"),
+        (["generate", "a", "--length", "0"], "length=0"),
+        (["generate", "a", "--grid", "slidng"], "grid='slidng' is unknown"),
+        (["generate", "--input", "no.jsonl", "--output", "o"], "there is no file no.jsonl; give"),
+        (["train", "--recipe", "tinny", "--data", "d", "--out", "o"], "did you mean 'tiny'?"),
+        (["estimate", "--recipe", "tinny"], "there is no recipe 'tinny'"),
+        (["generate", "a", "--control", "no/such=x"], "no/such is no folder here and the Hub did"),
         (["evaluate", "a", "--out", "b", "--control-guide", "mood=happy"], "'mood'"),
         (["evaluate", "a", "--out", "b", "--control-judge", "tense=soon"], "label='soon'"),
     ],
 )
-def test_a_wrong_control_is_refused_before_torch_is_imported(words, said):
+def test_a_wrong_value_is_refused_before_torch_is_imported(words, said, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     stderr, libraries = libraries_of(*words, expect=2)
     assert stderr.startswith("error: ") and stderr.count("\n") == 1
     assert said in stderr

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from ssdlm.cli.flags import add_options, given_options, refuse_unknown_controls
+from ssdlm.cli.flags import add_options, given_options, refuse_bad_values
 from ssdlm.options import CONTROL
 from ssdlm.storage.builtin import DEFAULT_MODEL
 
@@ -27,7 +27,7 @@ def add_explain(commands: Any) -> None:
 
 def run_explain(arguments: argparse.Namespace) -> None:
     """Print a line for each control."""
-    refuse_unknown_controls(arguments)
+    refuse_bad_values(arguments)
     from ssdlm.api import SSDLM
     from ssdlm.engine.ways import explained
 

@@ -7,7 +7,15 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from ssdlm.options import DO_SAMPLE, GROUPS, OTHER_NAMES, GenerateOptions, known_options
+from ssdlm.options import (
+    DO_SAMPLE,
+    GROUPS,
+    OTHER_NAMES,
+    GenerateOptions,
+    checked,
+    known_options,
+    resolve,
+)
 from ssdlm.storage.builtin import DEFAULT_MODEL, generation_config
 from ssdlm.storage.parts import Shard
 from ssdlm.values import OBJECT, SWITCH, About, Kind, show
@@ -90,8 +98,9 @@ def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def refuse_unknown_controls(arguments: argparse.Namespace) -> None:
-    """Raise on a control that is not there, before anything is imported that takes seconds."""
+def refuse_bad_values(arguments: argparse.Namespace) -> None:
+    """Raise on a value that no model takes, before anything is imported that takes seconds."""
+    checked(resolve(given_options(arguments)))
     if arguments.control:
         from ssdlm.guidance.grammar import check_control
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ssdlm.cli.flags import (
@@ -17,10 +18,12 @@ from ssdlm.cli.flags import (
     add_ray,
     add_shard,
     given_options,
-    refuse_unknown_controls,
+    refuse_bad_values,
 )
 from ssdlm.cli.starting import choose_threads, one_thread, without_collecting
 from ssdlm.storage.builtin import DEFAULT_MODEL
+from ssdlm.storage.files import STANDARD
+from ssdlm.storage.remote import place_of
 
 if TYPE_CHECKING:
     from ssdlm.api import SSDLM
@@ -96,7 +99,7 @@ def add_generate(commands: Any) -> None:
 def run_generate(arguments: argparse.Namespace) -> None:
     """Continue the prompts and print the texts."""
     refuse_idle_flags(arguments)
-    refuse_unknown_controls(arguments)
+    refuse_bad_values(arguments)
     if is_of_files(arguments) or num_started() > 1:
         run_generate_file(arguments)
         return
@@ -164,7 +167,7 @@ def num_started() -> int:
 
 def piped_prompt() -> str:
     """Return what comes through standard input, without its last line end; "" from a terminal."""
-    from ssdlm.storage.files import STANDARD, read_whole
+    from ssdlm.storage.files import read_whole
     from ssdlm.storage.lines import MOST_IN_PROMPT, LinesError, refuse_other_text
 
     if sys.stdin is None or sys.stdin.isatty():
@@ -207,7 +210,7 @@ def run_generate_file(arguments: argparse.Namespace) -> None:
         if os.environ.get("RANK", "0") != "0":
             return  # one of several says it
         raise ValueError("--input and --output go together, without other prompts; give both")
-
+    refuse_missing(arguments.input)
     if arguments.ray is not None:
         write_on_ray(arguments)
     elif num_started() > 1:
@@ -216,6 +219,16 @@ def run_generate_file(arguments: argparse.Namespace) -> None:
         share_out(partial(open_writer, arguments), partial(write_and_say, arguments))
     else:
         write_and_say(arguments, open_writer(arguments))
+
+
+def refuse_missing(name: str) -> None:
+    """Raise where there is no file of prompts, before anything is imported that takes seconds."""
+    source = place_of(name, "input")
+    if isinstance(source, Path) and source != STANDARD and not source.exists():
+        raise ValueError(
+            f'there is no file {name}; give --input a .jsonl file with a {{"prompt": ...}} on each '
+            "line"
+        )
 
 
 def open_writer(arguments: argparse.Namespace) -> OptionsWriter:
@@ -240,7 +253,6 @@ def write_file(arguments: argparse.Namespace, writer: OptionsWriter | SharedWrit
     from ssdlm.denoiser import DenoiserModule
     from ssdlm.engine.prompt_files import generate_file
     from ssdlm.storage.checkpoint import digests, find
-    from ssdlm.storage.remote import place_of
 
     # Where it runs and how many go together do not change what is written.
     settings = {k: v for k, v in writer.options.to_json().items() if k != "batch_size"}
@@ -263,7 +275,6 @@ def write_on_ray(arguments: argparse.Namespace) -> None:
     from ssdlm.engine.merging import merge_texts
     from ssdlm.engine.prompt_files import prompt_lines
     from ssdlm.storage.cluster import spread
-    from ssdlm.storage.remote import place_of
 
     if arguments.shard is not None or num_started() > 1:
         raise ValueError("--ray shares the prompts out itself; leave out --shard and torchrun")

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from ssdlm.cli.flags import add_ray, add_shard
+from ssdlm.train.recipes import recipe
 
 
 def add_tokenizer(commands: Any) -> None:
@@ -114,6 +115,7 @@ def add_train(commands: Any) -> None:
 
 def run_train(arguments: argparse.Namespace) -> None:
     """Train, or resume."""
+    recipe(arguments.recipe)  # an unknown one is refused before torch is imported
     from ssdlm.train import configure, train
 
     # `--data DIR key=value` reads as two folders; a setting is told by its equals sign.
@@ -148,6 +150,7 @@ def add_estimate(commands: Any) -> None:
 
 def run_estimate(arguments: argparse.Namespace) -> None:
     """Print what a run would take."""
+    recipe(arguments.recipe)
     from ssdlm.train.estimate import estimate, find_gpu
     from ssdlm.train.loop import configure
 
