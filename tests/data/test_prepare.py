@@ -1,6 +1,7 @@
 """From text to a token store: exact, in order, held out by document, and safe from kills."""
 
 import json
+import lzma
 import shutil
 import signal
 from pathlib import Path
@@ -151,7 +152,7 @@ def test_an_unreadable_file_is_an_error_that_leaves_no_part(tmp_path, tokenizer)
     (tmp_path / "a.jsonl.gz").write_bytes(b"\x1f\x8b\x08 broken")
     with pytest.raises(ValueError, match=r"cannot read .*a\.jsonl\.gz"):
         prepare([tmp_path / "a.jsonl.gz"], tokenizer=tokenizer, out=tmp_path / "out")
-    assert set(content(tmp_path / "out")) == {"tokenizer.json", "tokenizer_config.json"}
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_same_command_again_says_that_it_is_done(tmp_path, tokenizer):
@@ -269,3 +270,14 @@ def test_after_an_input_without_a_document_another_may_go_to_the_same_folder(tok
 def test_threads_beyond_any_machine_are_refused(tokenizer, tmp_path):
     with pytest.raises(ValueError, match="workers=1000000000 is out of range; use 1 to 1024"):
         prepare([tmp_path], tokenizer=tokenizer, out=tmp_path / "out", workers=10**9)
+
+
+@pytest.mark.parametrize("name", ["a.txt.xz", "a.txt", "a.jsonl"])
+def test_a_refused_input_leaves_nothing(tmp_path, tokenizer, name):
+    source, out = tmp_path / name, tmp_path / "new" / "store"
+    content = {"a.txt.xz": lzma.compress(b"text " * 99)[:-9] + b"x" * 9, "a.txt": b"\n\n"}
+    source.write_bytes(content.get(name, b'{"text": ""}\n'))
+    said = "; get the file anew$" if name == "a.txt.xz" else "no document in"
+    with pytest.raises(ValueError, match=said):
+        prepare([source], tokenizer=tokenizer, out=out)
+    assert not out.exists()

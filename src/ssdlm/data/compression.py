@@ -120,7 +120,7 @@ class MemberReader(io.RawIOBase):
                 self.packed = self.file.read(1 << 12)
             if not self.packed:
                 if self.member is not None or self.zeros % self.padding:
-                    raise EOFError("its last member is cut off")
+                    raise EOFError("its last member is cut off; get the file anew")
                 return 0
             self.ready = memoryview(self.unpack())
         size = min(len(buffer), len(self.ready))
@@ -132,12 +132,12 @@ class MemberReader(io.RawIOBase):
         """Return what the bytes at hand unpack to, up to the end of their member."""
         if self.member is None:
             if self.zeros % self.padding:
-                raise OSError("what follows a member is not another one")
+                raise OSError("what follows a member is not another one; get the file anew")
             self.member = self.start()
         try:
             content = self.member.decompress(self.packed)
         except self.error as error:
-            raise OSError(str(error)) from error
+            raise OSError(f"{error}; get the file anew") from error
         self.packed = b""
         if self.member.eof:
             self.packed, self.member = self.member.unused_data, None

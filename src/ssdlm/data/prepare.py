@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -171,7 +172,13 @@ def writing(place: Place) -> Iterator[Path]:
     with delivered_folder(place, ends=(INDEX, PART), mark=JOURNAL, own=WRITTEN) as out_dir:
         out_dir.mkdir(parents=True, exist_ok=True)
         with locked(out_dir, f"another `ssdlm prepare` is writing to {place}; wait for it"):
-            yield out_dir
+            was_begun = any(out_dir.iterdir())
+            try:
+                yield out_dir
+            except ValueError:
+                if not was_begun and not any(out_dir.glob("*-[0-9]*.bin")):
+                    shutil.rmtree(out_dir)  # there is nothing to continue
+                raise
             (out_dir / JOURNAL).unlink(missing_ok=True)
 
 
