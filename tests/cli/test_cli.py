@@ -70,6 +70,7 @@ def test_drafts_are_printed_as_events_that_end_in_the_text(capsys, folder, class
         (["--drafts"], "--drafts prints events as JSON lines; give --json beside it"),
         (["--candidates", 2], "--candidates tells of drafts; give --json --drafts beside it"),
         (["--json", "--guides", "tense"], "--guides tells of drafts; give --json --drafts"),
+        (["--json", "--guides="], "--guides tells of drafts; give --json --drafts"),
         (["--json", "--drafts", "--input", "a"], "give prompts in place of --input"),
         (["--json", "--drafts", "--guides", "joy"], "there is no built-in guide 'joy'"),
     ],

@@ -1,6 +1,7 @@
 """Who may come in, with what, and what is told of them."""
 
 import http.client
+import io
 import json
 import logging
 import sys
@@ -10,7 +11,7 @@ import pytest
 from tests.serve.running import serving, wait_for
 
 from ssdlm.serve.gate import check_origin, check_proxies, digest, host_in, is_loopback, read_keys
-from ssdlm.serve.log import JsonFormatter, LineFormatter
+from ssdlm.serve.log import JsonFormatter, LineFormatter, RequestLog
 from ssdlm.serve.pages import Pages
 
 ASK = {"prompt": "ab", "max_tokens": 6}
@@ -283,6 +284,12 @@ def test_a_log_in_json_has_prompts_if_asked():
         line = json.loads(server.log.getvalue())
     assert line["prompts"] == ["open words"] and line["status"] == 200
     assert line["tokens"] == 6 and line["is_whole"] is True
+
+
+def test_a_long_method_is_cut_in_the_log():
+    log = RequestLog(file=io.StringIO())
+    log.answered({"method": "A" * 3000, "path": "/", "state": {}}, 405, 0.0)
+    assert len(log.file.getvalue()) < 300
 
 
 def test_metrics_count(server):

@@ -82,13 +82,11 @@ def add_generate(commands: Any) -> None:
         "--candidates",
         type=int,
         metavar="K",
-        default=0,
         help="with --drafts: the K likeliest tokens of each open position, with probabilities",
     )
     command.add_argument(
         "--guides",
         metavar="NAME,...",
-        default="",
         help="with --drafts: what these guides make of each draft, as label probabilities; "
         "NAME=FOLDER for one of your own",
     )
@@ -146,7 +144,7 @@ def refuse_idle_flags(arguments: argparse.Namespace) -> None:
     if arguments.drafts and is_of_files(arguments):
         raise ValueError("--drafts prints to standard output; give prompts in place of --input")
     for name in ("candidates", "guides"):
-        if getattr(arguments, name) and not arguments.drafts:
+        if getattr(arguments, name) is not None and not arguments.drafts:
             raise ValueError(f"--{name} tells of drafts; give --json --drafts beside it")
 
 
@@ -154,9 +152,9 @@ def print_events(engine: Engine, requests: Requests, arguments: argparse.Namespa
     """Print the events of each text, one text after another."""
     if requests[0].num_candidates > 1:
         raise ValueError("--drafts shows each text that is written; leave out --best-of and --gap")
-    guides = [name for name in arguments.guides.split(",") if name]
+    guides = [name for name in (arguments.guides or "").split(",") if name]
     for request in requests:
-        for event in engine.events(request, candidates=arguments.candidates, guides=guides):
+        for event in engine.events(request, candidates=arguments.candidates or 0, guides=guides):
             print(json.dumps(event), flush=True)
 
 

@@ -41,7 +41,7 @@ class RequestLog:
         about: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "client": client[0][:200] if client else "",
-            "method": scope["method"],
+            "method": scope["method"][:200],
             "path": scope["path"][:200],
             "status": status,
             "seconds": round(seconds, 3),

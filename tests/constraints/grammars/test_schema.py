@@ -304,3 +304,9 @@ def test_what_cannot_be_done_is_refused_by_its_place(schema, words, unchecked):
     with pytest.raises(ValueError, match=re.escape(words)) as caught:
         machine_of(schema)
     assert "\n" not in str(caught.value) and str(caught.value).startswith("json_schema #")
+
+
+@pytest.mark.parametrize("schema", ['{"const": 1e400}', '{"enum": [-1e999]}', '{"maximum": 1e400}'])
+def test_a_number_that_no_float_can_hold_is_refused(schema):
+    with pytest.raises(ValueError, match=r"contains -?1e\d+, which is too large"):
+        read_schema(schema)

@@ -28,6 +28,7 @@ from ssdlm.constraints.grammars.schema_facts import (
     identity,
     listed,
     problem,
+    read_real,
     refuse_constant,
     refuse_others,
     type_of,
@@ -43,7 +44,7 @@ MOST_PROPERTIES = 1000
 
 def read_schema(source: str, *, is_narrow: bool = False) -> Expression:
     """Return the expression of texts that follow a schema, given as JSON."""
-    root = json.loads(source, parse_constant=refuse_constant)
+    root = json.loads(source, parse_constant=refuse_constant, parse_float=read_real)
     return SchemaReader(root, is_narrow).read(root, "#")
 
 

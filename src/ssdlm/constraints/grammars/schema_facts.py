@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from ssdlm.values import quote
+from ssdlm.values import quote, shorten
 
 ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"}
 ANNOTATIONS |= {"$schema", "$id", "$comment", "$defs", "definitions", "$anchor"}
@@ -31,6 +31,13 @@ def problem(place: str, what: str) -> ValueError:
 def refuse_constant(word: str) -> None:
     """Raise on NaN and the infinities, which JSON has not."""
     raise problem("#", f"contains {word}, which is no JSON; use a number")
+
+
+def read_real(text: str) -> float:
+    """Return a number with a point or an exponent; raise on one that no float can hold."""
+    if math.isinf(value := float(text)):
+        raise problem("#", f"contains {shorten(text)}, which is too large; use a smaller number")
+    return value
 
 
 def first_of(schema: Mapping[str, Any]) -> str:
