@@ -193,3 +193,23 @@ def test_a_longer_word_is_one_token_or_required_so_that_no_letters_are_glued_on(
     ]  # fmt: skip
     assert not free.is_legal(free.step(automaton.start, 0, 5), 1, 6)
     assert pinned.is_legal(automaton.start, 0, 0)
+
+
+@pytest.mark.parametrize("is_sentence", [False, True])
+@pytest.mark.parametrize("end_of_text", [None, 255])
+def test_tokens_to_the_end_tell_where_a_text_can_be_finished(is_sentence, end_of_text):
+    settings = {"end_of_text": end_of_text, "is_sentence": is_sentence}
+    automaton = build_automaton(["bad", "a dog"], BYTES, **settings)
+    placement = find_placement(TokenConstraint(automaton, 6, {}, ()))
+    needed = automaton.tokens_to_end(6)
+    for room, safe in enumerate(reversed(placement.safe)):
+        assert ((needed <= room) == safe).all()
+    assert set(needed) == ({0, 1, 7} if is_sentence else {0, 7})
+
+
+def test_a_dense_table_has_a_column_for_each_kind_of_token():
+    table = build_automaton(["bad", "a dog"], BYTES_AND_PAIRS).next_state
+    by_kind = table.by_kind(table.array.size)
+    assert (by_kind.next_state[:, by_kind.kind_of] == table.array).all()
+    assert len({column.tobytes() for column in table.array.T}) == by_kind.next_state.shape[1] < 50
+    assert table.by_kind(by_kind.next_state.size - 1) is None

@@ -10,10 +10,11 @@ that an `Automaton` reads a whole token by one look into a table.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -136,6 +137,15 @@ def new_matches(matcher: Matcher, is_inside: bool) -> PartialMatches:
     )
 
 
+class ByKind(NamedTuple):
+    """A table with one column for each kind of token: tokens that lead to the same states."""
+
+    kind_of: np.ndarray
+    """The kind of each token (V,)."""
+    next_state: np.ndarray
+    """The state after each state and kind (S, G)."""
+
+
 @runtime_checkable
 class Table(Protocol):
     """The state after each state and token, read like an array (S, V)."""
@@ -148,6 +158,14 @@ class Table(Protocol):
 
     def states_into(self, safe: np.ndarray, allowed: np.ndarray) -> np.ndarray:
         """Return the states (S,) from which a token among those allowed (V,) leads into `safe`."""
+        ...
+
+    def by_kind(self, max_entries: int) -> ByKind | None:
+        """Return the table with a column for each kind of token, None if that is too large."""
+        ...
+
+    def arrays(self) -> Sequence[np.ndarray]:
+        """Return arrays that the table follows from."""
         ...
 
 
@@ -166,6 +184,21 @@ class DenseTable:
     def states_into(self, safe: np.ndarray, allowed: np.ndarray) -> np.ndarray:
         columns = allowed.nonzero()[0]
         return np.array([safe[row[columns]].any() for row in self.array])
+
+    @cached_property
+    def kinds(self) -> ByKind:
+        """The table with a column for each kind of token."""
+        known: dict[bytes, int] = {}
+        columns = np.ascontiguousarray(self.array.T)
+        kind_of = np.array([known.setdefault(one.tobytes(), len(known)) for one in columns])
+        _, examples = np.unique(kind_of, return_index=True)
+        return ByKind(kind_of, self.array[:, examples])
+
+    def by_kind(self, max_entries: int) -> ByKind | None:
+        return self.kinds if self.kinds.next_state.size <= max_entries else None
+
+    def arrays(self) -> Sequence[np.ndarray]:
+        return self.kinds
 
 
 @dataclass(frozen=True)
@@ -197,6 +230,15 @@ class Automaton:
         is_still = (table.array[start] == start).all()
         return bool(is_still and self.without_sentence_end[start] == start)
 
+    @cached_property
+    def digest(self) -> bytes:
+        """A hash of all but the start: that of an equal automaton is equal, in any process."""
+        found = hashlib.blake2b(digest_size=16)
+        for array in (*self.next_state.arrays(), self.accepts, self.hangs):
+            found.update(f"{array.dtype}{array.shape}".encode())
+            found.update(array.tobytes())
+        return found.digest()
+
     def allowed_tokens(self, needs_boundary: bool, is_early: bool) -> np.ndarray:
         """Return the tokens (V,) for a position: after a required word, before the last one."""
         allowed = self.is_boundary.copy() if needs_boundary else np.ones_like(self.is_boundary)
@@ -221,6 +263,23 @@ class Automaton:
                 before = self.next_state.states_into(safe, allowed) & ~self.hangs
             self.cache[key] = before[self.without_sentence_end] if is_early else before
         return self.cache[key]
+
+    def tokens_to_end(self, limit: int) -> np.ndarray | None:
+        """Return how many tokens (S,) a text still needs at least, limit + 1 if more than `limit`.
+
+        None if a text that can be finished in some number of tokens cannot always be finished in
+        one more: then no single number says where it can.
+        """
+        safe, needed = self.accepts, np.where(self.accepts, 0, limit + 1)
+        for count in range(1, limit + 1):
+            wider = self.states_before(safe, None, False, False)
+            if (safe & ~wider).any():
+                return None
+            if (wider == safe).all():
+                break
+            needed[wider & ~safe] = count
+            safe = wider
+        return needed
 
     def shortest(self) -> int | None:
         """Return the least number of tokens in a text, None if there is no text at all."""

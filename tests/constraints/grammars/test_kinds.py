@@ -54,6 +54,9 @@ def test_it_reads_like_an_array(pattern):
         assert (table.leading(state, safe) == safe[whole[state]]).all()
     for token in tokens:
         assert (table[:, token] == whole[:, token]).all()
+    by_kind = table.by_kind(table.num_states * table.num_kinds)
+    assert (by_kind.next_state[:, by_kind.kind_of] == whole).all()
+    assert table.by_kind(table.num_states * table.num_kinds - 1) is None
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ssdlm.constraints.automaton import DEAD
+from ssdlm.constraints.automaton import DEAD, ByKind
 from ssdlm.constraints.grammars.machine import TooLarge
 from ssdlm.constraints.grammars.utf8 import ByteMachine
 
@@ -90,6 +90,18 @@ class KindTable:
         found = np.zeros(self.num_states, dtype=bool)
         found[self.sources[is_allowed[self.kinds] & safe[self.targets]]] = True
         return found
+
+    def by_kind(self, max_entries: int) -> ByKind | None:
+        """Return the table with a column for each kind of token, None if that is too large."""
+        if self.num_states * self.num_kinds > max_entries:
+            return None
+        next_state = np.full((self.num_states, self.num_kinds), DEAD, dtype=np.int32)
+        next_state[self.sources, self.kinds] = self.targets
+        return ByKind(self.kind_of, next_state)
+
+    def arrays(self) -> Sequence[np.ndarray]:
+        """Return arrays that the table follows from."""
+        return [self.kind_of, self.first, self.kinds, self.targets]
 
     def spread(self, states: np.ndarray, safe: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the kinds (G,) that lead from some states (S,) into `safe`, and where to (S,)."""
