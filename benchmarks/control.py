@@ -227,8 +227,8 @@ def fudged(model: SSDLM, label: str, arm: Arm) -> SSDLM:
     assert isinstance(guide, FittedGuide)
     steered = Fudge(model.denoiser, guide, k=arm.k, weight=arm.w)
     own = SSDLM(model.denoiser, model.tokenizer, model.options)
-    own.engine.controls.apply = lambda options: steered
-    own.engine.fleet.is_used = False  # lanes know nothing of it
+    own.engine.controls.apply = lambda options, denoiser=None: steered
+    own.engine.runners.key_of = lambda request: None  # programs know nothing of it
     return own
 
 

@@ -51,11 +51,13 @@ def settings_by_kind() -> dict[str, dict[str, dict[str, Any]]]:
     lengths = {f"B {B}, T {T}": WINDOW | {"B": B, "T": T} for B, T in ((5, 11), (10, 24), (25, 63))}
     lengths |= {f"B {B}, T 63": WINDOW | {"B": B} for B in (5, 10)}
     widths = {f"width {width:g}": WINDOW | {"width": width} for width in (0.5, 1.0, 2.0, 4.0, 16.0)}
-    nuclei = {f"top-p {p:g}": WINDOW | {"top_p": p} for p in (0.8, 0.85, 0.9, 0.95, 1.0)}
+    nuclei = {f"top-p {p:g}": WINDOW | {"top_p": p} for p in (0.8, 0.85, 0.9, 0.95)}
+    whole = {name: value for name, value in WINDOW.items() if name != "nucleus"} | {"top_p": 1.0}
+    nuclei["top-p 1"] = whole  # where there is no nucleus to choose
     nuclei["top-p 0.9 of the logits"] = WINDOW | {"nucleus": "logits"}
     heat = {
-        f"temperature {tau:g}, top-p {p:g}": WINDOW | {"temperature": tau, "top_p": p}
-        for tau, p in ((0.8, 1.0), (0.9, 1.0), (0.9, 0.95))
+        f"temperature {tau:g}, top-p {path['top_p']:g}": path | {"temperature": tau}
+        for tau, path in ((0.8, whole), (0.9, whole), (0.9, WINDOW | {"top_p": 0.95}))
     }
     rules = {
         f"{name}, {path}": OURS | PATHS[path] | {"T": 63} | rule

@@ -64,7 +64,7 @@ def main() -> None:
         found[path] = {"processor": busy, "clock": clock}
         found[path]["tokens_per_processor_s"] = round(statistics.median(pace), 1)
         print(path, found[path], flush=True)
-    print(json.dumps({"threads": arguments.threads, "is_steady": model.denoiser.is_steady} | found))
+    print(json.dumps({"threads": arguments.threads} | found))
 
 
 if __name__ == "__main__":

@@ -87,19 +87,6 @@ if find_spec("jaxtyping") and find_spec("beartype"):
 
         return checked if made.__annotations__ else made
 
-    if find_spec("greenlet"):
-        from greenlet import getcurrent
-
-        class ShapesOfLoops:
-            """The shapes that are being checked, of each loop apart: they share a thread."""
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(getcurrent(), name)
-
-            def __setattr__(self, name: str, value: Any) -> None:
-                setattr(getcurrent(), name, value)
-
-        jaxtyping._storage._shape_storage = ShapesOfLoops()  # by default apart for threads alone
     jaxtyping.jaxtyped = check_outer_types
     if find_spec("triton"):
         # Triton reads the source, which the hook changes.

@@ -47,7 +47,6 @@ FOREIGN = {
     "ops.kernels.products": {"triton"},
     "ops.kernels.rows": {"triton"},
     "ops.kernels.trees": {"triton"},
-    "denoiser.meeting": {"greenlet"},
 }
 """What some modules of the algorithm may import besides."""
 ALLOWED = {"serve": {"fastapi"}}

@@ -18,7 +18,7 @@ def read(denoiser, slots, slot, tokens):
     """Read a text's tokens into a slot; return the output after each."""
     at, none = torch.tensor([slot]), torch.tensor([0])
     rows = Rows.causal(len(tokens), denoiser.device)
-    hidden = slots.run(denoiser.embed(torch.tensor([tokens])), Behind(rows, at, none))
+    hidden = slots.read(denoiser.embed(torch.tensor([tokens])), Behind(rows, at, none))
     slots.lengths[slot] = len(tokens)
     return hidden
 
@@ -43,7 +43,7 @@ def test_a_window_behind_a_slot_is_read_and_denoise(denoiser, width):
     blank = denoiser.blank()[: denoiser.config.D].expand(2, width - 1, -1)
     x = torch.cat((word, word, blank), 1)  # without evidence: the word before, then nothing
     rows = Rows.window(width, denoiser.device)
-    hidden = slots.run(x, Behind(rows, slots.all_slots, slots.lengths), slice(1, None))
+    hidden = slots.read(x, Behind(rows, slots.all_slots, slots.lengths), slice(1, None))
     for slot, tokens in enumerate(texts):
         cache = denoiser.prefill(torch.tensor([tokens]))
         noise = torch.zeros(1, width, denoiser.V), torch.ones(1, width)
@@ -57,7 +57,7 @@ def test_a_slot_keeps_what_was_read_while_windows_come_and_go(denoiser):
     rows = Rows.window(2, denoiser.device)
     for place in (3, 4):
         x = denoiser.embed(torch.tensor([[tokens[place], 60, 61]]))
-        slots.run(x, Behind(rows, slots.all_slots, slots.lengths), slice(1, None))
+        slots.read(x, Behind(rows, slots.all_slots, slots.lengths), slice(1, None))
         slots.lengths += 1
     kept = slots.keys_values[:, :, 0, :, :5]
     expected = denoiser.prefill(torch.tensor([tokens])).keys_values[0]

@@ -8,6 +8,7 @@ from tests import tiny
 
 from ssdlm import SSDLM, DecodeConfig, classifier_guide, cli
 from ssdlm.denoiser.network import BlockNetwork
+from ssdlm.denoiser.slots import Slots
 from ssdlm.engine.controls import ControlWarning
 from ssdlm.guidance.gradient import shift
 
@@ -107,13 +108,18 @@ SLIDING = DecodeConfig(length=12, B=(4,), T=4, grid="sliding", width=1.0, return
 @pytest.fixture
 def num_passes(monkeypatch):
     """How often the network has run."""
-    passes, run = [], BlockNetwork.run
+    passes, run, read = [], BlockNetwork.run, Slots.read
 
     def counted(self, *inputs):
         passes.append(1)
         return run(self, *inputs)
 
+    def counted_texts(self, x, *rest):
+        passes.extend([1] * len(x))
+        return read(self, x, *rest)
+
     monkeypatch.setattr(BlockNetwork, "run", counted)
+    monkeypatch.setattr(Slots, "read", counted_texts)
     return passes
 
 
@@ -157,6 +163,13 @@ def test_the_passes_that_are_reported_are_those_of_the_network(
     options = {"prompt": [PROMPT], "control": guide, "lam": 500.0} | options
     (text,) = model.generate(options.pop("prompt"), **options)
     assert text.passes_per_token * len(text.tokens) == pytest.approx(len(num_passes))
+
+
+def test_a_guide_without_weight_changes_nothing(classifier):
+    model = SSDLM(tiny.block(), tiny.tokenizer(), SLIDING)
+    for sees in ("context", "block"):
+        guide = classifier_guide(classifier, "positive", sees=sees)
+        assert model.generate(PROMPT, control=guide, lam=0.0).text == model.generate(PROMPT).text
 
 
 @pytest.mark.parametrize("T", [2, 4, 7])

@@ -12,6 +12,7 @@ import pytest
 from tests import tiny
 
 from ssdlm import SSDLM, DecodeConfig, Scorer, cli
+from ssdlm.denoiser.slots import Slots
 from ssdlm.engine.controls import Controls
 from ssdlm.engine.particles import Swarms, common_start, effective, normalised, systematic
 from ssdlm.engine.requests import Request
@@ -145,6 +146,35 @@ def test_what_is_impossible_is_not_chosen(model):
     assert not any("e" in text.text for text in made)
 
 
+@pytest.mark.parametrize("grid", ["sliding", "staggered"])
+def test_particles_fork_and_read_no_token_twice(model, monkeypatch, grid):
+    """A particle goes on in a slot that has read its text, whichever was resampled."""
+    rows, copies, read, copy = [], [], Slots.read, Slots.copy
+
+    def counted(slots, x, behind, *rest):
+        rows.append(x.shape[0] * x.shape[1])
+        return read(slots, x, behind, *rest)
+
+    def copied(slots, source, targets, length):
+        copies.append((source, targets))
+        return copy(slots, source, targets, length)
+
+    options = {"grid": grid, "width": 1.0, "T": 4, "B": 4, "length": 16, "particle_step": 4}
+    own = options | {"control": vowels, "particles": 4, "particle_weight": 5.0, "returns": "w_0"}
+    apart = None
+    with monkeypatch.context() as patch:  # as if nothing were kept
+        patch.setattr(Job, "is_kept", property(lambda job: False, lambda job, value: None))
+        apart = model.generate("no dog", nucleus="network", top_p=0.9, **own)
+    monkeypatch.setattr(Slots, "read", counted)
+    monkeypatch.setattr(Slots, "copy", copied)
+    text = model.generate("no dog", nucleus="network", top_p=0.9, **own)
+    assert text.tokens == apart.tokens
+    prompt = len(model.context("no dog")) - 1
+    passes = 16 * 2 if grid == "sliding" else 16 * 5 + 16  # word and open rows; blocks once more
+    assert sum(rows) == 4 * (prompt + passes)
+    assert copies  # some were resampled
+
+
 def test_where_every_particle_is_impossible_an_error_says_so(model):
     def never(texts):
         return [-math.inf for _ in texts]
@@ -161,6 +191,14 @@ def test_where_every_particle_is_impossible_an_error_says_so(model):
         assert "vowels, never" in str(e.value)
         assert "\n" not in str(e.value)
     assert model.generate("no", control=never, particle_weight=0.0).text
+
+
+def test_weights_that_carry_scores_beyond_all_numbers_are_refused(model):
+    def huge(texts):
+        return [1e308 for _ in texts]
+
+    with pytest.raises(ValueError, match=r"^particle_weight \(1e\+06 for huge\) times a score is"):
+        model.generate("no", control=huge, particle_weight=1e6)
 
 
 def test_particles_that_are_impossible_for_now_may_become_texts(model):
@@ -210,7 +248,7 @@ class Chain(Schedule):
         self.texts = [tokens for tokens in texts if matches(tokens)]
         self.starts = {tokens[:end] for tokens in self.texts for end in range(length + 1)}
 
-    def submit(self, request, look_every=None):
+    def submit(self, request, look_every=None, parent=None):
         self.jobs.append(Job(request))
         return self.jobs[-1]
 

@@ -1,18 +1,18 @@
 """Turns: requests join and leave between passes, in order, and one's text is nothing to another."""
 
-from contextlib import contextmanager, nullcontext
+import re
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
 from tests import tiny
+from tests.closeness import NETWORK, assert_close
 
-from ssdlm.engine.fleet import Fleet, has_lane
-from ssdlm.engine.lanes import SlidingLane
 from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import MIXED_TOGETHER, Request, noise_seeds
-from ssdlm.engine.schedule import Berths
+from ssdlm.engine.schedule import Job, tokens_to_go
+from ssdlm.engine.worker import BatchWorker
 from ssdlm.options import GenerateOptions
 
 OPTIONS = GenerateOptions(
@@ -47,31 +47,32 @@ def work(engine, schedule, jobs):
     return turns
 
 
-def in_a_lane(engine, num_slots, released=None, around=nullcontext):
-    """Let an engine put everything into one lane, as on a GPU; `released` gets it when idle."""
-    released = [] if released is None else released
-    fleet = Fleet(engine.chains, engine.controls, is_deterministic=False)
-    lane = SlidingLane(engine.denoiser, width=1.0, num_slots=num_slots, capacity=64)
+def in_a_batch(engine, num_slots):
+    """Let an engine put everything into one decode batch of so many slots."""
     schedule = engine.schedule(most_jobs=100)
-    schedule.kind_of = lambda request: "lane"
-    release = partial(released.append, lane)
-    schedule.employ = lambda jobs: Berths(lane, fleet.rows, release, around)
+
+    def employ(jobs):
+        request = jobs[0].request
+        return BatchWorker(engine.runners, engine.runners.key_of(request), request, num_slots)
+
+    schedule.employ = employ
     return schedule
 
 
 @pytest.mark.parametrize("num_slots", [1, 2, 4, 8])
-def test_texts_in_a_lane_are_those_of_the_plain_loop(engine, num_slots):
-    schedule, requests = in_a_lane(engine, num_slots), requests_for(engine, seed=5)
+def test_texts_in_a_batch_are_those_of_the_plain_loop(engine, num_slots):
+    schedule, requests = in_a_batch(engine, num_slots), requests_for(engine, seed=5)
     jobs = [schedule.submit(request) for request in requests]
     work(engine, schedule, jobs)
     assert [job.tokens for job in jobs] == [alone(engine, request) for request in requests]
-    # The first pass of a context of one token is the first of its text.
-    assert [job.passes for job in jobs] == [[5, 4], [5, 4], [4, 4], [5, 4], [5, 4], [5, 4]]
+    assert [job.passes for job in jobs] == [[4, 4]] * 6  # a context is read by a text's first pass
 
 
 def test_jobs_take_turns_and_none_waits_for_another_to_end(engine):
-    engine.denoiser.has_packs = False  # else they get on side by side
-    schedule, requests = engine.schedule(most_jobs=3), requests_for(engine)
+    schedule, requests = (
+        engine.schedule(most_jobs=3),
+        requests_for(engine, early_exit=True, grid="warped"),
+    )
     jobs = [schedule.submit(request) for request in requests]
     turns = work(engine, schedule, jobs)
     assert turns[:6] == [[0], [1], [2], [0], [1], [2]]
@@ -80,7 +81,7 @@ def test_jobs_take_turns_and_none_waits_for_another_to_end(engine):
 
 
 def test_a_cancelled_job_makes_room_for_the_next(engine):
-    for schedule in (engine.schedule(most_jobs=1), in_a_lane(engine, 1)):
+    for schedule in (engine.schedule(most_jobs=1), in_a_batch(engine, 1)):
         requests = requests_for(engine, stop_at_end=True)  # looked at once a block
         jobs = [schedule.submit(request) for request in requests[:3]]
         schedule.turn()
@@ -93,10 +94,10 @@ def test_a_cancelled_job_makes_room_for_the_next(engine):
 
 
 def test_who_comes_later_joins_while_others_are_at_work(engine):
-    schedule, requests = in_a_lane(engine, 2), requests_for(engine, stop_at_end=True)
+    schedule, requests = in_a_batch(engine, 2), requests_for(engine, stop_at_end=True)
     first = schedule.submit(requests[0])
     schedule.turn()
-    assert len(first.tokens) == 4
+    assert len(first.tokens) == 1
     second = schedule.submit(requests[1])
     assert schedule.turn() == [first, second]
     work(engine, schedule, [first, second])
@@ -104,102 +105,122 @@ def test_who_comes_later_joins_while_others_are_at_work(engine):
 
 
 def test_different_settings_are_different_kinds(engine):
-    engine.denoiser.has_packs = False
-    kinds = {
-        engine.kind_of(request)
-        for changes in ({}, {"length": 4}, {"temperature": 0.5}, {"grid": "warped"})
-        for request in requests_for(engine, [[3, 1, 4]], **changes)
-    }
-    assert len(kinds) == 4
+    def kinds(*changes, **usual):
+        made = (requests_for(engine, [[3, 1, 4]], **usual | own)[0] for own in changes)
+        return {engine.kind_of(request) for request in made}
+
+    # What a slot has of its own does not matter, what a pass has does.
+    assert len(kinds({}, {"length": 4}, {"temperature": 0.5}, {"seed": 3})) == 1
+    assert len(kinds({}, {"width": 2.0}, {"grid": "warped"}, {"mode": "autoregressive"})) == 4
+    loops = {"early_exit": True, "grid": "warped"}
+    assert len(kinds({}, {"length": 4}, {"temperature": 0.5}, {"T": 5}, **loops)) == 4
     one, other = (requests_for(engine, [[3, 1, seed]], seed=seed)[0] for seed in (1, 2))
     assert engine.kind_of(one) == engine.kind_of(other)
 
 
 @pytest.mark.parametrize(
-    ("changes", "answer"),
+    ("changes", "why"),
     [
-        ({}, True),
-        ({"projection": "greedy"}, True),
-        ({"width": 3.0}, True),
-        ({"width": 3.0, "projection": "greedy"}, False),
-        ({"width": 3.0, "rho": 0.5}, False),
-        ({"width": 3.0, "nucleus": "logits"}, False),
-        ({"T": 8}, False),
-        ({"B": [4, 8]}, False),
-        ({"grid": "staggered"}, False),
-        ({"returns": "logits"}, False),
-        ({"projection": "mean", "returns": "logits"}, False),
+        ({}, ""),
+        ({"projection": "greedy"}, ""),
+        ({"width": 3.0}, ""),
+        ({"grid": "staggered"}, ""),
+        ({"width": 3.0, "rho": 0.5}, "keeps more than its latest token"),
+        ({"width": 3.0, "nucleus": "logits"}, "keeps more than its latest token"),
+        ({"width": 3.0, "returns": "logits"}, "keeps more than its latest token"),
+        ({"T": 8}, "T=8 does not move"),
+        ({"B": [4, 8]}, "T=4 does not move"),
+        ({"grid": "warped", "B": [4, 3]}, r"blocks \[4, 3, 1\]"),
+        ({"grid": "warped", "early_exit": True}, "early_exit"),
+        ({"mode": "speculative"}, "reference loop on a CPU"),
     ],
 )
-def test_lanes_take_what_they_write_as_the_plain_loop_does(changes, answer):
-    assert has_lane(OPTIONS.change(**changes)) is answer
+def test_programs_say_what_they_do_not_write(engine, changes, why):
+    (request,) = requests_for(engine, PROMPTS[:1], **changes)
+    assert (
+        re.search(why, engine.runners.why_not(request))
+        if why
+        else not engine.runners.why_not(request)
+    )
+    assert (engine.runners.key_of(request) is None) == bool(why)
 
 
-def test_slots_hold_the_prompt_and_the_text(engine):
-    fleet = Fleet(engine.chains, engine.controls, is_deterministic=False)
+def test_slots_hold_the_prompt_and_the_text(engine, monkeypatch):
+    runners = engine.runners
+    assert runners.capacity(Request("", (1, 2), OPTIONS), 2) == 0  # on a CPU they grow
+    monkeypatch.setattr(runners, "is_gpu", True)
     for length, capacity in ((8, 128), (124, 128), (125, 256), (1000, 1024), (1021, 2048)):
         request = Request("", (1, 2), OPTIONS.change(length=length))
-        assert fleet.capacity(request, 2) == capacity
-    assert fleet.kind_of(request) is None  # a CPU has no lanes
+        assert runners.capacity(request, 2) == capacity
 
 
-def test_a_lane_is_released_when_its_last_text_is_written_and_not_before(engine):
-    released = []
-    schedule = in_a_lane(engine, 2, released)
+def test_slots_grow_with_the_texts_that_join(engine):
+    short, long = (requests_for(engine, [[3, 1, 4]], length=n)[0] for n in (8, 300))
+    schedule = in_a_batch(engine, 2)
+    jobs = [schedule.submit(request) for request in (short, long)]
+    schedule.turn()
+    assert schedule.num_jobs == 2
+    work(engine, schedule, jobs)
+    assert [job.tokens for job in jobs] == [alone(engine, request) for request in (short, long)]
+
+
+def test_a_batch_is_released_when_its_last_text_is_written_and_not_before(engine):
+    schedule, idle = in_a_batch(engine, 2), engine.runners.idle
     jobs = [schedule.submit(request) for request in requests_for(engine)[:2]]
     work(engine, schedule, jobs)
-    assert released == []
+    assert not idle
     schedule.turn()
-    assert len(released) == 1
+    assert len(idle) == 1
     assert schedule.num_jobs == 0
+    again = [schedule.submit(request) for request in requests_for(engine)[2:4]]
+    work(engine, schedule, again)
+    assert not idle  # the same one is used again
+    assert again[0].tokens == alone(engine, again[0].request)
 
 
 def test_a_job_that_is_cancelled_while_it_is_looked_at_stays_so(engine):
     schedule = engine.schedule(most_jobs=1)
     job = schedule.submit(requests_for(engine, length=12)[0])
-    while job.step is None or not job.step.is_last:
+    while len(job.tokens) < 4:
         schedule.turn()
     job.cancel()
     assert engine.finish(job) is None
     assert job.is_over
 
 
-def test_where_many_come_a_larger_lane_takes_over(engine):
-    """As in a server: a text is alone when its lane is made, and others come later."""
+def test_where_many_come_a_larger_batch_takes_over(engine):
+    """As in a server: a text is alone when its batch is made, and others come later."""
     made = []
 
     def employ(jobs):
-        slots = 1
-        while slots < len(jobs):
-            slots *= 2
-        lane = SlidingLane(engine.denoiser, width=1.0, num_slots=slots, capacity=64)
-        made.append(slots)
-        return Berths(lane, fleet.rows, lambda: None)
+        request, count = jobs[0].request, 8 if len(jobs) > 1 else 1
+        worker = BatchWorker(engine.runners, engine.runners.key_of(request), request, count)
+        made.append(worker.num_places)
+        return worker
 
-    fleet = Fleet(engine.chains, engine.controls, is_deterministic=False)
     schedule = engine.schedule(most_jobs=100, grows=True)
-    schedule.kind_of, schedule.employ = lambda request: "lane", employ
+    schedule.employ = employ
     requests = requests_for(engine, [*PROMPTS, *PROMPTS[:3]], seed=5)
-    jobs = [schedule.submit(requests[0], look_every=2)]
+    jobs = [schedule.submit(requests[0])]
     schedule.turn()
-    jobs += [schedule.submit(request, look_every=2) for request in requests[1:6]]
+    jobs += [schedule.submit(request) for request in requests[1:6]]
     schedule.turn()
     assert made == [1, 8] and schedule.num_jobs == 6
-    jobs += [schedule.submit(request, look_every=2) for request in requests[6:]]
+    jobs += [schedule.submit(request) for request in requests[6:]]
     work(engine, schedule, jobs)
     assert made == [1, 8]  # the rest joined the second, and the first took no more
     assert [job.tokens for job in jobs] == [alone(engine, request) for request in requests]
 
 
-def test_a_lane_is_looked_at_as_often_as_a_job_wants(engine):
-    schedule, (request, *_) = in_a_lane(engine, 1), requests_for(engine)
-    job = schedule.submit(request, look_every=3)
-    lengths = []
-    while not job.is_over:
-        schedule.turn()
-        engine.finish(job)
-        lengths.append(len(job.tokens))
-    assert lengths == [3, 6, 8]
+def test_a_text_is_looked_at_as_often_as_its_job_wants(engine):
+    (request, *_) = requests_for(engine)
+    job = Job(request, look_every=3)
+    assert tokens_to_go(job) == 3
+    job.tokens = [1] * 6
+    assert tokens_to_go(job) == 2
+    (request, *_) = requests_for(engine, stop_at_end=True)
+    assert tokens_to_go(Job(request)) == 4  # once a block
+    assert tokens_to_go(Job(requests_for(engine)[0])) == 8
 
 
 def test_a_job_that_is_given_up_makes_room_at_once(engine):
@@ -215,12 +236,29 @@ def test_a_job_that_is_given_up_makes_room_at_once(engine):
     work(engine, schedule, [jobs[0], *more])
 
 
-def test_a_text_that_is_watched_takes_the_plain_loop(engine):
-    fleet = Fleet(engine.chains, engine.controls, is_deterministic=False)
-    fleet.is_used = True
-    (request, *_) = requests_for(engine)
-    assert fleet.kind_of(request) is not None
-    assert fleet.kind_of(replace(request, is_watched=True)) is None
+@pytest.mark.parametrize(
+    "changes", [{}, {"width": 3.0}, {"grid": "staggered", "T": 8}, {"mode": "autoregressive"}]
+)
+def test_a_text_that_is_watched_is_the_same_in_the_same_batch(engine, changes):
+    (request, other, *_) = requests_for(engine, **changes)
+    watched = replace(request, is_watched=True)
+    schedule = in_a_batch(engine, 2)
+    jobs = [schedule.submit(one) for one in (watched, other)]
+    steps = []
+    while not jobs[0].is_over:
+        for job in schedule.turn():
+            engine.finish(job)
+        steps.append(jobs[0].step)
+    assert jobs[0].tokens == alone(engine, request)
+    plain = list(engine.steps([request]))
+    assert [(s.block, s.t, s.window, s.is_last) for s in steps] == [
+        (s.block, s.t, s.window, s.is_last) for s in plain
+    ]
+    for step, own in zip(steps, plain, strict=True):
+        assert step.tokens.tolist() == own.tokens.tolist()
+        assert step.progress.tolist() == own.progress.tolist()
+        # Evidence is the same up to a constant.
+        assert_close(step.logits.softmax(-1), own.logits.softmax(-1), roundings=NETWORK)
 
 
 def test_seeds_of_many_requests_are_each_ones_own():
@@ -233,16 +271,22 @@ def test_seeds_of_many_requests_are_each_ones_own():
     assert noise_seeds(requests[:2]) == [one.noise_seed for one in requests[:2]]
 
 
-def test_words_are_shown_while_a_lane_gets_ready(engine):
+def test_words_are_shown_while_a_batch_gets_ready(engine, monkeypatch):
     shown = []
 
     @contextmanager
-    def around():
-        shown.append("begins")
+    def tell(words):
+        shown.append(words)
         yield
-        shown.append("ends")
 
-    schedule = in_a_lane(engine, 2, around=around)
-    jobs = [schedule.submit(request) for request in requests_for(engine)[:2]]
-    work(engine, schedule, jobs)
-    assert shown == ["begins", "ends"] * 2  # the contexts, and the first turn
+    engine.runners.tell = tell
+    (request, *_) = requests_for(engine)
+    worker = BatchWorker(engine.runners, engine.runners.key_of(request), request, 2)
+    with worker.words():
+        assert shown == []  # a CPU is ready
+    worker.batch.is_captured = True
+    with worker.words():
+        assert shown == ["getting the GPU ready for 2 texts at a time ..."]
+    worker.is_new = False
+    with worker.words():
+        assert len(shown) == 1

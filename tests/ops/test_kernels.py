@@ -37,11 +37,12 @@ def test_products_with_what_stands_around_them(M, is_invariant):
     plan = products.INVARIANT if is_invariant else None
     x, weight, old = normals(M, 96), normals(160, 96, seed=1), normals(M, 160, seed=2)
     for is_squared in (False, True):
-        plain = rows.normed_product(x, weight, is_squared=is_squared)
+        plain = rows.normed_product(x.unsqueeze(0), weight, is_squared=is_squared)[0]
         found = products.normed_product(*there(x, weight), is_squared=is_squared, plan=plan)
         assert_close(found.cpu(), plain, roundings=NETWORK)
     found = products.add_product_(*there(old, x, weight), plan=plan)
-    assert_close(found.cpu(), rows.add_product_(old.clone(), x, weight), roundings=NETWORK)
+    plain = rows.add_product_(old.clone().unsqueeze(0), x.unsqueeze(0), weight)[0]
+    assert_close(found.cpu(), plain, roundings=NETWORK)
 
 
 def test_a_row_of_an_invariant_product_does_not_depend_on_how_many_there_are():

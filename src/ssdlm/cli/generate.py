@@ -97,7 +97,8 @@ def add_generate(commands: Any) -> None:
 def run_generate(arguments: argparse.Namespace) -> None:
     """Continue the prompts and print the texts."""
     refuse_idle_flags(arguments)
-    refuse_bad_values(arguments)
+    if num_started() == 1:  # of several processes the first says what is wrong
+        refuse_bad_values(arguments)
     if is_of_files(arguments) or num_started() > 1:
         run_generate_file(arguments)
         return
@@ -198,7 +199,7 @@ def open_model(arguments: argparse.Namespace) -> SSDLM:
                 dtype=arguments.dtype,
                 deterministic=arguments.deterministic,
             )
-    model.engine.fleet.tell = told
+    model.engine.runners.tell = told
     return model
 
 

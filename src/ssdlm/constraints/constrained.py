@@ -69,6 +69,8 @@ class constrained(DenoiserWrapper):
     """Tokens that are not written where another is legal."""
     prediction: Prediction | None = field(default=None, repr=False)
     """That of the latest call."""
+    latest: ConstrainedCache | None = field(default=None, repr=False)
+    """The cache of the latest call that was about a whole block."""
     seen: tuple[Tensor, ...] = field(default=(), repr=False)
     """The state and the levels of the latest call, where it is about the text."""
 
@@ -113,15 +115,35 @@ class constrained(DenoiserWrapper):
         del previous
         B = w_t.shape[1]
         levels = progress.reshape(*progress.shape, *[1] * (2 - progress.dim())).expand(len(w_t), B)
-        may_move = not cache.is_read or bool((levels > SETTLED).all())
+        may_move, pins = may_move_words(cache, levels), self.visible_pins(cache, levels)
+        self.latest = cache
         self.read_context(cache, B)
-        pins = pinned_tokens(cache, B, with_words=not may_move).to(w_t.device)
         logits = self.denoise_with_pins(cache, w_t, progress, levels, pins)
         if may_move:
             for row, placements in enumerate(cache.history):
                 moved = move_words(placements[-1], logits[row], cache.states[row], cache.written)
                 placements += [moved] if moved is not placements[-1] else []
         return self.hold(cache, logits, w_t, levels, has_own_levels=progress.dim() == 2)
+
+    def next_pins(self, levels: Levels) -> Block:
+        """Return the tokens (N, B) that the next call shows the network, FREE for none.
+
+        It is about the same block as the latest one, at these levels, unless that was a block's
+        last: then words have not been placed yet.
+        """
+        cache = self.latest
+        if cache is None or bool((levels == 1).all()):  # a block begins
+            written = 0 if cache is None else cache.written + levels.shape[1]
+            cache = replace(self.prefill(levels[:, :0].long()), written=written)
+        return self.visible_pins(cache, levels)
+
+    def visible_pins(self, cache: ConstrainedCache, levels: Levels) -> Block:
+        """Return the tokens (N, B) that the network sees as clean text, FREE for none.
+
+        Words are shown once they stay where they are.
+        """
+        with_words = not may_move_words(cache, levels)
+        return pinned_tokens(cache, levels.shape[1], with_words=with_words).to(self.device)
 
     def read_and_denoise(
         self, cache: ConstrainedCache, new: Context, w_t: Simplex, progress: Tensor
@@ -267,6 +289,11 @@ class Prediction:
                     left = logits[row, index].clamp(min=torch.finfo(logits.dtype).min)
                     logits[row, index] = left.masked_fill(~legal, -torch.inf)
         return logits
+
+
+def may_move_words(cache: ConstrainedCache, levels: Levels) -> bool:
+    """Tell whether a block's required words may still move."""
+    return not cache.is_read or bool((levels > SETTLED).all())
 
 
 def pinned_tokens(cache: ConstrainedCache, B: int, *, with_words: bool = True) -> Block:

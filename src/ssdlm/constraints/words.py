@@ -26,6 +26,9 @@ from ssdlm.storage.arrays import NO_CACHE, ArrayCache
 from ssdlm.tokenizer import HALF, Tokenizer, is_utf8
 from ssdlm.values import quote
 
+MOST_AUTOMATA = 16
+"""Automata that a compiler keeps."""
+
 
 @dataclass(frozen=True)
 class TextConstraint:
@@ -179,6 +182,8 @@ class ConstraintCompiler:
                 end_of_text=end_of_text,
                 is_sentence=is_sentence,
             )
+        if len(self.automata) > MOST_AUTOMATA:
+            del self.automata[next(iter(self.automata))]  # the oldest
         return self.automata[key]
 
     def required_word(self, word: str, must_not: tuple[str, ...]) -> RequiredWord:

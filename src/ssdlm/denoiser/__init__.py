@@ -57,8 +57,6 @@ class Denoiser:
     """Whether it has `read_and_denoise`."""
     has_slots: bool = False
     """Whether `slots.Slots` runs its layers: texts of different lengths go through together."""
-    has_packs: bool = False
-    """Whether passes of several texts go as one on a CPU, where their loops meet."""
     has_evidence: bool = False
     """Whether its logits are a sum of what the network adds and `evidence`."""
     has_context_stream: bool = False

@@ -174,7 +174,7 @@ class BlockDenoiser(BlockNetwork):
             belief = previous.softmax(-1).to(self.dtype) @ self.words.to(self.dtype)
             x = x + self.embed_belief(belief, soft)
         hidden, _ = self.run(x, self.noisy_positions(past.shape[4], w_t.shape[1]), None, past)
-        logits = self.block_logits(hidden)
+        logits = self.to_logits(hidden)
         return logits + ell if self.has_evidence else logits
 
     def denoise_window(
@@ -212,7 +212,7 @@ class BlockDenoiser(BlockNetwork):
         x = self.embed_noisy(soft, left, progress, blank)
         positions = self.noisy_positions(past.shape[4], x.shape[1])
         hidden, _ = self.run(x, positions, None, past, window)
-        return self.block_logits(hidden) + ell
+        return self.to_logits(hidden) + ell
 
     def read_and_denoise(
         self, cache: BlockCache, new: Context, w_t: Simplex, progress: Tensor
@@ -253,7 +253,7 @@ class BlockDenoiser(BlockNetwork):
         mask[num_new:] = True  # the block sees everything, both ways
         both = torch.cat((self.embed(new), x), 1)
         hidden, keys_values = self.run(both, positions, mask, past, slice(num_new, None))
-        logits = self.block_logits(hidden)
+        logits = self.to_logits(hidden)
         return logits + ell if self.has_evidence else logits, keys_values[..., :num_new, :]
 
     def forward(

@@ -6,7 +6,7 @@ layer -> [network] -> denoiser.block, which runs it on blocks to decode and to t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import cast
 
 import torch
@@ -16,15 +16,6 @@ from torch import nn
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser import DenoiserModule
 from ssdlm.denoiser.layer import Layer, norm
-from ssdlm.denoiser.meeting import meet
-from ssdlm.denoiser.packed import (
-    FEWEST,
-    Passage,
-    has_steady_rows,
-    in_packs,
-    run_packed,
-    widened,
-)
 from ssdlm.diffusion import schedule
 from ssdlm.ops.noisy_logits import Noisy
 from ssdlm.ops.padding import pad_prior, pad_table
@@ -44,15 +35,13 @@ class BlockNetwork(DenoiserModule):
     log_unigram: Tensor
     num_context_passes = 1
     has_levels = has_windows = has_slides = has_all_blocks = has_fast_loss = True
-    has_context_stream = has_drafts = has_packs = True
+    has_context_stream = has_drafts = True
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
         self.config = config
         self.V, self.K, self.B = config.V, config.K, config.B
         self.denoises_blocks = config.block_weight > 0
-        self.steadiness: dict[int, bool] = {}
-        """Whether products have steady rows, by the number of threads."""
         self.has_memory = config.has_self_conditioning
         self.has_evidence = config.has_evidence
         self.has_slots = config.has_evidence and config.is_shifted and not self.has_memory
@@ -131,7 +120,7 @@ class BlockNetwork(DenoiserModule):
     def store_for_cpu(self) -> None:
         """Lay matrices out as a CPU multiplies few rows fastest; their values stay.
 
-        On x86, too, rows of a product with columns do not depend on how many there are (`packed`).
+        On x86, too, such products are batch-invariant (`ops.rows.ragged_product`).
         """
         layers = self.transformer_layers()
         inside = [w for layer in layers for w in (layer.qkv, layer.out, layer.up, layer.down)]
@@ -179,36 +168,7 @@ class BlockNetwork(DenoiserModule):
         window: slice = slice(None),
     ) -> tuple[Tensor, Tensor]:
         """Run positions that also see `past`; return a window's output, and all keys and values."""
-        passage = Passage(x, self.rotary(positions), mask, past, window)
-        if self.device.type != "cpu" or len(x) > 1 or x.shape[1] < FEWEST:
-            return self.run_one(passage)
-        first, last, _ = window.indices(x.shape[1])
-        wide = widened(window, x.shape[1])
-        hidden, keys_values = meet(self.run_many, passage._replace(window=wide))
-        return hidden[:, first - wide.start : last - wide.start], keys_values
-
-    def run_many(self, passages: list[Passage]) -> list[tuple[Tensor, Tensor]]:
-        """Return the output of passages of one text each, and their keys and values."""
-        if len(passages) == 1 or not self.is_steady:
-            return [self.run_one(one) for one in passages]
-        layers, found = self.transformer_layers(), []
-        for pack in in_packs(passages, [one.x.shape[1] for one in passages]):
-            found += [self.run_one(pack[0])] if len(pack) == 1 else run_packed(layers, pack)
-        return found
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether rows of products do not depend on how many there are."""
-        key, layer = torch.get_num_threads(), self.transformer_layers()[-1]
-        if key not in self.steadiness:
-            weights = self.head, layer.qkv.flatten(0, 1), layer.out, layer.up, layer.down
-            self.steadiness[key] = all(has_steady_rows(weight) for weight in weights)
-        return self.steadiness[key]
-
-    def run_one(self, passage: Passage) -> tuple[Tensor, Tensor]:
-        """Return a passage's output, and its keys and values."""
-        x, rotary, mask, past, window = passage
-        new = []
+        rotary, new = self.rotary(positions), []
         for layer, seen in zip(self.transformer_layers(), past.unbind(1), strict=True):
             query, *key_value = layer.project(x, rotary)
             if layer is self.layers[-1]:  # outside the window nobody reads the output
@@ -266,25 +226,6 @@ class BlockNetwork(DenoiserModule):
         """Return next-token or network logits; the prior is in them, evidence is not."""
         # In float32 from here on: differences of logits decide, and bf16 has three digits.
         return (hidden @ self.head.to(self.dtype).T).float() + self.prior
-
-    def block_logits(self, hidden: Tensor) -> Tensor:
-        """Return the network logits of a block; on a CPU a position's do not depend on others'."""
-        if self.device.type != "cpu" or len(hidden) > 1:
-            return self.to_logits(hidden)
-        return meet(self.logits_of_many, hidden)
-
-    def logits_of_many(self, many: list[Tensor]) -> list[Tensor]:
-        """Return the logits of positions of several texts."""
-        is_shared = len(many) > 1 and self.is_steady
-        packs = in_packs(many, [one.shape[1] for one in many]) if is_shared else [[o] for o in many]
-        return [logits for pack in packs for logits in self.logits_of_pack(pack)]
-
-    def logits_of_pack(self, pack: list[Tensor]) -> Sequence[Tensor]:
-        """Return the logits of positions that share a product."""
-        hidden, sizes = torch.cat(pack, 1), [one.shape[1] for one in pack]
-        # One row is taken twice: it is the same to the bit among others, but not alone.
-        rows = hidden.expand(-1, FEWEST, -1) if sum(sizes) < FEWEST else hidden
-        return self.to_logits(rows)[:, : sum(sizes)].split(sizes, 1)
 
     def head_for(self, count: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return output head and prior, padded to a width, and the weights of a mean."""

@@ -9,6 +9,8 @@ shape is fixed and nothing is looked at on the way, so that a GPU can repeat a p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from ssdlm.denoiser.layer import Layer
@@ -44,11 +46,15 @@ class Slots:
         shape = (config.num_layers, 2, num_slots, self.H, capacity, self.d)
         self.keys_values = torch.zeros(shape, **at)
         self.lengths = torch.zeros(num_slots, dtype=torch.int64, device=network.device)
-        places = torch.arange(capacity, device=network.device)
-        self.rotary = rotation(places, self.d).squeeze(2).transpose(0, 1).contiguous()
+        self.rotary = self.angles()
         self.all_slots = torch.arange(num_slots, device=network.device)
         self.is_invariant = is_invariant
         """Whether a row on a GPU is to be the same to the bit whatever goes through beside it."""
+
+    def angles(self) -> Tensor:
+        """Return the rotation (capacity, 2, d) of each place."""
+        places = torch.arange(self.capacity, device=self.network.device)
+        return rotation(places, self.d).squeeze(2).transpose(0, 1).contiguous()
 
     @staticmethod
     def has_kernels(network: BlockNetwork) -> bool:
@@ -61,31 +67,56 @@ class Slots:
         config = network.config
         return 2 * config.num_layers * config.D * capacity * network.words.element_size()
 
-    def logits(self, hidden: Tensor, head: Tensor) -> Tensor:
-        """Return what the head (V, D) says of rows."""
-        return product(hidden, head, is_invariant=self.is_invariant)
-
-    def run(self, x: Tensor, at: Behind, read: slice = slice(None)) -> Tensor:
+    def read(self, x: Tensor, at: Behind, read: slice = slice(None)) -> Tensor:
         """Return the output (N, R', D) of the rows `read`; keys and values of all are stored.
 
         They lie behind the slot's length, which stays as it is: who knows how many of them are
         there to stay changes it, and the next pass writes over the others. x is written over.
         """
         layers = self.network.transformer_layers()
+        how = {"is_invariant": self.is_invariant, "is_single": x.shape[1] == 1}
         for number, layer in enumerate(layers):
             # Past the last layer nobody looks at the other rows.
-            x = self.run_layer(layer, x, number, at, read if layer is layers[-1] else slice(None))
+            own = read if layer is layers[-1] else slice(None)
+            x = self.read_layer(layer, x, self.keys_values[number], at, own, how)
         return norm(x)
 
-    def run_layer(self, layer: Layer, x: Tensor, number: int, at: Behind, read: slice) -> Tensor:
+    def read_layer(
+        self,
+        layer: Layer,
+        x: Tensor,
+        keys_values: Tensor,
+        at: Behind,
+        read: slice,
+        how: dict[str, bool],
+    ) -> Tensor:
         """Return the rows after a layer; their keys and values are put behind the slots'."""
-        (N, R, D), (keys, values) = x.shape, self.keys_values[number]
-        x, how = x.view(-1, D), {"is_invariant": self.is_invariant}
+        (N, R, _), (keys, values) = x.shape, keys_values
         qkv = normed_product(x, layer.qkv.flatten(0, 1), **how).view(N, R, 3, self.H, self.d)
-        attended = place_and_attend(qkv, keys, values, at, self.rotary, **how).reshape(N, R, D)
+        exact = {"is_invariant": self.is_invariant}
+        attended = place_and_attend(qkv, keys, values, at, self.rotary, **exact).flatten(2)
         if read != slice(None):
-            x, attended = x.view(N, R, D)[:, read].contiguous(), attended[:, read].contiguous()
-        x, attended = x.view(-1, D), attended.view(-1, D)
+            x, attended = x[:, read].contiguous(), attended[:, read].contiguous()
         x = add_product_(x, attended, layer.out, **how)
         up = normed_product(x, layer.up, is_squared=True, **how)
-        return add_product_(x, up, layer.down, **how).view(N, -1, D)
+        return add_product_(x, up, layer.down, **how)
+
+    def logits(self, hidden: Tensor, head: Tensor, *, is_single: bool = False) -> Tensor:
+        """Return what the head (V, D) says of rows; `is_single` as their pass was."""
+        return product(hidden, head, is_invariant=self.is_invariant, is_single=is_single)
+
+    def copy(self, source: int, targets: Sequence[int], length: int) -> None:
+        """Put what one slot has read, so many tokens, into others."""
+        for target in targets:
+            read = self.keys_values[:, :, source, :, :length]
+            self.keys_values[:, :, target, :, :length].copy_(read)
+
+    def grow(self, capacity: int) -> None:
+        """Make room for so many tokens in each slot, at least; not where a graph knows the old."""
+        if capacity > self.capacity:
+            self.capacity = capacity = max(capacity, 2 * self.capacity)
+            old = self.keys_values
+            shape = (*old.shape[:4], capacity, self.d)
+            self.keys_values = old.new_zeros(shape)
+            self.keys_values[..., : old.shape[4], :] = old
+            self.rotary = self.angles()

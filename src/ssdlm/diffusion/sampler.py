@@ -53,7 +53,9 @@ class Step:
     num_passes: int = 1
     """Passes of the network since the step before."""
     log_weight: Tensor | None = None
-    """The logarithm of what each row's new tokens are worth (N,), where that is kept."""
+    """The log importance weight of each row's new tokens (N,), where that is kept."""
+    drawn: Tensor | None = None
+    """Of a sliding window, the tokens at all its positions, those of the next block included."""
 
 
 @dataclass(frozen=True)

@@ -71,9 +71,9 @@ def slide(
         logits, w_hat = (x[:, : shown.stop - shown.start] for x in (logits, w_hat))
         is_last = move.left == 0 or has_ended
         level = F.pad(move.levels.progress[0], (first - start, 0))[: end - start]
-        tokens = text[:, start:end]
-        own = move.block, move.left, shown, logits, w_hat, w_t, tokens, is_last, level
-        yield Step(*own, num_passes)
+        here = text[:, start:end]
+        own = move.block, move.left, shown, logits, w_hat, w_t, here, is_last, level
+        yield Step(*own, num_passes, drawn=tokens)
         if has_ended:
             return
 

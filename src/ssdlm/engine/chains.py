@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import cast
 
 import torch
 
 from ssdlm.denoiser import Denoiser
-from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.diffusion.autoregressive import Choice, Place, generate_chain
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.sampler import Step
@@ -20,7 +18,6 @@ from ssdlm.diffusion.speculative import Speculation, WordsAlone, generate_specul
 from ssdlm.engine.ending import end_token, unwritten
 from ssdlm.engine.requests import Request
 from ssdlm.options import GenerateOptions
-from ssdlm.shapes import Tensor
 from ssdlm.tokenizer import Tokenizer
 
 
@@ -61,12 +58,6 @@ class Chains:
         if self.denoiser.device.type != "cpu":
             alone.fill_all()  # a moment, after which no pass waits to see which are missing
         return alone
-
-    @cached_property
-    def pairs(self) -> Tensor:
-        """What the head says after each word alone (V, V), for a GPU, which has room for it."""
-        denoiser = cast(BlockDenoiser, self.denoiser)
-        return self.alone.table @ denoiser.head.to(denoiser.dtype).T
 
     def check(self, options: GenerateOptions) -> None:
         """Raise on a mode that the model does not have."""

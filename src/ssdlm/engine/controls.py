@@ -6,6 +6,7 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from ssdlm.denoiser import Denoiser
@@ -64,12 +65,17 @@ class Controls:
         """What weighs texts, and what it was made of; the latest last."""
         self.latest: tuple[Hashable, guided] | None = None
         self.steered: list[tuple[GenerateOptions, weakref.ref[guided]]] = []
-        """All that are in use; lanes keep theirs as long as they are kept."""
+        """All that are in use; decode batches keep theirs as long as they are kept."""
 
-    def apply(self, options: GenerateOptions) -> Denoiser:
-        """Return the denoiser, nudged by the guides if there are any, each with its own weight."""
+    def apply(self, options: GenerateOptions, denoiser: Denoiser | None = None) -> Denoiser:
+        """Return the denoiser, nudged by the guides if there are any, each with its own weight.
+
+        It is the model's own, or another that stands for it.
+        """
         if not self.guides(options):
-            return self.denoiser
+            return self.denoiser if denoiser is None else denoiser
+        if denoiser is not None and denoiser is not self.denoiser:
+            return replace(cast(guided, self.apply(options)), denoiser=denoiser)
         # Fitting a guide to the vocabulary takes longer than a step; rows ask one by one.
         key = key_of(options)
         if self.latest is None or self.latest[0] != key:
@@ -130,8 +136,8 @@ class Controls:
 
     def reads_block(self, options: GenerateOptions) -> bool:
         """Tell whether a guide that is followed by its gradient reads the block alone."""
-        guides = [guide for guide, _ in self.guides(options)]
-        return any(getattr(guide, "sees", "context") == "block" for guide in guides)
+        heard = [guide for guide, lam in self.guides(options) if lam != 0]
+        return any(getattr(guide, "sees", "context") == "block" for guide in heard)
 
     def num_particles(self, options: GenerateOptions) -> int:
         """Return how many particles each text gets; 1 is none."""
@@ -195,8 +201,8 @@ class Controls:
                 shift.fill_(-1)
         self.steered = [pair for pair in self.steered if pair[1]() is not None]
 
-    def lane_key(self, options: GenerateOptions) -> Hashable | None:
-        """Return what requests that are steered alike have in common; None if no lane can."""
+    def captured_key(self, options: GenerateOptions) -> Hashable | None:
+        """Return what requests that a graph steers alike have in common; None if none can."""
         guides = [guide for guide, _ in self.guides(options)]
         if not guides:
             return ()

@@ -9,7 +9,7 @@ they are resampled, systematically. The text that stays is drawn by weight. Unde
 also multiplies it by p/q, its probability without the grammar over that with it.
 
 Between two weighings a particle is a request like any other: its context is the prompt and what it
-has written. So particles go through lanes and plain loops as texts do, guided or not. All noise is
+has written. So particles go through decode batches as texts do, guided or not. All noise is
 the text's own, by counters: what becomes of it does not depend on other texts.
 """
 
@@ -48,6 +48,8 @@ class Particle:
     """The logarithm of what its tokens are worth since then, if a grammar holds them."""
     is_over: bool = False
     """Whether nothing that is written later would change it."""
+    job: Job | None = None
+    """What wrote its latest tokens: others may go on from there."""
 
     @property
     def log_weight(self) -> float:
@@ -69,6 +71,8 @@ class Swarm:
     """How many weighings there were."""
     writing: dict[Job, Particle] = field(default_factory=dict)
     """The particles that are on their way to the next one."""
+    written: list[Job] = field(default_factory=list)
+    """What has written up to the last one."""
     is_chosen: bool = False
     """Whether one of them has become the text."""
 
@@ -96,6 +100,7 @@ class Swarm:
                 context=(*first.context, *particle.tokens),
                 options=own,
                 branch=(self.round, number),
+                num_after=sum(self.chunks[self.round + 1 :]),
             )
             if placement is not None and len(self.chunks) > 1:
                 request = replace(request, placement=placement.after(particle.tokens, size))
@@ -115,6 +120,9 @@ class Swarm:
         """Take in the particles' scores; resample where few of them carry most of the weight."""
         for particle, score in zip(self.particles, scores, strict=True):
             particle.score = score
+        if not all(score < math.inf for score in scores):  # nan is not, either
+            self.is_chosen, self.job.failure = True, ScorerError(self.why_too_large())
+            return
         self.round += 1
         weights = normalised([particle.log_weight for particle in self.particles])
         if not self.is_written and effective(weights) < len(weights) / 2:
@@ -138,6 +146,11 @@ class Swarm:
             f"all {len(self.particles)} particles after {quote(self.request.prompt)} score -inf by "
             f"{names}, which no text may have; use more particles, another seed or finite scores"
         )
+
+    def why_too_large(self) -> str:
+        """Return what to say where scores, times their weights, are beyond all numbers."""
+        weights = ", ".join(f"{way.weight:g} for {way.name}" for way in self.ways if way.scorer)
+        return f"particle_weight ({weights}) times a score is too large; use smaller weights"
 
     def uniform(self, stream: int) -> float:
         """Return a number in (0, 1), the text's own for this weighing."""
@@ -164,7 +177,11 @@ class Swarms:
 
     @property
     def num_jobs(self) -> int:
-        return len(self.swarms)
+        return sum(not swarm.job.is_over for swarm in self.swarms)
+
+    @property
+    def is_idle(self) -> bool:
+        return self.num_jobs == 0
 
     def room(self) -> int:
         return self.num_places - len(self.swarms)
@@ -179,18 +196,34 @@ class Swarms:
 
     def send(self, swarm: Swarm) -> None:
         """Let a text's particles be written up to the next weighing."""
+        before = {id(job): job for job in swarm.written}
+        swarm.written = []
         for request, particle in swarm.requests():
-            job = self.schedule.submit(request, look_every=swarm.job.look_every)
+            job = self.schedule.submit(
+                request, look_every=swarm.job.look_every, parent=particle.job
+            )
+            job.is_kept = swarm.round + 1 < len(swarm.chunks)
             swarm.writing[job] = particle
+            before.pop(id(particle.job), None)
+        for job in before.values():
+            job.is_kept = False  # nobody goes on with its text
         swarm.job.passes.append(0)
 
-    def turn(self) -> list[Job]:
+    def let_go(self) -> None:
+        """Give up the particles of texts that are over."""
         for swarm in [swarm for swarm in self.swarms if swarm.job.is_over]:
-            for job in swarm.writing:
+            for job in (*swarm.writing, *swarm.written):
                 job.cancel()
+                job.is_kept = False
             self.swarms.remove(swarm)
+
+    def close(self) -> None:
+        self.let_go()
+        self.schedule.dismiss()
+
+    def turn(self) -> list[Job]:
+        self.let_go()
         if not self.swarms:
-            self.schedule.turn()  # lets go of what was given up
             return []
         for job in self.schedule.turn():
             self.finish(job)
@@ -207,6 +240,8 @@ class Swarms:
         done = [job for job in swarm.writing if job.is_over]
         for job in done:
             particle = swarm.writing.pop(job)
+            particle.job = job
+            swarm.written.append(job)
             particle.tokens += tuple(job.tokens)
             particle.worth += job.log_weight
             swarm.job.passes[-1] += sum(job.passes)

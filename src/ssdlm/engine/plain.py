@@ -5,9 +5,11 @@ All bad input is refused in `prepare`, before anything is written.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from functools import cached_property
+from itertools import accumulate, islice
 from typing import Any
 
 import torch
@@ -17,24 +19,24 @@ from ssdlm.constraints.grammatical import grammatical, weighed
 from ssdlm.constraints.placement import Placement
 from ssdlm.constraints.words import ConstraintCompiler, Wanted
 from ssdlm.denoiser import Denoiser
-from ssdlm.denoiser.meeting import CAN_MEET
 from ssdlm.diffusion.grid import Sliding
 from ssdlm.diffusion.likelihood import text_nll
 from ssdlm.diffusion.noise import RowNoise
-from ssdlm.diffusion.sampler import Step, generate
+from ssdlm.diffusion.sampler import Step, Strategy, generate
 from ssdlm.diffusion.sliding import slide
 from ssdlm.engine.chains import Chains, check_context
+from ssdlm.engine.chooser import Answered, Chooser
 from ssdlm.engine.choosing import by_length, kept
 from ssdlm.engine.controls import Controls
 from ssdlm.engine.drafts import DraftEncoder, Feed, Watcher
 from ssdlm.engine.ending import end, end_token, text_of, unwritten
-from ssdlm.engine.fleet import Fleet
-from ssdlm.engine.loops import MOST_LOOPS, Loops
 from ssdlm.engine.particles import Swarms
 from ssdlm.engine.requests import Draft, Generation, Request, Requests, token_ids
+from ssdlm.engine.runners import CPU_SLOTS, Runners
 from ssdlm.engine.schedule import Batch, Job, Schedule, Worker
 from ssdlm.engine.strategy import before_suffix, strategy_of
 from ssdlm.engine.wanted import Compile, placed, wanted_of
+from ssdlm.engine.worker import BatchWorker
 from ssdlm.needs import refuse_idle
 from ssdlm.options import GenerateOptions
 from ssdlm.storage.arrays import user_cache
@@ -57,7 +59,7 @@ class Engine:
         self.is_deterministic = is_deterministic
         self.controls = Controls(denoiser, tokenizer, is_deterministic=is_deterministic)
         self.chains = Chains(denoiser, tokenizer, is_deterministic=is_deterministic)
-        self.fleet = Fleet(self.chains, self.controls, is_deterministic=is_deterministic)
+        self.runners = Runners(self)
 
     @property
     def device(self) -> torch.device:
@@ -146,10 +148,14 @@ class Engine:
 
     def compile(self, wanted: Sequence[Wanted]) -> list[Placement]:
         """Return a legal placement of what each text must contain, or raise where there is none."""
+        return [self.compiler.compile(one) for one in wanted]
+
+    @cached_property
+    def compiler(self) -> ConstraintCompiler:
+        """What finds placements; it keeps the automata that were asked for last."""
         assert self.tokenizer is not None  # else nothing is wanted
         V, max_len, cache = self.denoiser.V, self.denoiser.max_len, user_cache("grammars")
-        compiler = ConstraintCompiler(self.tokenizer, V=V, max_len=max_len, cache=cache)
-        return [compiler.compile(one) for one in wanted]
+        return ConstraintCompiler(self.tokenizer, V=V, max_len=max_len, cache=cache)
 
     def write(self, requests: Requests) -> Iterator[tuple[int, Generation]]:
         """Yield (number, text) as texts get done; where several compete, the likeliest."""
@@ -175,6 +181,7 @@ class Engine:
                 feed.take(job)
                 if (text := self.finish(job)) is not None:
                     yield job.request, text
+        schedule.dismiss()
         feed.end()
 
     def finish(self, job: Job) -> Generation | None:
@@ -187,6 +194,8 @@ class Engine:
         if job.step is not None and not job.step.is_last:
             return None
         request = job.request
+        if job.step is None and not self.may_have_ended(job):
+            return None
         ended = end(self.tokenizer, request, job.tokens)
         job.is_over = job.is_over or ended.is_over  # it may have been cancelled
         if not ended.is_over:
@@ -202,34 +211,40 @@ class Engine:
             finish_reason="length" if len(ended.tokens) == sum(request.blocks()) else "stop",
         )
 
+    def may_have_ended(self, job: Job) -> bool:
+        """Tell whether a text has come to the end of a block, or to an end-of-text token.
+
+        A text is looked at once a block: to do so after every token would take longer than a pass.
+        """
+        ends, last = (
+            list(accumulate(job.request.blocks())),
+            end_token(job.request.options, self.tokenizer),
+        )
+        seen, job.num_seen = job.num_seen, len(job.tokens)
+        is_new_block = bisect_right(ends, job.num_seen) > bisect_right(ends, seen)
+        return is_new_block or last in job.tokens[seen:]
+
     def schedule(self, *, most_jobs: int, grows: bool = False) -> Schedule:
         """Return the turns of requests that are submitted to it, so many texts at a time.
 
         `grows` is for a server, which cannot know how many are to come.
         """
-        grows = grows and not self.is_deterministic  # whose lanes are all of one size
+        grows = grows and not self.is_deterministic  # whose batches are all of one size
         return Schedule(self.kind_of, self.employ, most_jobs=most_jobs, grows=grows)
 
     def kind_of(self, request: Request) -> Hashable:
         """Return what requests that go through the network together have in common."""
         if (count := self.num_particles(request)) > 1:
             return "particles", count, request.options.batch_size
-        if self.has_loop(request):
-            return "loops"
-        return self.fleet.kind_of(request) or request.batch_key()
-
-    def has_loop(self, request: Request) -> bool:
-        """Tell whether a text is written by a loop of its own, beside others: on a CPU."""
-        options = request.options
-        can_meet = CAN_MEET and self.device.type == "cpu" and self.denoiser.has_packs
-        return can_meet and options.mode == "diffusion" and options.reduction == "sum"
+        return self.runners.key_of(request) or request.batch_key()
 
     def rows_at_once(self, request: Request) -> int:
         """Return how many texts like this one are written side by side."""
         if self.device.type != "cpu":
             return request.options.batch_size
         # Others would only take turns, and texts that get done one by one can be saved so.
-        return min(request.options.batch_size, MOST_LOOPS) if self.has_loop(request) else 1
+        has_program = self.runners.key_of(request) is not None
+        return min(request.options.batch_size, CPU_SLOTS) if has_program else 1
 
     def num_particles(self, request: Request) -> int:
         """Return how many versions of a text are weighed against each other; 1 for none."""
@@ -242,10 +257,10 @@ class Engine:
             places = max(1, first.options.batch_size // count)
             inner = self.schedule(most_jobs=self.rows_at_once(first))
             return Swarms(places, count, inner, self.finish, self.controls)
-        if self.has_loop(first):
-            return Loops(self.rows_at_once(first), self.steps)
-        if self.fleet.kind_of(first):
-            return self.fleet.make(first, len(jobs))
+        if (key := self.runners.key_of(first)) is not None:
+            is_cpu = self.device.type == "cpu"  # where slots cost nothing before they are used
+            count = self.rows_at_once(first) if is_cpu else len(jobs)
+            return BatchWorker(self.runners, key, first, count)
         return Batch(self.batch_size(first.options), self.steps)
 
     def batch_size(self, options: GenerateOptions) -> int:
@@ -279,26 +294,51 @@ class Engine:
 
     def follow(self, request: Request) -> Iterator[tuple[Job, Generation | None]]:
         """Yield the job of one text after every step; with the last one, the text."""
-        batch, job, feed = Batch(1, self.steps), Job(request), Feed(self.tokenizer, request)
-        batch.join([job])
+        schedule, feed = self.schedule(most_jobs=1), Feed(self.tokenizer, request)
+        job = schedule.submit(replace(request, is_watched=True))
         while not job.is_over:
-            batch.turn()
+            schedule.turn()
             feed.take(job)
             yield job, self.finish(job)
+        schedule.dismiss()
         feed.end()
         self.controls.warn_of_idle()
 
     def steps(self, batch: Sequence[Request]) -> Iterator[Step]:
-        """Yield the sampler's steps for requests that go together."""
-        options, device = batch[0].options, self.device
-        if options.mode != "diffusion":
-            yield from self.chains.steps(batch)
-            return
-        denoiser = self.controls.apply(options)
+        """Yield the reference loop's steps for requests that go together."""
+        if batch[0].options.mode != "diffusion":
+            return self.chains.steps(batch)
+        return self.loop(*self.wrapped(self.denoiser, batch), batch)
+
+    def chooser(self, request: Request) -> Chooser:
+        """Return the reference loop of a text that a decode batch writes."""
+        inner = Answered(self.denoiser)
+        denoiser, strategy = self.wrapped(inner, [request])
+        return Chooser(inner, denoiser, self.loop(denoiser, strategy, [request]))
+
+    def loop(
+        self, denoiser: Denoiser, strategy: Strategy, batch: Sequence[Request]
+    ) -> Iterator[Step]:
+        """Yield the steps of the diffusion, by a denoiser within guides and constraints."""
+        options, device, blocks = batch[0].options, self.device, batch[0].blocks()
         context = torch.tensor([one.context for one in batch], dtype=torch.long, device=device)
-        seeds = torch.tensor([one.noise_seed for one in batch], device=device)
-        never = unwritten(options, self.tokenizer)
-        last = end_token(options, self.tokenizer)
+        context = context.reshape(len(batch), -1)
+        noise = RowNoise(torch.tensor([one.noise_seed for one in batch], device=device))
+        if batch[0].slides:
+            path = Sliding(options.T, options.width)
+            whole = [options.whole_block(number) for number in range(len(blocks))]
+            steps = slide(denoiser, context, strategy, path, blocks=blocks, B=whole, noise=noise)
+        else:
+            steps = generate(denoiser, context, strategy, blocks=blocks, noise=noise)
+        if isinstance(denoiser, grammatical) and denoiser.is_weighed:
+            return weighed(steps, denoiser)
+        return steps
+
+    def wrapped(self, denoiser: Denoiser, batch: Sequence[Request]) -> tuple[Denoiser, Strategy]:
+        """Return a denoiser within the guides and constraints of requests, and their strategy."""
+        options = batch[0].options
+        denoiser = self.controls.apply(options, denoiser)
+        never, last = unwritten(options, self.tokenizer), end_token(options, self.tokenizer)
         strategy = replace(strategy_of(options, self.denoiser), suppress=never, end_of_text=last)
         if placements := [one.placement for one in batch if one.placement is not None]:
             is_drawn = options.returns == "w_0"
@@ -315,16 +355,6 @@ class Engine:
             strategy = replace(strategy, suppress=())  # else a legal token could be lost to one
             if is_drawn or options.has_grammar:
                 strategy = replace(strategy, project=denoiser.legal_projection(strategy.project))
-        context, blocks = context.reshape(len(batch), -1), batch[0].blocks()
-        if num_given := sum(blocks) - options.length:
+        if num_given := sum(batch[0].blocks()) - options.length:
             strategy = before_suffix(strategy, options, num_given)
-        noise = RowNoise(seeds)
-        if batch[0].slides:
-            path = Sliding(options.T, options.width)
-            whole = [options.whole_block(number) for number in range(len(blocks))]
-            steps = slide(denoiser, context, strategy, path, blocks=blocks, B=whole, noise=noise)
-        else:
-            steps = generate(denoiser, context, strategy, blocks=blocks, noise=noise)
-        if isinstance(denoiser, grammatical) and denoiser.is_weighed:
-            steps = weighed(steps, denoiser)
-        yield from steps
+        return denoiser, strategy

@@ -49,6 +49,8 @@ class Request:
     """Whether somebody looks at every step, which only the plain loop shows."""
     branch: tuple[int, ...] = ()
     """Of a particle: since which weighing it goes its own way, and its number then."""
+    num_after: int = 0
+    """Of a particle: how many tokens are to come after those of this request."""
 
     def blocks(self) -> list[int]:
         """Return the lengths of its blocks; a gap and what follows it are one block."""

@@ -1,21 +1,20 @@
 """Whose turn it is: requests wait in order, join a worker, and leave when their text is written.
 
-    plain.Engine -> [schedule] -> lanes, or the plain loop
+    plain.Engine -> [schedule] -> decode batches, or the reference loops
 
-One kind of worker is a lane, which texts join and leave between passes. The other is the plain loop
-over a batch that goes together. Each gets its turn, a few passes long, and nobody waits for ever.
+One kind of worker has a decode batch, which texts join and leave between passes (`engine.worker`).
+The other has a reference loop over texts that go together. Each gets its turn, a few passes long,
+and nobody waits for ever.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from ssdlm.diffusion.sampler import Step
-from ssdlm.engine.lanes import Lane, Row
 from ssdlm.engine.requests import Request
 
 GRAMMAR_LOOK = 8
@@ -28,7 +27,7 @@ class Job:
 
     request: Request
     tokens: list[int] = field(default_factory=list)
-    """What is decided of its text, block by block or, in a lane, token by token."""
+    """What is decided of its text: block by block, or in a decode batch token by token."""
     passes: list[int] = field(default_factory=list)
     """Passes of the network, block by block."""
     step: Step | None = None
@@ -37,8 +36,14 @@ class Job:
     """Which row of it."""
     log_weight: float = 0.0
     """The logarithm of what its tokens are worth, where that is kept."""
+    num_seen: int = 0
+    """How many of its tokens there were when it was last seen whether it has ended."""
     look_every: int | None = None
-    """How many tokens a lane may write before somebody looks; None is as many as it likes."""
+    """How many tokens a decode batch may write before somebody looks; None for any number."""
+    parent: Job | None = None
+    """A job whose text it goes on with: a decode batch that has kept that need not read it."""
+    is_kept: bool = False
+    """Whether others may go on with its text when it is over."""
     failure: ValueError | None = None
     """Why it has no text, where that shows only as it is written."""
     is_over: bool = False
@@ -47,6 +52,16 @@ class Job:
     def cancel(self) -> None:
         """Give up a text; its place is free at the next turn."""
         self.is_over = True
+
+    def take(self, step: Step) -> None:
+        """Take in a step of its text."""
+        self.step = step
+        self.passes += [0] * (step.block + 1 - len(self.passes))
+        self.passes[-1] += step.num_passes
+        if step.log_weight is not None:
+            self.log_weight += float(step.log_weight[self.row])
+        if step.is_last:
+            self.tokens = self.tokens + step.tokens[self.row].tolist()
 
     def decided(self) -> list[int]:
         """Return all tokens that are sure to stay, those of a block on its way included."""
@@ -67,6 +82,11 @@ class Worker(Protocol):
     def num_jobs(self) -> int: ...
 
     @property
+    def is_idle(self) -> bool:
+        """Whether it has no job, and nothing that it keeps for one."""
+        ...
+
+    @property
     def num_places(self) -> int:
         """How many jobs it has room for when it has none."""
         ...
@@ -81,6 +101,10 @@ class Worker(Protocol):
 
     def turn(self) -> list[Job]:
         """Let go of the jobs that are over, do some passes for the others, and return them."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything: no job is left."""
         ...
 
 
@@ -98,6 +122,10 @@ class Batch:
         return sum(not job.is_over for job in self.jobs)
 
     @property
+    def is_idle(self) -> bool:
+        return self.num_jobs == 0
+
+    @property
     def num_places(self) -> int:
         return self.size
 
@@ -110,85 +138,17 @@ class Batch:
         for row, job in enumerate(jobs):
             job.row = row
 
+    def close(self) -> None:
+        self.jobs = []
+
     def turn(self) -> list[Job]:
         active = [job for job in self.jobs if not job.is_over]
         if not active:
-            self.jobs = []
             return []
         step = next(self.steps)
         for job in active:
-            job.step = step
-            job.passes += [0] * (step.block + 1 - len(job.passes))
-            job.passes[-1] += step.num_passes
-            if step.log_weight is not None:
-                job.log_weight += float(step.log_weight[job.row])
-            if step.is_last:
-                job.tokens = job.tokens + step.tokens[job.row].tolist()
+            job.take(step)
         return active
-
-
-class Berths:
-    """A lane, and whose text is in which of its slots."""
-
-    is_shared = True
-
-    def __init__(
-        self,
-        lane: Lane,
-        rows_of: Callable[[Sequence[Request]], list[Row]],
-        release: Callable[[], None],
-        first: Callable[[], AbstractContextManager[object]] = nullcontext,
-        *,
-        one_by_one: bool = False,
-    ) -> None:
-        self.lane, self.rows_of, self.release, self.one_by_one = lane, rows_of, release, one_by_one
-        self.around = first
-        """What is around the first contexts and passes, in which a lane gets ready."""
-        self.jobs: dict[int, Job] = {}
-
-    @property
-    def num_jobs(self) -> int:
-        return len(self.jobs)
-
-    @property
-    def num_places(self) -> int:
-        return self.lane.num_slots
-
-    def room(self) -> int:
-        return self.num_places - len(self.jobs)
-
-    def join(self, jobs: Sequence[Job]) -> None:
-        free = [slot for slot in range(self.lane.num_slots) if slot not in self.jobs]
-        slots = free[: len(jobs)]
-        rows = self.rows_of([job.request for job in jobs])
-        with self.around():
-            if self.one_by_one:  # how a context is read must not depend on who comes along
-                for row, slot in zip(rows, slots, strict=True):
-                    self.lane.join([row], [slot])
-            else:
-                self.lane.join(rows, slots)
-        self.jobs |= dict(zip(slots, jobs, strict=True))
-
-    def turn(self) -> list[Job]:
-        over = [slot for slot, job in self.jobs.items() if job.is_over]
-        if over:
-            self.lane.leave(over)
-            for slot in over:
-                del self.jobs[slot]
-        if not self.jobs:
-            self.release()
-            return []
-        to_go = min(map(tokens_to_go, self.jobs.values()))
-        with self.around():
-            self.lane.run(self.lane.passes_for(to_go))
-            texts = self.lane.read()
-        self.around = nullcontext
-        for slot, job in self.jobs.items():
-            job.tokens = texts[slot].tokens
-            job.passes = passes_by_block(job, texts[slot].when)
-            if job.passes and self.lane.reads_context and len(job.request.context) > 1:
-                job.passes[0] += 1
-        return list(self.jobs.values())
 
 
 def tokens_to_go(job: Job) -> int:
@@ -220,7 +180,7 @@ class Schedule:
     """The turns of requests.
 
     `kind_of` tells which requests may go together, and `employ` gives a worker for a kind. One that
-    `grows` does not know how many are to come: where more wait for a lane than it has places, they
+    `grows` does not know how many are to come: where more wait for a batch than it has slots, they
     get a larger one, and the smaller one takes no more.
     """
 
@@ -247,9 +207,11 @@ class Schedule:
     def num_waiting(self) -> int:
         return sum(map(len, self.queues.values()))
 
-    def submit(self, request: Request, *, look_every: int | None = None) -> Job:
-        """Put a request at the end of the queue."""
-        job = Job(request, look_every=look_every)
+    def submit(
+        self, request: Request, *, look_every: int | None = None, parent: Job | None = None
+    ) -> Job:
+        """Put a request at the end of the queue; a parent's text is its context."""
+        job = Job(request, look_every=look_every, parent=parent)
         self.queues.setdefault(self.kind_of(request), deque()).append(job)
         return job
 
@@ -265,7 +227,7 @@ class Schedule:
 
     def admit(self) -> None:
         """Let jobs in, in their order: to workers of their kind, or to new ones."""
-        self.workers = deque(pair for pair in self.workers if pair[1].num_jobs)
+        self.dismiss()
         shared = [pair for pair in self.workers if pair[1].is_shared]
         widest = dict(sorted(shared, key=lambda pair: pair[1].num_places))
         for kind, worker in widest.items():
@@ -279,6 +241,13 @@ class Schedule:
             worker = self.employ(self.queues[kind])
             self.fill(kind, worker)
             self.workers.append((kind, worker))
+
+    def dismiss(self) -> None:
+        """Let go of the workers that have no job left."""
+        for _, worker in self.workers:
+            if worker.is_idle:
+                worker.close()
+        self.workers = deque(pair for pair in self.workers if not pair[1].is_idle)
 
     def fill(self, kind: Hashable, worker: Worker) -> None:
         """Let in as many jobs of a kind as a worker has room for."""

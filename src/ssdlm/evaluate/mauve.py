@@ -20,6 +20,7 @@ from ssdlm.evaluate.cache import NO_CACHE, Arrays, JudgeCache
 from ssdlm.evaluate.judge import MINILM, Judge, is_encoder
 from ssdlm.evaluate.perplexity import Observe, batches, ignore, pad
 from ssdlm.evaluate.samples import Pool
+from ssdlm.extras import lacking
 from ssdlm.guidance.classifiers import without_bars
 from ssdlm.progress import without_native_lines
 
@@ -58,8 +59,10 @@ def mauve(
     cache: JudgeCache = NO_CACHE,
 ) -> Mauve:
     """Return MAUVE of all samples against the gold continuations of the same prompts."""
-    from mauve import compute_mauve
-
+    try:
+        from mauve import compute_mauve
+    except ImportError:
+        raise lacking("mauve", "MAUVE") from None
     human, human_cut = features_of(gold, model, observe, cache)
     machine, machine_cut = features_of(pools, model, observe, cache)
     with without_native_lines():  # of faiss; few texts are noted in the report

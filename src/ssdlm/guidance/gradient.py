@@ -17,7 +17,6 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 
 from ssdlm.denoiser import Denoiser, DenoiserWrapper, row_by_row
-from ssdlm.denoiser.meeting import meet
 from ssdlm.ops.nudges import SMALLEST, shift, soft_threshold, through_softmax
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 
@@ -97,21 +96,13 @@ class guided(DenoiserWrapper):
         logits = logits.detach()
         lam = self.lam / len(logits) if self.reduction == "mean" else self.lam
         if self.band == (0.0, 1.0):
-            return logits + lam * meet(self.nudge_many, (context, logits))
+            return logits + lam * row_by_row(self.nudge, context, logits)
         low, high = self.band
         in_band = (progress >= low) & (progress <= high)
         if not bool(in_band.any()):  # the classifier need not be asked
             return logits
         in_band = in_band.reshape(*in_band.shape, *[1] * (3 - in_band.dim()))
-        return logits + lam * in_band * meet(self.nudge_many, (context, logits))
-
-    def nudge_many(self, many: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
-        """Return the nudges of several texts, which may wait for each other.
-
-        Classifiers are others' code and may raise, which a loop among several must not: torch looks
-        down the stack where it throws, and of a loop that waited the lower part is another's.
-        """
-        return [row_by_row(self.nudge, *one) for one in many]
+        return logits + lam * in_band * row_by_row(self.nudge, context, logits)
 
     def nudge(self, context: Context, logits: Simplex) -> Simplex:
         """Return the gradient of log_prob; of a sum, each term's for itself, times its weight.

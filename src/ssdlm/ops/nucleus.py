@@ -10,6 +10,8 @@ from ssdlm.shapes import Block, Levels, Mask, Simplex, Tensor
 
 SMALL = 2048
 """Up to this many tokens sorting them costs no more than anything else."""
+SORTED_ON_GPU = 1 << 18
+"""Up to this many numbers a GPU sorts in less time than the launches of anything else take."""
 FEW = 512
 """A nucleus of this many tokens or fewer is found by looking at no others."""
 
@@ -87,9 +89,10 @@ def nucleus(logits: Simplex, top_p: float) -> Mask:
         return torch.zeros_like(logits, dtype=torch.bool).scatter_(
             -1, logits.argmax(-1, keepdim=True), True
         )
-    if top_p >= 1 or logits.shape[-1] <= SMALL:
+    is_cpu = logits.device.type == "cpu"
+    if top_p >= 1 or logits.shape[-1] <= SMALL or (not is_cpu and logits.numel() <= SORTED_ON_GPU):
         return nucleus_by_sort(logits, top_p)
-    if logits.device.type == "cpu":  # elsewhere, looking at the result would be a wait
+    if is_cpu:  # elsewhere, looking at the result would be a wait
         # Row by row, so that the way it goes depends on a row alone.
         return torch.cat([nucleus_among_few(row, top_p) for row in logits.split(1)])
     return nucleus_without_sort(logits, top_p)

@@ -2,13 +2,14 @@
 
 [rows] -> denoiser.slots;  the Triton bodies are in `ops.kernels.rows` and `ops.kernels.products`
 
-A row is *invariant* where, on a GPU, it is the same to the bit whatever goes through beside it.
+Rows are *batch-invariant* where each is the same to the bit whatever goes through beside it. On a
+CPU they always are, on a GPU where that is asked for.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import torch
@@ -22,6 +23,12 @@ ROW_TILE = 16
 """Rows that a program of attention takes: the least that matrix units do."""
 OWN_TILE = 32
 """Rows of its own that a listed tile has."""
+FEWEST_ROWS = 2
+"""Rows of a product on a CPU at least: a single one is summed in another order."""
+MOST_ROWS = 64
+"""Rows of a product on a CPU at most, unless one text has more; beyond them nothing is gained."""
+TRIED_ROWS = (2, 3, 4, 5, 6, 7, 8, 12, 16, 17, 24, 31, 32, 33, 48, 63, 64)
+"""Numbers of rows for which it is tried whether a product is batch-invariant."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,11 @@ class Rows:
     """(R, R) whether a row sees another; all see the slot."""
     is_sparse: bool = False
     """Whether a row sees few of the others, so that it pays to list them."""
+
+    @cached_property
+    def sees_all(self) -> bool:
+        """Whether every row sees every other."""
+        return bool(self.sees.all())
 
     @cached_property
     def listed(self) -> Tensor:
@@ -62,6 +74,13 @@ class Rows:
         """Return tokens that follow each other."""
         sees = torch.ones(count, count, dtype=torch.bool, device=device).tril()
         return cls(torch.arange(count, device=device), sees)
+
+    def after(self, count: int) -> Rows:
+        """Return these rows behind tokens that follow each other, in the same pass."""
+        device, R = self.sees.device, len(self.sees)
+        sees = torch.ones(count + R, count + R, dtype=torch.bool, device=device).tril()
+        sees[count:, count:] = self.sees
+        return Rows(torch.cat((torch.arange(count, device=device), count + self.offsets)), sees)
 
 
 class Behind(NamedTuple):
@@ -100,41 +119,103 @@ def plain_norm(x: Tensor) -> Tensor:
     return (x.float() * (x.float().square().mean(-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)
 
 
-def product(x: Tensor, weight: Tensor, *, is_invariant: bool = False) -> Tensor:
-    """Return x @ weight.T."""
-    if is_invariant and on_gpu(x):
+def product(
+    x: Tensor, weight: Tensor, *, is_invariant: bool = False, is_single: bool = False
+) -> Tensor:
+    """Return x (N, R, D) @ weight.T.
+
+    Of a pass with a single row each, texts are multiplied one by one on a CPU: that is the quickest
+    for one of them.
+    """
+    if not on_gpu(x):
+        return ragged_product(x, weight, is_single=is_single)
+    if is_invariant:
         from ssdlm.ops.kernels import products as kernels
 
         return kernels.invariant_product(x, weight)
     return F.linear(x, weight)
 
 
+def ragged_product(x: Tensor, weight: Tensor, *, is_single: bool) -> Tensor:
+    """Return x (N, R, D) @ weight.T on a CPU, each text's rows the same to the bit in any company.
+
+    A library chooses its order of summation by the number of rows. Where the machine's products
+    depend on it, every text is multiplied alone.
+    """
+    N, R, _ = x.shape
+    size, flat = max(1, MOST_ROWS // R), x.flatten(0, 1)
+    if N > 1 and (is_single or not is_row_invariant(weight)):
+        size = 1
+    if size < N:
+        parts = [ragged_product(some, weight, is_single=is_single) for some in x.split(size)]
+        return torch.cat(parts)
+    if N * R < FEWEST_ROWS and not is_single:  # taken twice, for alone it would be another
+        return F.linear(torch.cat((flat, flat)), weight)[:1].unflatten(0, (N, R))
+    return F.linear(flat, weight).unflatten(0, (N, R))
+
+
+def is_row_invariant(weight: Tensor) -> bool:
+    """Tell whether each row of a product with a matrix is the same to the bit among any others."""
+    facts = tuple(weight.shape), weight.stride(), weight.dtype
+    return tried_row_invariance(*facts, torch.get_num_threads())
+
+
+@cache
+def tried_row_invariance(
+    shape: tuple[int, int], stride: tuple[int, ...], dtype: torch.dtype, num_threads: int
+) -> bool:
+    """Try it out, with random numbers."""
+    del num_threads  # which the library looks at
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(shape, generator=generator).to(dtype)
+    weight = torch.empty_strided(shape, stride, dtype=dtype).copy_(values)
+    x = torch.randn(MOST_ROWS, shape[1], generator=generator).to(dtype)
+    pairs = torch.cat([F.linear(pair, weight) for pair in x.split(FEWEST_ROWS)])
+    return all(torch.equal(F.linear(x[:num], weight), pairs[:num]) for num in TRIED_ROWS)
+
+
 def normed_product(
-    x: Tensor, weight: Tensor, *, is_squared: bool = False, is_invariant: bool = False
+    x: Tensor,
+    weight: Tensor,
+    *,
+    is_squared: bool = False,
+    is_invariant: bool = False,
+    is_single: bool = False,
 ) -> Tensor:
-    """Return norm(x) (M, K) @ weight.T, or the square of what is positive of it."""
+    """Return norm(x) (N, R, D) @ weight.T, or the square of what is positive of it."""
     if on_gpu(x):
         from ssdlm.ops.kernels import products, rows
 
-        if is_invariant or products.takes_normed(*x.shape, is_squared=is_squared):
+        flat = x.flatten(0, 1)
+        if is_invariant or products.takes_normed(*flat.shape, is_squared=is_squared):
             plan = products.INVARIANT if is_invariant else None
-            return products.normed_product(x, weight, is_squared=is_squared, plan=plan)
-        found = F.linear(rows.norm(x), weight)
-        return rows.relu_squared_(found) if is_squared else found
-    found = F.linear(norm(x), weight)
+            found = products.normed_product(flat, weight, is_squared=is_squared, plan=plan)
+        else:
+            found = F.linear(rows.norm(flat), weight)
+            found = rows.relu_squared_(found) if is_squared else found
+        return found.unflatten(0, x.shape[:2])
+    found = ragged_product(norm(x), weight, is_single=is_single)
     return F.relu(found).square() if is_squared else found
 
 
-def add_product_(x: Tensor, other: Tensor, weight: Tensor, *, is_invariant: bool = False) -> Tensor:
-    """Return x + other (M, K) @ weight.T, in x's own place."""
+def add_product_(
+    x: Tensor,
+    other: Tensor,
+    weight: Tensor,
+    *,
+    is_invariant: bool = False,
+    is_single: bool = False,
+) -> Tensor:
+    """Return x + other (N, R, D) @ weight.T, in x's own place."""
     if on_gpu(x):
         from ssdlm.ops.kernels import products as kernels
 
-        if is_invariant or kernels.takes_added(*other.shape):
+        flat, more = x.flatten(0, 1), other.flatten(0, 1)
+        if is_invariant or kernels.takes_added(*more.shape):
             plan = kernels.INVARIANT if is_invariant else None
-            return kernels.add_product_(x, other, weight, plan=plan)
-        return x.addmm_(other, weight.t())
-    return x.add_(F.linear(other, weight))
+            return kernels.add_product_(flat, more, weight, plan=plan).view_as(x)
+        return flat.addmm_(more, weight.t()).view_as(x)
+    return x.add_(ragged_product(other, weight, is_single=is_single))
 
 
 def place_and_attend(
@@ -156,25 +237,20 @@ def place_and_attend(
 
         attend = kernels.place_and_attend_alone if is_invariant else kernels.place_and_attend
         return attend(qkv, keys, values, at.lengths, at.slots, at.rows, rotary)
-    (rows, slots, lengths), S = at, keys.shape[2]
+    (rows, slots, lengths), R = at, qkv.shape[1]
     query, key, value = qkv.unbind(2)
     # Each text's own angles: (2, N, R, 1, d).
     angles = rotary[lengths.unsqueeze(1) + rows.offsets].movedim(2, 0).unsqueeze(3)
     query, key = rotate(norm(query), angles), rotate(norm(key), angles)
-    home = lengths.unsqueeze(1) + torch.arange(qkv.shape[1], device=qkv.device)
-    keys[slots.unsqueeze(1), :, home] = key
-    values[slots.unsqueeze(1), :, home] = value
-    mask = seen_of_slots(rows, lengths, S).unsqueeze(1)
-    seen = F.scaled_dot_product_attention(
-        query.transpose(1, 2), keys[slots], values[slots], attn_mask=mask
-    )
-    return seen.transpose(1, 2)
-
-
-def seen_of_slots(rows: Rows, lengths: Tensor, S: int) -> Tensor:
-    """Return what rows see of their slots, (N, R, S): all that was there, and some of them."""
-    place, R = torch.arange(S, device=lengths.device), len(rows.offsets)
-    own = place - lengths.unsqueeze(1)  # counted from the slot's end
-    is_row = (own >= 0) & (own < R)
-    among = rows.sees[:, own.clamp(0, R - 1)].transpose(0, 1) & is_row.unsqueeze(1)
-    return among | (own < 0).unsqueeze(1)
+    seen = torch.empty_like(query)
+    for text, (slot, length) in enumerate(zip(slots.tolist(), lengths.tolist(), strict=True)):
+        own_keys, own_values = keys[slot, :, : length + R], values[slot, :, : length + R]
+        own_keys[:, length:] = key[text].transpose(0, 1)
+        own_values[:, length:] = value[text].transpose(0, 1)
+        seen[text] = F.scaled_dot_product_attention(
+            query[text].transpose(0, 1).unsqueeze(0),
+            own_keys.unsqueeze(0),
+            own_values.unsqueeze(0),
+            attn_mask=None if rows.sees_all else F.pad(rows.sees, (length, 0), value=True),
+        )[0].transpose(0, 1)
+    return seen

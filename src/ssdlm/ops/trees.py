@@ -1,6 +1,6 @@
 """Trees of guesses: what their rows read, the path that is certain, and the next tree.
 
-[trees] -> engine.tree_lane;  the Triton bodies are in `ops.kernels.trees`
+[trees] -> engine.programs.tree;  the Triton bodies are in `ops.kernels.trees`
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ssdlm.engine.loops import MOST_LOOPS
+from ssdlm.engine.runners import CPU_SLOTS
 from ssdlm.options import GenerateOptions
 from ssdlm.values import quote
 
@@ -31,7 +31,7 @@ CHARACTERS_PER_TOKEN = 32
 
 def texts_at_once(device: str) -> int:
     """Return how many texts are written at a time."""
-    return MOST_LOOPS if device == "cpu" else 256
+    return CPU_SLOTS if device == "cpu" else 256
 
 
 @dataclass(frozen=True)

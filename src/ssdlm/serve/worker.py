@@ -27,7 +27,7 @@ from ssdlm.serve.metrics import Metrics
 from ssdlm.serve.tickets import News, Position, Row, Ticket
 
 LOOK_EVERY = 8
-"""Tokens that a lane writes between two looks: who comes and who leaves waits no longer."""
+"""Tokens that a GPU writes between two looks: who comes and who leaves waits no longer."""
 TELL_EVERY = 0.5
 """Seconds between two words to those who wait."""
 MOST_FAULTS = 3

@@ -1,6 +1,6 @@
 """Trees of guesses on a GPU: read, walked, the rows of a path kept, and the next tree grown.
 
-The plain references are in `engine.tree_lane`. Only a GPU has Triton, so this module is imported
+The plain bodies are in `ops.trees`. Only a GPU has Triton, so this module is imported
 where there is one.
 """
 

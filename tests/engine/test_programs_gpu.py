@@ -1,4 +1,4 @@
-"""Captured lanes on a GPU: at float32 the plain loop's texts, and the same in any company."""
+"""Captured passes on a GPU: at float32 the plain loop's texts, and the same in any company."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from tests import tiny
 
 from ssdlm import SSDLM
 from ssdlm.bench.sizes import Size, random_weights
-from ssdlm.engine import guided_lane
+from ssdlm.engine.programs import guided
 from ssdlm.guidance import load_guide
 from ssdlm.options import GenerateOptions
 
@@ -69,7 +69,7 @@ def test_texts_are_those_of_the_plain_loop_over_thousands_of_tokens(exact, chang
         chain |= {"mode": "autoregressive"}  # whose texts they are
     if "do_sample" in changes or "projection" in changes:
         prompts = PROMPTS
-    exact.engine.fleet.idle.clear()
+    exact.engine.runners.idle.clear()
     fast = [text.tokens for text in exact.generate(prompts, **changes)]
     slow = plain(exact, prompts, **chain)
     parted = [
@@ -78,19 +78,19 @@ def test_texts_are_those_of_the_plain_loop_over_thousands_of_tokens(exact, chang
     # Sums in another order: a draw within a rounding of a boundary may fall on its other side.
     print(changes, "texts that part:", parted, "of", len(prompts))
     assert len(parted) <= len(prompts) // 12
-    assert exact.engine.fleet.idle
+    assert exact.engine.runners.idle
 
 
 @pytest.mark.parametrize("control", [["sentiment=positive"], ["sentiment=negative", "tense=past"]])
 def test_guides_with_short_cuts_and_without_write_the_same(exact, control, monkeypatch):
     prompts = [f"{prompt} {number}" for number in range(6) for prompt in PROMPTS]
     changes = SLIDING | {"width": 1.0, "control": control, "length": 100}
-    exact.engine.fleet.idle.clear()
+    exact.engine.runners.idle.clear()
     short = [text.tokens for text in exact.generate(prompts, **changes)]
-    monkeypatch.setattr(guided_lane, "HAS_SHORT_CUTS", False)
-    exact.engine.fleet.idle.clear()
+    monkeypatch.setattr(guided, "HAS_SHORT_CUTS", False)
+    exact.engine.runners.idle.clear()
     long = [text.tokens for text in exact.generate(prompts, **changes)]
-    exact.engine.fleet.idle.clear()
+    exact.engine.runners.idle.clear()
     parted = sum(one != other for one, other in zip(short, long, strict=True))
     print(control, "texts that part:", parted, "of", len(prompts))
     assert parted <= len(prompts) // 12
@@ -110,7 +110,7 @@ def test_guides_read_a_vocabulary_that_no_power_of_two_divides(num_layers, tmp_p
     fast = [text.tokens for text in model.generate(prompts, **changes)]
     slow = plain(model, prompts, **changes)
     assert sum(one != other for one, other in zip(fast, slow, strict=True)) <= 1
-    assert model.engine.fleet.idle
+    assert model.engine.runners.idle
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_deterministic_guesses_change_no_token(changes):
     assert alone.tokens == plain[5].tokens
 
 
-def test_stop_strings_and_samples_go_through_lanes(exact):
+def test_stop_strings_and_samples_go_through_batches(exact):
     texts = exact.generate(PROMPTS, **SLIDING, width=1.0, stop=["."], num_samples=3, length=75)
     assert len(texts) == 12
     assert all("." not in text.text for text in texts)
@@ -163,10 +163,10 @@ def test_passes_are_counted_with_the_prompts(exact):
     assert text.calls == 26
 
 
-def test_lanes_are_kept_and_their_number_is_bounded(exact):
+def test_batches_are_kept_and_their_number_is_bounded(exact):
     for length in (20, 200, 400, 900, 1500, 3000):
         exact.generate("The", **SLIDING, width=1.0, length=length, seed=1, stop_at_end=True)
-    assert len(exact.engine.fleet.idle) <= 4
+    assert len(exact.engine.runners.idle) <= 4
     assert torch.cuda.memory_allocated() < 8 * 2**30
 
 
@@ -185,4 +185,4 @@ def test_whole_blocks_of_an_encoder_are_those_of_the_plain_loop(changes):
     parted = sum(one != other for one, other in zip(fast, slow, strict=True))
     print(changes, "texts that part:", parted, "of", len(prompts))
     assert parted <= 1
-    assert model.engine.fleet.idle
+    assert model.engine.runners.idle

@@ -1,22 +1,24 @@
-"""Chains by trees of guesses, side by side: checked, walked, kept and grown again in one pass.
+"""Chains by trees of guesses: checked, walked, kept and grown again in one pass.
 
-lanes, diffusion.speculative -> [tree_lane] -> fleet
+batch, diffusion.speculative -> [tree] -> engine.runners
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.tree import tree_rows
-from ssdlm.diffusion.speculative import Tree, tree_of
-from ssdlm.engine.lanes import Row, Text, TokenLane
+from ssdlm.diffusion.speculative import Tree as Shape
+from ssdlm.diffusion.speculative import tree_of
+from ssdlm.engine.batch import DecodeBatch, Entry, Text
 from ssdlm.ops.counters import GUMBEL
 from ssdlm.ops.draws import draw_perturbed
-from ssdlm.ops.rows import Behind, Rows
+from ssdlm.ops.rows import Rows
 from ssdlm.ops.trees import Level, advance_, keep_, put_children_, read_trees
 from ssdlm.shapes import Tensor
 
@@ -24,25 +26,18 @@ TOKENS_PER_LOOK = 2.5
 """Tokens that a pass of speculation is expected to make certain, between two looks."""
 
 
-class SpeculativeLane(TokenLane):
-    """The chains of `ChainLane` in fewer passes: a tree of guesses each (`diffusion.speculative`).
+class Tree(DecodeBatch):
+    """The chains of `Chain` in fewer passes: a tree of guesses each (`diffusion.speculative`).
 
     A pass checks a tree below the last certain token and drafts the next one behind every node.
     """
 
+    is_dense = True
+
     def __init__(
-        self,
-        denoiser: BlockDenoiser,
-        *,
-        draft_nodes: int,
-        pairs: Tensor,
-        num_slots: int,
-        capacity: int,
-        is_invariant: bool = False,
+        self, denoiser: BlockDenoiser, *, draft_nodes: int, pairs: Tensor, **sizes: Any
     ) -> None:
-        super().__init__(
-            denoiser, num_slots=num_slots, capacity=capacity, is_invariant=is_invariant
-        )
+        super().__init__(denoiser, **sizes)
         tree = tree_of(draft_nodes)
         self.R, self.m = len(tree.parents), tree.m
         self.pairs = pairs
@@ -54,14 +49,11 @@ class SpeculativeLane(TokenLane):
         self.depth = rows.depth
         self.parents = torch.tensor(tree.parents, device=self.device)
         self.levels = [self.level(tree, depth) for depth in range(1, self.m)]
-        whole = {"device": self.device, "dtype": torch.int64}
-        self.guesses = torch.zeros(num_slots, self.R, **whole)
-        self.limits = torch.zeros(num_slots, **whole)
-        self.steps = torch.zeros(num_slots, **whole)
-        self.text = torch.zeros(num_slots, capacity + self.m, **whole)
+        self.guesses, self.limits = self.whole(self.R), self.whole()
+        self.text = self.whole(sizes["capacity"] + self.m)
         self.when = torch.zeros_like(self.text)
 
-    def level(self, tree: Tree, depth: int) -> Level:
+    def level(self, tree: Shape, depth: int) -> Level:
         """Return which nodes of a depth are whose children."""
         below = tree.levels[depth]
         above = sorted(set(tree.parents[below]))
@@ -70,46 +62,46 @@ class SpeculativeLane(TokenLane):
             nodes[above.index(tree.parents[node])][tree.ranks[node]] = node
         return Level(*(torch.tensor(part, device=self.device) for part in (above, nodes)))
 
-    def join(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
-        super().join(rows, slots)
+    def join(
+        self, entries: Sequence[Entry], slots: Sequence[int], sources: Sequence[int | None] = ()
+    ) -> None:
+        super().join(entries, slots, sources)
         at = torch.tensor(slots, device=self.device)
         self.guesses[at] = 0  # any guess will do, for it is checked
         self.guesses[at, 0] = self.last[at, 0]
-        self.limits[at] = torch.tensor([row.length for row in rows], device=self.device)
-        self.steps[at] = 0
+        self.limits[at] = torch.tensor([one.length for one in entries], device=self.device)
 
     def passes_for(self, num_tokens: int) -> int:
         return math.ceil(num_tokens / TOKENS_PER_LOOK)
 
-    def step(self) -> None:
-        behind = Behind(self.rows, self.slots.all_slots, self.slots.lengths)
+    def draw(self) -> None:
         blank = self.blank[: self.words.shape[1]]
-        hidden = self.slots.run(read_trees(self.guesses, self.words, blank, self.m), behind)
-        chosen = self.choose(hidden[:, : self.R])
+        self.hidden = self.read(read_trees(self.guesses, self.words, blank, self.m), 0)
+        logits = self.slots.logits(self.hidden[:, : self.R], self.head)
+        places = (self.done.unsqueeze(1) + self.depth).contiguous()
+        self.drawn = draw_perturbed(logits, self.prior, *self.settings(), places, GUMBEL)
+
+    def commit(self) -> None:
         path = advance_(
-            chosen, self.guesses, self.parents, self.m, limits=self.limits, active=self.active,
-            steps=self.steps, done=self.done, lengths=self.slots.lengths, text=self.text,
-            when=self.when,
+            self.drawn, self.guesses, self.parents, self.m, limits=self.limits, active=self.active,
+            steps=self.passes, done=self.done, lengths=self.lengths, text=self.text, when=self.when,
         )  # fmt: skip
         keep_(self.slots.keys_values, path)
-        blocks = hidden[:, self.R :].unflatten(1, (self.R, self.m))
-        self.guess(blocks[self.slots.all_slots, path.ends])
-
-    def choose(self, hidden: Tensor) -> Tensor:
-        """Return the token after each node (N, R), were its word certain."""
-        logits = self.slots.logits(hidden, self.head)
-        places = (self.done.unsqueeze(1) + self.depth).contiguous()
-        settings = self.never, self.heats, self.top_ps, self.seeds, places
-        return draw_perturbed(logits, self.prior, *settings, GUMBEL)
+        blocks = self.hidden[:, self.R :].unflatten(1, (self.R, self.m))
+        self.guess(blocks[self.at, path.ends])
 
     def guess(self, drafts: Tensor) -> None:
         """Grow the next tree below the last certain token, out of its draft block (N, m, D)."""
         said = drafts @ self.head.T
-        settings = self.prior, self.never, self.heats, self.top_ps, self.seeds, self.done
+        settings = self.prior, *self.settings(), self.done
         for depth, level in enumerate(self.levels, 1):
             put_children_(self.guesses, level, said[:, depth], self.pairs, *settings, depth=depth)
 
-    def read(self) -> list[Text]:
+    def texts(self) -> dict[int, Text]:
         ends = torch.minimum(self.done, self.limits).unsqueeze(1)
         rows, half = torch.cat((ends, self.text, self.when), 1).tolist(), self.text.shape[1]
-        return [Text(row[1 : 1 + row[0]], row[1 + half : 1 + half + row[0]]) for row in rows]
+        found = {}
+        for slot in self.entries:
+            count, *both = rows[slot]
+            found[slot] = Text(both[:count], both[half : half + count])
+        return found

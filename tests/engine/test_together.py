@@ -1,6 +1,5 @@
 """Texts side by side on a CPU: their passes go as one, and each is what it is alone."""
 
-from contextlib import suppress
 from itertools import islice
 
 import pytest
@@ -8,9 +7,7 @@ import torch
 from tests import tiny
 
 from ssdlm import SSDLM
-from ssdlm.denoiser.network import BlockNetwork
-from ssdlm.engine.loops import Loops
-from ssdlm.engine.schedule import Batch
+from ssdlm.engine.batch import DecodeBatch
 from ssdlm.options import GenerateOptions
 
 PROMPTS = ["a b", "the river", "c", "d e f g h", "the", "b b"]
@@ -34,13 +31,13 @@ def model():
 @pytest.fixture
 def packs(monkeypatch):
     """How many texts went through the network together, pass by pass."""
-    counts, run = [], BlockNetwork.run_many
+    counts, draw = [], DecodeBatch.read
 
-    def counted(self, passages):
-        counts.append(len(passages))
-        return run(self, passages)
+    def counted(self, x, first):
+        counts.append(len(x))
+        return draw(self, x, first)
 
-    monkeypatch.setattr(BlockNetwork, "run_many", counted)
+    monkeypatch.setattr(DecodeBatch, "read", counted)
     return counts
 
 
@@ -92,17 +89,18 @@ def test_a_text_that_is_given_up_leaves_before_the_next_pass(model, packs):
 def test_a_text_that_is_given_up_while_others_are_on_their_way_harms_nobody(model, monkeypatch):
     """Another thread may give a text up at any moment."""
     requests = list(model.requests(PROMPTS[:3], {"grid": "sliding", "width": 1.0, "length": 4}))
-    schedule, turn, leaving = model.engine.schedule(most_jobs=8), Batch.turn, []
+    schedule, run, leaving = model.engine.schedule(most_jobs=8), DecodeBatch.run, []
 
-    def interrupted(batch):
+    def interrupted(batch, count):
         for job in leaving:
             job.cancel()
-        return turn(batch)
+        return run(batch, count)
 
-    monkeypatch.setattr(Batch, "turn", interrupted)
+    monkeypatch.setattr(DecodeBatch, "run", interrupted)
     jobs = [schedule.submit(request) for request in requests]
     schedule.turn()
     leaving.append(jobs[1])
+    schedule.turn()
     assert schedule.turn() == [jobs[0], jobs[2]]
     while not all(job.is_over for job in jobs):
         for job in schedule.turn():
@@ -110,62 +108,44 @@ def test_a_text_that_is_given_up_while_others_are_on_their_way_harms_nobody(mode
     assert [len(job.tokens) for job in (jobs[0], jobs[2])] == [4, 4]
 
 
-def test_without_greenlet_texts_are_the_same_one_by_one(model, packs, monkeypatch):
+def test_where_products_depend_on_their_rows_texts_are_multiplied_one_by_one(model, monkeypatch):
     together = [text.tokens for text in model.generate(PROMPTS, grid="sliding", width=1.0)]
-    packs.clear()
-    monkeypatch.setattr("ssdlm.engine.plain.CAN_MEET", False)
+    sizes, linear = [], torch.nn.functional.linear
+    monkeypatch.setattr("ssdlm.ops.rows.is_row_invariant", lambda weight: False)
+    monkeypatch.setattr(
+        "ssdlm.ops.rows.F.linear", lambda x, w: sizes.append(len(x)) or linear(x, w)
+    )
     alone = [text.tokens for text in model.generate(PROMPTS, grid="sliding", width=1.0)]
     assert alone == together
-    assert set(packs) == {1}
+    assert set(sizes[-20:]) == {2}
 
 
-def test_an_encoder_and_a_chain_have_no_loops():
+def test_an_encoder_is_written_text_by_text():
     encoder = SSDLM(tiny.encoder(), tiny.tokenizer())
     (request,) = encoder.requests(["a"], {"length": 4})
-    assert not encoder.engine.has_loop(request)
     assert encoder.engine.rows_at_once(request) == 1  # saved one by one
-    chain = SSDLM(tiny.block(), tiny.tokenizer())
-    (request,) = chain.requests(["a"], {"length": 4, "mode": "autoregressive"})
-    assert not chain.engine.has_loop(request)
-    assert chain.engine.rows_at_once(request) == 1
 
 
-def test_an_idle_worker_has_room_for_all():
-    loops = Loops(4, lambda requests: iter(()))
-    assert (loops.num_jobs, loops.room(), loops.turn()) == (0, 4, [])
-
-
-@pytest.mark.parametrize("gradient", ["logits", "words"])
-def test_guides_are_asked_outside_the_loops(model, gradient):
-    """Within one, an error of torch would walk down a stack that is no longer there, and crash."""
-    current = pytest.importorskip("greenlet").getcurrent
-    stacks = []
+def test_an_error_of_a_guide_is_shown_and_leaves_nothing_behind(model):
+    asked = []
 
     def failing_at_last(context, logits):
-        stacks.append(getattr(current(), "is_loop", False))
-        with suppress(RuntimeError):  # as transformers asks a GPU that is not there
-            torch.zeros(2, 3) @ torch.zeros(2, 3)
-        if len(stacks) == 20:
+        asked.append(len(context))
+        if len(asked) == 20:
             torch.zeros(3, 3) @ torch.zeros(2, 2)
         return (logits * 0).sum((1, 2))
 
-    options = {"grid": "sliding", "width": 1.0, "control": [failing_at_last], "gradient": gradient}
+    options = {"grid": "sliding", "width": 1.0, "control": [failing_at_last]}
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         model.generate(PROMPTS, **options)
-    assert stacks == [False] * 20
+    assert asked == [1] * 20
     assert torch.is_grad_enabled()
+    assert not model.engine.runners.idle  # a batch that was left in the middle is not used again
 
 
 def test_steps_that_run_out_before_the_text_are_an_error(model, monkeypatch):
     """A job whose loop has ended quietly would be waited for for ever."""
-    turns, turn = iter(range(100)), Loops.turn
-
-    def counted(self):
-        assert next(turns, None) is not None, "it hangs"
-        return turn(self)
-
-    monkeypatch.setattr(Loops, "turn", counted)
-    steps = model.engine.steps
-    monkeypatch.setattr(model.engine, "steps", lambda batch: islice(steps(batch), 3))
-    with pytest.raises(RuntimeError, match="StopIteration"):
-        model.generate("a b", grid="sliding", width=1.0)
+    loop = model.engine.loop
+    monkeypatch.setattr(model.engine, "loop", lambda *given: islice(loop(*given), 3))
+    with pytest.raises(RuntimeError, match="no more steps"):
+        model.generate("a b", grid="sliding", width=1.0, must_not=["b"])

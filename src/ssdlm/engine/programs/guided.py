@@ -1,4 +1,7 @@
-"""Sliding windows side by side, steered by classifiers.  lanes -> [guided_lane] -> fleet"""
+"""Sliding windows steered by classifiers, within the graph.  window -> [guided] -> engine.runners
+
+The plain twin is a chooser, which asks the guides between the halves of a pass.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from typing import Any
 import torch
 
 from ssdlm.denoiser.block import BlockDenoiser
-from ssdlm.engine.lanes import Row, SlidingLane
+from ssdlm.engine.batch import Entry
+from ssdlm.engine.path import Path
+from ssdlm.engine.programs.window import Window
 from ssdlm.guidance.gradient import InSimplex, guided, side_by_side
 from ssdlm.guidance.growing import GrowingGuide
 from ssdlm.ops.nudges import add_nudge, can_nudge
@@ -32,71 +37,74 @@ def rounded_products(is_rounded: bool) -> Iterator[None]:
         matmul.allow_tf32 = before
 
 
-class GuidedLane(SlidingLane):
-    """Texts out of sliding windows; guides read each as far as it has come, and its open positions.
+class GuidedWindow(Window):
+    """Windows whose guides read each text as far as it has come, and its open positions.
 
-    All texts of a lane have the same guides with the same weights.
+    All texts of a batch have the same guides with the same weights.
     """
+
+    is_dense = True
 
     def __init__(
         self,
         denoiser: BlockDenoiser,
+        path: Path,
         steering: Callable[..., guided],
         *,
         room: int | None,
-        width: float,
-        num_slots: int,
-        capacity: int,
-        is_held: bool = False,
+        **sizes: Any,
     ) -> None:
-        sizes = {"num_slots": num_slots, "capacity": capacity, "is_held": is_held}
-        super().__init__(denoiser, width=width, **sizes)
+        super().__init__(denoiser, path, **sizes)
+        capacity = sizes["capacity"]
         self.S = capacity if room is None else min(capacity, room - self.W)
-        self.ids = torch.zeros(num_slots, self.S, dtype=torch.int64, device=self.device)
+        self.ids = self.whole(self.S)
         """What the guides read: all that is decided, and behind it a token that was there."""
-        self.counts = torch.zeros(num_slots, dtype=torch.int64, device=self.device)
+        self.counts = self.whole()
         self.steering = steering(self.counts, grows=HAS_SHORT_CUTS)
         self.terms = self.steering.terms(self.device)
         self.growing = [term for term, _, _ in self.terms if isinstance(term, GrowingGuide)]
         V = denoiser.V
-        self.added = torch.zeros(V, device=self.device)  # the prior is in what the guides return
         self.is_fused = HAS_SHORT_CUTS and self.is_known(V)
-        self.present = torch.zeros(num_slots, V, dtype=torch.bool, device=self.device)
+        self.present = torch.zeros(self.num_slots, V, dtype=torch.bool, device=self.device)
         """Which tokens are in a text, for the kernel; those of `ids`, but for the last."""
+        self.added = torch.zeros(V, device=self.device)
+        """What a draw adds: nothing, for the prior is in what the guides return."""
 
     def is_known(self, V: int) -> bool:
         """Tell whether one operation adds what a guide says to V logits."""
         is_known = all(isinstance(term, InSimplex) for term, _, _ in self.terms)
         return is_known and self.steering.gradient == "words" and can_nudge(self.device, V)
 
-    def join(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
-        super().join(rows, slots)
-        padded = [row.context + row.context[:1] * (self.S - len(row.context)) for row in rows]
+    def join(
+        self, entries: Sequence[Entry], slots: Sequence[int], sources: Sequence[int | None] = ()
+    ) -> None:
+        super().join(entries, slots, sources)
+        padded = [one.context + one.context[:1] * (self.S - len(one.context)) for one in entries]
         at = torch.tensor(slots, device=self.device)
         ids = torch.tensor(padded, device=self.device)
         self.ids[at] = ids
         self.present[at] = torch.zeros_like(self.present[at]).scatter(1, ids, True)
         if self.growing:
-            lengths = [len(row.context) - 1 for row in rows]
+            lengths = [len(one.context) - 1 for one in entries]
             counts, longest = torch.tensor(lengths, device=self.device), max(lengths)
             for guide in self.growing:
                 guide.join(ids[:, :longest], counts, at)
 
-    def step(self) -> None:
+    def draw(self) -> None:
         with rounded_products(self.denoiser.dtype != torch.float32):
-            super().step()
+            super().draw()
 
-    def draw(self, logits: Tensor) -> Tensor:
-        torch.add(self.slots.lengths, 1, out=self.counts)  # the last token is being read
+    def steered(self, logits: Tensor) -> Tensor:
+        torch.add(self.lengths, 1, out=self.counts)  # the last token is being read
         V = self.denoiser.V  # guides know nothing of more
         own = logits[..., :V] + self.prior[:V]
-        whole = own + self.ell if self.W > 1 else own
-        # Of all rows at once: each is steered by itself, and at every level (`Controls.lane_key`).
+        whole = own if self.ell is None else own + self.ell
+        # Of all rows at once: each is steered by itself, and at every level.
         if self.is_fused:
-            return super().draw(self.nudged(own, whole))
+            return self.nudged(own, whole)
         for guide in self.growing:
             guide.read(self.last, self.active)
-        return super().draw(own + self.steering.lam * self.steering.nudge(self.ids, whole))
+        return own + self.steering.lam * self.steering.nudge(self.ids, whole)
 
     def nudged(self, own: Tensor, whole: Tensor) -> Tensor:
         """Return own + lam * nudge at the whole logits, by a launch for each guide."""

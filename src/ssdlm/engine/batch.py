@@ -1,0 +1,355 @@
+"""Texts side by side through one pass of the network, each in a slot of its own.
+
+    scheduler -> [batch] -> tokens;  `engine.programs` says what a pass does
+
+A text joins a free slot, gets its tokens pass by pass, and leaves; texts in a batch do not affect
+one another. All that a pass reads and writes lies in tensors of fixed shape, and no pass looks at a
+number: a GPU repeats it as one CUDA graph. On a CPU a pass takes the slots that have a text, and no
+others. What a graph cannot capture is done between two halves of a pass (`engine.chooser`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from ssdlm.constraints.grammar_mask import GrammarMask
+from ssdlm.constraints.placement import Placement
+from ssdlm.denoiser.slots import Slots
+from ssdlm.engine.chooser import Chooser
+from ssdlm.ops.rows import Behind, Rows
+from ssdlm.shapes import Tensor
+
+VOCABULARY_STEP = 64
+"""On a GPU the vocabulary may be padded to a multiple of this, by tokens that are never drawn."""
+PREFILL_STEP = 64
+"""On a GPU contexts are read in runs whose lengths are multiples of this."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A text that joins a batch."""
+
+    context: tuple[int, ...]
+    seed: int
+    top_p: float
+    temperature: float
+    suppressed: int
+    """A token that is not written; -1 for none."""
+    length: int = 0
+    """Tokens to write."""
+    placement: Placement | None = None
+    """The grammar to which its tokens are held, in a batch with masks."""
+    chooser: Chooser | None = None
+    """What chooses its tokens where a draw alone does not."""
+
+
+class Text(NamedTuple):
+    """A text as far as it has come."""
+
+    tokens: list[int]
+    when: list[int]
+    """The pass that decided each token, counted from 1."""
+
+
+class DecodeBatch:
+    """Slots for texts, and what is kept of each; a subclass is a program, which does the passes."""
+
+    rows: Rows
+    """How the rows of a pass stand behind a slot."""
+
+    is_dense = False
+    """Whether a pass takes all slots on a CPU too; those without a text compute nothing of use."""
+
+    def __init__(
+        self,
+        denoiser: Any,
+        *,
+        num_slots: int,
+        capacity: int,
+        is_padded: bool = True,
+        is_masked: bool = False,
+        is_invariant: bool = False,
+    ) -> None:
+        self.denoiser, self.device, self.num_slots = denoiser, denoiser.device, num_slots
+        self.is_captured = self.device.type == "cuda"
+        self.set_up(capacity, is_padded=is_padded, is_invariant=is_invariant)
+        V = len(self.prior)
+        self.masks = GrammarMask(num_slots, V, self.device) if is_masked else None
+        self.seeds, self.done, self.active = self.whole(), self.whole(), self.whole()
+        self.passes = self.whole()
+        self.suppressed = self.whole(fill=-1)
+        self.last = self.whole(1)
+        self.text = self.whole(capacity + 1)
+        self.temperatures = torch.ones(num_slots, device=self.device)
+        self.top_ps = torch.ones(num_slots, device=self.device)
+        self.entries: dict[int, Entry] = {}
+        """The texts, by slot."""
+        self.here: slice | Tensor = slice(None)
+        """The slots that a pass takes: all on a GPU, those with a text on a CPU."""
+        self.at = torch.arange(num_slots, device=self.device)
+        """The same as numbers."""
+        self.unread: dict[int, Tensor] = {}
+        """Contexts that the next pass reads too, by slot: on a CPU, where a pass costs most."""
+        self.graphs: dict[object, torch.cuda.CUDAGraph] = {}
+        self.prompts: dict[int, tuple[Tensor, Tensor]] = {}
+        """What graphs of contexts read, by their padded length."""
+
+    def set_up(self, capacity: int, *, is_padded: bool, is_invariant: bool) -> None:
+        """Make the slots, and lay out the output head."""
+        denoiser = self.denoiser
+        self.slots = Slots(denoiser, self.num_slots, capacity, is_invariant=is_invariant)
+        self.lengths = self.slots.lengths
+        head, prior = denoiser.head.to(denoiser.dtype), denoiser.prior
+        if is_padded and self.is_captured:  # odd widths are slow to multiply
+            more = -len(prior) % VOCABULARY_STEP
+            head = F.pad(head, (0, 0, 0, more)) if more else head
+            prior = F.pad(prior, (0, more), value=-torch.inf)
+        self.head, self.prior = head, prior.contiguous()
+
+    def whole(self, *shape: int, fill: int = 0) -> Tensor:
+        """Return a table of whole numbers with a row for each slot."""
+        size = (self.num_slots, *shape)
+        return torch.full(size, fill, device=self.device, dtype=torch.int64)
+
+    @torch.no_grad()
+    def join(
+        self, entries: Sequence[Entry], slots: Sequence[int], sources: Sequence[int | None] = ()
+    ) -> None:
+        """Put texts into free slots: their contexts are read, but for the last token.
+
+        A text may fork from a source: a slot that has read its context, which may be its own.
+        """
+        sources = sources or [None] * len(slots)
+        for slot, source, entry in zip(slots, sources, entries, strict=True):
+            if source not in (None, slot):
+                self.slots.copy(source, [slot], len(entry.context) - 1)
+        lengths = [len(entry.context) - 1 for entry in entries]
+        longest = max(lengths)
+        if self.is_captured:
+            longest = -(-longest // PREFILL_STEP) * PREFILL_STEP
+        else:
+            self.make_room(max(len(one.context) + one.length for one in entries))
+        # Everything in one table: each way to a GPU takes as long as a layer.
+        table = torch.from_numpy(
+            np.array(
+                [
+                    (slot, one.seed, one.suppressed, one.context[-1], length, *one.context[:-1])
+                    + (0,) * (longest - length)
+                    for slot, one, length in zip(slots, entries, lengths, strict=True)
+                ]
+            )
+        ).to(self.device)
+        real = torch.tensor([(one.temperature, one.top_p) for one in entries], device=self.device)
+        at, ids = table[:, 0].contiguous(), table[:, 5:].contiguous()
+        tables = self.seeds, self.suppressed, self.last[:, 0], self.lengths
+        for number, target in enumerate(tables, 1):
+            target[at] = table[:, number]
+        for target in (self.done, self.passes):
+            target[at] = 0
+        self.active[at] = 1
+        self.temperatures[at], self.top_ps[at] = real[:, 0], real[:, 1]
+        self.entries |= dict(zip(slots, entries, strict=True))
+        if self.masks is not None:
+            version = self.masks.version
+            self.masks.join([one.placement for one in entries], slots)
+            if self.masks.version != version:  # graphs know tables that are gone
+                self.graphs.clear()
+        self.count_slots()
+        new = [row for row, source in enumerate(sources) if source is None]
+        if self.is_captured and new:
+            self.read_contexts(ids[new], at[new])
+        elif not self.is_captured:
+            for row in new:
+                self.lengths[slots[row]] = 0
+                if lengths[row]:
+                    self.unread[slots[row]] = ids[row : row + 1, : lengths[row]]
+
+    def make_room(self, length: int) -> None:
+        """Let slots hold texts of so many tokens; on a CPU alone."""
+        self.slots.grow(length + len(self.rows.offsets) + 1)
+        if (more := self.slots.capacity + 1 - self.text.shape[1]) > 0:
+            self.text = F.pad(self.text, (0, more))
+
+    def leave(self, slots: Sequence[int]) -> None:
+        """Free slots; what is in them is written over by whoever joins."""
+        self.active[torch.tensor(slots, device=self.device)] = 0
+        for slot in slots:
+            del self.entries[slot]
+            self.unread.pop(slot, None)
+        if self.masks is not None:
+            self.masks.leave(slots)
+        self.count_slots()
+
+    def count_slots(self) -> None:
+        """Take note of which slots have a text; a graph takes them all."""
+        if not self.is_captured and not self.is_dense:
+            self.here = self.at = torch.tensor(sorted(self.entries), dtype=torch.int64)
+
+    def read_contexts(self, ids: Tensor, at: Tensor) -> None:
+        """Read padded contexts (N, C) into slots, one alone by a graph for its length."""
+        if ids.shape[1] == 0:
+            return
+        if not self.is_captured or len(ids) > 1:
+            self.read_ids(ids, at)
+            return
+        key = ids.shape[1]
+        if key not in self.graphs:
+            own = self.prompts[key] = ids.clone(), at.clone()
+            self.graphs[key] = recorded(lambda: self.read_ids(*own), self.active)
+        for own, given in zip(self.prompts[key], (ids, at), strict=True):
+            own.copy_(given)
+        self.graphs[key].replay()
+
+    def read_ids(self, ids: Tensor, at: Tensor) -> None:
+        """Read tokens (N, C) into slots from their beginning."""
+        behind = Behind(Rows.causal(ids.shape[1], ids.device), at, torch.zeros_like(at))
+        self.slots.read(self.denoiser.embed(ids), behind, slice(0, 1))
+
+    def read(self, x: Tensor, first: int) -> Tensor:
+        """Return the output of a pass's rows from the first on, x being what they read."""
+        behind = Behind(self.rows, self.at, self.lengths[self.here])
+        if not self.unread:
+            return self.slots.read(x, behind, slice(first, None))
+        slots = self.at.tolist()
+        found: dict[int, Tensor] = {}
+        if rest := [row for row, slot in enumerate(slots) if slot not in self.unread]:
+            at = Behind(self.rows, behind.slots[rest], behind.lengths[rest])
+            found |= zip(rest, self.slots.read(x[rest], at, slice(first, None)), strict=True)
+        for row, slot in enumerate(slots):
+            if (context := self.unread.pop(slot, None)) is not None:
+                rows, count = self.rows.after(context.shape[1]), context.shape[1]
+                both = torch.cat((self.denoiser.embed(context), x[row : row + 1]), 1)
+                at = Behind(rows, self.at[row : row + 1], behind.lengths[row : row + 1])
+                found[row] = self.slots.read(both, at, slice(count + first, None))[0]
+                self.lengths[slot] = count
+        return torch.stack([found[row] for row in range(len(x))])
+
+    @torch.no_grad()
+    def run(self, count: int) -> None:
+        """Do some passes; no text may have fewer to go."""
+        for _ in range(count):
+            if any(entry.chooser for entry in self.entries.values()):
+                self.show_pins()
+                self.do("draw", self.draw)
+                self.choose()
+                self.do("commit", self.commit)
+            else:
+                self.do("step", self.step)
+            if self.masks is not None and self.masks.needs_host:
+                self.masks.read(self.last[:, 0].tolist())
+
+    def do(self, name: str, work: Callable[[], None]) -> None:
+        """Do a part of a pass, on a GPU as one graph."""
+        if not self.is_captured:
+            work()
+            return
+        if name not in self.graphs:
+            self.graphs[name] = recorded(work, *self.gates())
+        self.graphs[name].replay()
+
+    def gates(self) -> tuple[Tensor, ...]:
+        """Return what tells which texts get on with a pass; while it is recorded, none does."""
+        return (self.active,)
+
+    def step(self) -> None:
+        """Do one pass."""
+        self.draw()
+        self.commit()
+
+    def draw(self) -> None:
+        """Run the rows, and draw a token for each that is open."""
+        raise NotImplementedError
+
+    def commit(self) -> None:
+        """Take in what was drawn, and move on."""
+        raise NotImplementedError
+
+    def show_pins(self) -> None:
+        """Let the network see tokens that must stand somewhere."""
+
+    def choose(self) -> None:
+        """Replace what was drawn for texts with choosers."""
+        raise NotImplementedError
+
+    def passes_for(self, num_tokens: int) -> int:
+        """Return how many passes may go by before somebody looks, with so many tokens to go."""
+        return num_tokens
+
+    def settings(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return what a draw needs to know of each text."""
+        here = self.here
+        return self.suppressed[here], self.temperatures[here], self.top_ps[here], self.seeds[here]
+
+    def masked(self, logits: Tensor) -> Tensor:
+        """Return logits (N, W, V) with -inf for tokens that may not come next."""
+        if self.masks is None:
+            return logits
+        allowed = self.masks.allowed()[self.here, None, : logits.shape[-1]]
+        return torch.where(allowed, logits, -torch.inf)
+
+    def put(self, table: Tensor, values: Tensor) -> None:
+        """Write the rows of a table that a pass takes, by one operation."""
+        if isinstance(self.here, slice):
+            table.copy_(values)
+        else:
+            table[self.here] = values
+
+    def write(self, tokens: Tensor) -> None:
+        """Put a decided token (N, 1) at the end of each active text."""
+        here, active = self.here, self.active[self.here]
+        if isinstance(here, slice):
+            self.text.scatter_(1, self.done.unsqueeze(1), tokens)
+        else:
+            self.text[here, self.done[here]] = tokens[:, 0]
+        self.put(self.last, torch.where(active.bool().unsqueeze(1), tokens, self.last[here]))
+        # Slots without a text are not active.
+        self.lengths.add_(self.active)
+        self.done.add_(self.active)
+        if self.masks is not None:
+            self.masks.advance(self.last[:, 0], self.active)
+
+    def texts(self) -> dict[int, Text]:
+        """Return the texts so far, by slot; a GPU is waited for."""
+        if self.is_captured:  # by one way from the GPU
+            both = torch.cat((self.done.unsqueeze(1), self.text), 1).tolist()
+            counts, rows = [row[0] for row in both], [row[1:] for row in both]
+        else:
+            counts = self.done.tolist()
+            rows = self.text[:, : max(counts)].tolist()
+        # A last block may be longer than what is left of its text.
+        limits = {slot: entry.length or counts[slot] for slot, entry in self.entries.items()}
+        return {
+            slot: self.text_of(rows[slot], min(counts[slot], limit))
+            for slot, limit in limits.items()
+        }
+
+    def text_of(self, tokens: list[int], count: int) -> Text:
+        """Return a text out of its first tokens."""
+        return Text(tokens[:count], list(range(1, 1 + count)))
+
+
+def recorded(work: Callable[[], None], *who: Tensor) -> torch.cuda.CUDAGraph:
+    """Return work on a GPU as one graph; it is done twice before, to get kernels ready.
+
+    `who` tell which texts get on with it, and are 0 meanwhile.
+    """
+    before = [one.clone() for one in who]
+    for one in who:
+        one.zero_()
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph):
+        work()
+    for one, old in zip(who, before, strict=True):
+        one.copy_(old)
+    return graph

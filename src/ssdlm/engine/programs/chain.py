@@ -1,0 +1,32 @@
+"""Texts token by token by the context stream: the fast twin of `diffusion.autoregressive`.
+
+batch -> [chain] -> engine.runners
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ssdlm.denoiser.block import BlockDenoiser
+from ssdlm.engine.batch import DecodeBatch
+from ssdlm.ops.counters import GUMBEL
+from ssdlm.ops.draws import draw_perturbed
+from ssdlm.ops.rows import Rows
+
+
+class Chain(DecodeBatch):
+    """One row a pass: the last token, and what comes after it."""
+
+    def __init__(self, denoiser: BlockDenoiser, **sizes: Any) -> None:
+        super().__init__(denoiser, **sizes)
+        self.rows = Rows.causal(1, self.device)
+
+    def draw(self) -> None:
+        here = self.here
+        hidden = self.read(self.denoiser.embed(self.last[here]), 0)
+        logits = self.masked(self.slots.logits(hidden, self.head, is_single=True))
+        places = self.done[here].unsqueeze(1)
+        self.drawn = draw_perturbed(logits, self.prior, *self.settings(), places, GUMBEL)
+
+    def commit(self) -> None:
+        self.write(self.drawn)

@@ -1,0 +1,212 @@
+"""Texts out of windows of noise, on any path of noise levels: the fast twin of `diffusion.sampler`
+and `diffusion.sliding`.
+
+    tokens -> evidence at their level -> rows behind the slot -> logits -> tokens
+
+What is kept of an open position is its latest token: its state is that token under fresh noise
+(Eq. 18), which counters make anew in every pass. A window that slides decides a token a pass and
+moves on; one that stays in its block decides all of them in T passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ssdlm.denoiser.block import BlockDenoiser
+from ssdlm.engine.batch import DecodeBatch, Entry, Text
+from ssdlm.engine.path import Path
+from ssdlm.ops.counters import NORMAL, NUM_STREAMS, UNIFORM
+from ssdlm.ops.draws import draw, new_evidence_
+from ssdlm.ops.rows import Behind, Rows
+from ssdlm.shapes import Tensor
+
+MOST_PASSES = 32
+"""After so many, somebody sees who comes and who leaves: blocks may take thousands."""
+
+
+class Window(DecodeBatch):
+    """W open rows behind a decided one."""
+
+    def __init__(self, denoiser: BlockDenoiser, path: Path, **sizes: Any) -> None:
+        is_open = (path.levels > 0) & (path.levels < 1)
+        self.is_noisy = bool(is_open.any()) or path.after is None
+        """Whether any position ever has evidence."""
+        super().__init__(denoiser, is_padded=not self.is_noisy, **sizes)
+        self.follow(path)
+        self.added = self.prior
+        """What a draw adds to the logits."""
+        self.rows, self.causal = Rows.window(self.W, self.device), Rows.causal(self.W, self.device)
+        self.blank = denoiser.blank()
+        gain, a = denoiser.gain(self.levels).cpu() * denoiser.K, path.alpha_bar
+        gains = (torch.where(is_open, gain * part, 0.0) for part in ((1 - a).sqrt(), 2 * a.sqrt()))
+        self.gain_z, self.gain_w = (one.float().to(self.device).contiguous() for one in gains)
+        self.pins = self.whole(self.W, fill=-1)
+        """Tokens that the network is to see in the window, -1 for none."""
+        self.has_pins = False
+
+    def follow(self, path: Path) -> None:
+        """Take a path, and room for the tokens on it."""
+        self.path, (self.T, self.W) = path, path.levels.shape
+        self.slides = path.after is not None
+        self.levels = path.levels.float().to(self.device).contiguous()
+        self.tokens, self.moving = self.whole(self.W), self.whole()
+        self.normals, self.uniforms = self.whole(fill=NORMAL), self.whole(fill=UNIFORM)
+        """The streams of each text's numbers: every block has some of its own."""
+        self.text = self.whole(self.text.shape[1] + self.W)  # a last block may be short
+        self.clock: dict[int, int] = {}
+        """Passes of each text's block so far, as the host counts them."""
+
+    @torch.no_grad()
+    def join(
+        self, entries: Sequence[Entry], slots: Sequence[int], sources: Sequence[int | None] = ()
+    ) -> None:
+        super().join(entries, slots, sources)
+        if not self.slides:  # blocks are read by passes of their own, and so are contexts
+            for slot in list(self.unread):
+                context = self.unread.pop(slot)
+                self.read_ids(context, torch.tensor([slot]))
+                self.lengths[slot] = context.shape[1]
+        at = torch.tensor(slots, device=self.device)
+        self.tokens[at], self.normals[at], self.uniforms[at] = 0, NORMAL, UNIFORM
+        self.clock |= dict.fromkeys(slots, 0)
+
+    def leave(self, slots: Sequence[int]) -> None:
+        super().leave(slots)
+        for slot in slots:
+            del self.clock[slot]
+
+    def draw(self) -> None:
+        here = self.here
+        hidden = self.read(self.inputs(), 1)
+        self.logits = self.slots.logits(hidden, self.head)
+        counters = self.passes[here] + 1, self.uniforms[here]
+        logits = self.masked(self.steered(self.logits))
+        self.drawn = draw(logits, self.added, self.ell, *self.settings(), *counters)
+
+    def gates(self) -> tuple[Tensor, ...]:
+        return self.active, self.moving
+
+    def steered(self, logits: Tensor) -> Tensor:
+        """Return logits as guides within the graph would have them."""
+        return logits
+
+    def inputs(self) -> Tensor:
+        """Return what the rows read: the last decided word, and the open positions behind it."""
+        here, word = self.here, self.denoiser.embed(self.last[self.here])
+        if not self.is_noisy:  # a position without evidence starts from the word before it
+            self.ell = None
+            return word.expand(-1, 2, -1).contiguous()
+        at, tokens = self.passes[here].clamp(max=self.T - 1), self.tokens[here]
+        levels = self.levels[at]
+        if self.has_pins:
+            pins = self.pins[here]
+            levels = levels.masked_fill(pins >= 0, 0.0)
+            tokens = torch.where(pins >= 0, pins, tokens)
+        self.ell = self.evidence(tokens, at)
+        tables, level = self.denoiser.tables(), levels.unsqueeze(-1)
+        inside = (self.prior + self.ell).softmax(-1).to(word.dtype) @ tables
+        soft = torch.where(level == 0, F.embedding(tokens, tables), inside)
+        soft = torch.where(level == 1, self.blank, soft)
+        left = torch.cat((word, soft[:, :-1, : word.shape[-1]]), 1)
+        noisy = self.denoiser.embed_noisy(soft, left, levels, self.blank)
+        return torch.cat((word, noisy), 1)
+
+    def evidence(self, tokens: Tensor, at: Tensor) -> Tensor:
+        """Return what the state of each position says by itself: its token under fresh noise."""
+        here = self.here
+        ell = torch.empty(*tokens.shape, self.denoiser.V, device=self.device)
+        gains = self.gain_z[at], self.gain_w[at]
+        counters = self.seeds[here], self.passes[here], self.normals[here]
+        new_evidence_(ell, tokens, *gains, *counters, first=int(self.slides))
+        return ell
+
+    def commit(self) -> None:
+        here, drawn, active = self.here, self.drawn, self.active[self.here].bool().unsqueeze(1)
+        if self.slides:
+            self.write(drawn[:, :1])
+            drawn = F.pad(drawn[:, 1:], (0, 1)) if self.is_noisy else None
+        else:
+            # What is clean stays.
+            active = active & (self.levels[self.passes[here].clamp(max=self.T - 1)] > 0)
+        if drawn is not None:
+            self.put(self.tokens, torch.where(active, drawn, self.tokens[here]))
+        self.passes.add_(self.active)
+
+    def show_pins(self) -> None:
+        for slot, entry in self.entries.items():
+            level = self.path.levels[min(self.clock[slot], self.T - 1)]
+            if entry.chooser is not None:
+                pins = entry.chooser.pins(level.unsqueeze(0))
+                if pins is not None:
+                    self.has_pins = True
+                    self.pins[slot] = pins[0]
+
+    def choose(self) -> None:
+        for row, slot in enumerate(self.at.tolist()):
+            chooser = self.entries[slot].chooser if slot in self.entries else None
+            if chooser is None:
+                continue
+            V = self.denoiser.V
+            logits = self.logits[row : row + 1, :, :V].float() + self.prior[:V]
+            step = chooser.choose(logits if self.ell is None else logits + self.ell[row])
+            self.drawn[row] = step.tokens[0] if step.drawn is None else step.drawn[0]
+
+    def passes_for(self, num_tokens: int) -> int:
+        if self.slides:
+            return num_tokens
+        return min(MOST_PASSES, *(self.T - passes for passes in self.clock.values()))
+
+    def run(self, count: int) -> None:
+        if self.slides and not any(entry.chooser for entry in self.entries.values()):
+            super().run(count)
+            self.clock = {slot: passes + count for slot, passes in self.clock.items()}
+            return
+        for _ in range(count):
+            super().run(1)
+            self.clock = {slot: passes + 1 for slot, passes in self.clock.items()}
+            if not self.slides:
+                self.end_blocks([slot for slot, passes in self.clock.items() if passes == self.T])
+
+    @torch.no_grad()
+    def end_blocks(self, slots: list[int]) -> None:
+        """Put decided blocks behind their texts, and begin the next ones."""
+        if not slots:
+            return
+        at = torch.tensor(slots, device=self.device)
+        places = self.done[at].unsqueeze(1) + torch.arange(self.W, device=self.device)
+        self.text[at.unsqueeze(1), places] = self.tokens[at]
+        self.read_blocks(at)
+        self.done[at] += self.W
+        self.passes[at] = 0
+        self.normals[at] += NUM_STREAMS
+        self.uniforms[at] += NUM_STREAMS
+        self.clock |= dict.fromkeys(slots, 0)
+
+    def read_blocks(self, at: Tensor) -> None:
+        """Let the network read decided blocks, on a GPU by a graph for all slots."""
+        self.moving.zero_()
+        self.moving[at] = 1
+        if self.is_captured:
+            self.do("read", self.read_decided)
+        else:
+            self.read_decided()
+
+    def read_decided(self) -> None:
+        """Read the blocks of texts that move on; behind the others it is written over."""
+        at = self.at if self.is_captured else self.moving.nonzero()[:, 0]
+        ids = torch.cat((self.last[at], self.tokens[at, :-1]), 1)
+        behind = Behind(self.causal, at, self.lengths[at])
+        self.slots.read(self.denoiser.embed(ids), behind, slice(0, 1))
+        self.lengths.add_(self.W * self.moving)
+        is_moving = self.moving.bool().unsqueeze(1)
+        self.last.copy_(torch.where(is_moving, self.tokens[:, -1:], self.last))
+
+    def text_of(self, tokens: list[int], count: int) -> Text:
+        if self.slides:
+            return super().text_of(tokens, count)
+        passes = self.T + self.denoiser.num_context_passes
+        return Text(tokens[:count], [passes * (1 + place // self.W) for place in range(count)])

@@ -1,0 +1,300 @@
+"""Which program writes a request's text, and the decode batches there are.
+
+    programs -> [runners] -> plain
+
+What no program can do is written by the reference loops of `diffusion`; `Runners.why_not` says why.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import torch
+
+from ssdlm.denoiser.block import BlockDenoiser
+from ssdlm.denoiser.padded import PaddedEncoder
+from ssdlm.denoiser.slots import Slots
+from ssdlm.diffusion.speculative import WordsAlone, tree_of
+from ssdlm.engine.batch import DecodeBatch, Entry
+from ssdlm.engine.ending import unwritten
+from ssdlm.engine.path import Path, steady_levels
+from ssdlm.engine.programs.chain import Chain
+from ssdlm.engine.programs.encoder import EncoderWindow
+from ssdlm.engine.programs.guided import GuidedWindow
+from ssdlm.engine.programs.tree import Tree
+from ssdlm.engine.programs.window import Window
+from ssdlm.engine.requests import Request, noise_seeds
+from ssdlm.engine.strategy import before_suffix, strategy_of
+from ssdlm.options import GenerateOptions
+from ssdlm.shapes import Tensor
+
+if TYPE_CHECKING:
+    from ssdlm.engine.plain import Engine
+
+FIXED_SLOTS = 32
+"""Slots of every batch where texts must not depend on how many there are."""
+LEAST_CAPACITY = 128
+MOST_GUESSED = 1 << 14
+"""Guesses are found among so many tokens at most; with more of them a chain does without."""
+MOST_IDLE = 4
+"""Batches that are kept for requests of the same kind."""
+MEMORY_SHARE = 0.5
+"""The share of a GPU's free memory that a batch may take."""
+CPU_SLOTS = 16
+"""Texts that a CPU writes side by side: with two positions each, more would gain little."""
+
+
+class Key(NamedTuple):
+    """What the requests of one decode batch have in common."""
+
+    program: str
+    """chain, tree, window, guided or encoder."""
+    path: Hashable = ()
+    """What decides the levels of a window; of a tree, its guesses."""
+    guides: Hashable = ()
+    """The guides within the graph, and how they are heard."""
+    capacity: int = 0
+    """Tokens that a slot holds on a GPU; on a CPU slots grow."""
+    is_masked: bool = False
+    """Whether draws are held to grammars."""
+    has_choosers: bool = False
+    """Whether the host acts between the halves of a pass; on a CPU every text may have that."""
+
+
+class Runners:
+    """The decode batches of one model."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.controls = engine, engine.controls
+        self.denoiser, self.tokenizer = engine.denoiser, engine.tokenizer
+        self.is_gpu = self.denoiser.device.type != "cpu"
+        self.tell: Callable[[str], AbstractContextManager[object]] = nullcontext
+        """Shows a few words while something lasts: in a batch's first turn kernels are compiled."""
+        self.idle: OrderedDict[tuple[Key, int], DecodeBatch] = OrderedDict()
+        """Batches without texts, by key and number of slots, the latest last."""
+
+    @cached_property
+    def pairs(self) -> Tensor:
+        """What the head says after each word alone (V, V), for a GPU, which has room for it."""
+        alone, denoiser = WordsAlone(self.denoiser), cast(BlockDenoiser, self.denoiser)
+        alone.fill_all()
+        return alone.table @ denoiser.head.to(denoiser.dtype).T
+
+    def why_not(self, request: Request) -> str:
+        """Return why no program writes a text; nothing where one does."""
+        denoiser, options, blocks = self.denoiser, request.options, request.blocks()
+        if not request.context:
+            return "its context is empty"
+        if options.mode == "diffusion" and options.early_exit:
+            return "early_exit looks at the whole block after every step"
+        if options.mode == "diffusion" and options.reduction != "sum":
+            return f"reduction={options.reduction} makes texts depend on each other"
+        if PaddedEncoder.takes(denoiser):
+            return self.why_no_encoder(request)
+        if not denoiser.has_slots:
+            return f"a {type(denoiser).__name__} of this kind does not read rows behind a cache"
+        if self.is_gpu and not Slots.has_kernels(cast(Any, denoiser)):
+            return "there are no kernels for its heads here"
+        if options.mode == "speculative" and not self.is_gpu:
+            return "guesses are checked by the reference loop on a CPU"
+        if options.mode != "diffusion":
+            return ""
+        if request.slides and any(options.T != B for B in options.B):
+            return f"T={options.T} does not move the window by a position a pass"
+        if not request.slides and any(B != blocks[0] for B in blocks):
+            return f"its blocks {blocks} are not of one length"
+        is_single = request.slides and len(steady_levels(options.width)) == 1
+        if is_single and (is_drawn(options) or options.projection == "greedy"):
+            return ""
+        return "" if keeps_tokens(options) else "an open position keeps more than its latest token"
+
+    def why_no_encoder(self, request: Request) -> str:
+        """Return why no program writes a text of an encoder; nothing where one does."""
+        options, room = request.options, self.denoiser.max_len
+        if self.engine.is_deterministic:
+            return "an encoder's roundings depend on the other texts of its batch"
+        if request.placement is not None or options.control or self.is_looked_at(request):
+            return "an encoder's passes are captured whole"
+        is_known = options.grid in ("uniform", "warped") and len(options.B) == 1
+        is_drawn = options.projection in ("sampling", "greedy") and has_fresh_noise(options)
+        if options.mode != "diffusion" or not is_known or not is_drawn:
+            return "an open position keeps more than its latest token"
+        if room is not None and len(request.context) + options.length > room:
+            return f"it is longer than the model's {room} positions"
+        return ""
+
+    def key_of(self, request: Request) -> Key | None:
+        """Return what a request has in common with those of its batch; None for a plain loop."""
+        if self.why_not(request):
+            return None
+        options, has_chooser = request.options, self.needs_chooser(request)
+        is_masked = request.placement is not None and not has_chooser
+        rest = {"is_masked": is_masked, "has_choosers": has_chooser and self.is_gpu}
+        if PaddedEncoder.takes(self.denoiser):
+            path = options.B[0], options.T, options.grid, options.returns
+            capacity, room = self.capacity(request, 0), self.denoiser.max_len
+            return Key("encoder", path, capacity=min(capacity, room or capacity))
+        if options.mode != "diffusion":
+            return self.chain_key(request, is_masked=is_masked)
+        if not request.slides:
+            B, given = request.blocks()[0], sum(request.blocks()) - options.length
+            path = B, options.T, options.grid, options.width, given and options.length
+            return Key("window", path, capacity=self.capacity(request, B + 1), **rest)
+        margin = len(steady_levels(options.width)) + 1
+        is_steered = options.control and not has_chooser
+        guides = self.controls.captured_key(options) if is_steered else ()
+        program, capacity = "guided" if guides else "window", self.capacity(request, margin)
+        return Key(program, options.width, guides, capacity, **rest)
+
+    def chain_key(self, request: Request, *, is_masked: bool) -> Key:
+        """Return the key of a text token by token; guesses do not change it."""
+        nodes = request.options.draft_nodes if request.options.mode == "speculative" else 0
+        if is_masked or self.is_looked_at(request) or self.denoiser.V > MOST_GUESSED:
+            nodes = 0
+        tree = tree_of(nodes)
+        capacity = self.capacity(request, len(tree.parents) * (1 + tree.m))
+        return Key("tree" if nodes else "chain", nodes, capacity=capacity, is_masked=is_masked)
+
+    def capacity(self, request: Request, margin: int) -> int:
+        """Return how many tokens a slot must hold, in steps of a factor of two.
+
+        A pass writes `margin` rows behind a text, most of which are not there to stay.
+        """
+        needed, capacity = len(request.context) + sum(request.blocks()) + margin, LEAST_CAPACITY
+        needed += request.num_after
+        while capacity < needed:
+            capacity *= 2
+        return capacity if self.is_gpu else 0
+
+    def is_looked_at(self, request: Request) -> bool:
+        """Tell whether somebody looks at every step of a text."""
+        return request.is_watched or request.options.streamer is not None
+
+    def needs_chooser(self, request: Request) -> bool:
+        """Tell whether something beside a draw within the graph chooses a text's tokens."""
+        options, placement = request.options, request.placement
+        if options.mode != "diffusion":
+            return False
+        is_single = request.slides and len(steady_levels(options.width)) == 1
+        if self.is_looked_at(request) or not self.has_captured_guides(request):
+            return True
+        if placement is None:
+            return False
+        # Other constraints replace what was drawn, and particles are told what theirs are worth.
+        is_plain = options.has_grammar and placement.is_free and not request.branch
+        return not (is_single and is_plain)
+
+    def has_captured_guides(self, request: Request) -> bool:
+        """Tell whether all that steers a text fits into the graph; nothing does."""
+        options = request.options
+        if not options.control or not self.controls.guides(options):
+            return True
+        if not self.is_gpu or not request.slides or self.controls.captured_key(options) is None:
+            return False
+        room, W = self.controls.room(options), len(steady_levels(options.width))
+        return room is None or len(request.context) + options.length + W + 1 <= room
+
+    def entries(self, requests: Sequence[Request]) -> list[Entry]:
+        """Return requests as a batch takes them."""
+        seeds = noise_seeds(requests)
+        return [self.entry(one, seed) for one, seed in zip(requests, seeds, strict=True)]
+
+    def entry(self, request: Request, seed: int) -> Entry:
+        """Return a request as a batch takes it, its text's seed being known."""
+        options = request.options
+        has_chooser = self.needs_chooser(request)
+        return Entry(
+            request.context,
+            seed,
+            top_p=0.0 if options.projection == "greedy" else options.top_p,
+            temperature=options.temperature,
+            suppressed=next(iter(unwritten(options, self.tokenizer)), -1),
+            length=sum(request.blocks()),
+            placement=None if has_chooser else request.placement,
+            chooser=self.engine.chooser(request) if has_chooser else None,
+        )
+
+    def open(self, key: Key, request: Request, count: int) -> tuple[DecodeBatch, bool]:
+        """Return a batch for so many requests like one, and whether it is new.
+
+        It is theirs alone until it is idle again. One whose texts were left in the middle never is.
+        """
+        num_slots = self.num_slots(key, min(count, request.options.batch_size))
+        batch = self.idle.pop((key, num_slots), None)
+        if batch is not None:
+            return batch, False
+        return self.build(key, request, num_slots), True
+
+    def release(self, key: Key, batch: DecodeBatch) -> None:
+        """Keep an idle batch for the next requests of its kind."""
+        self.idle[key, batch.num_slots] = batch
+        while len(self.idle) > MOST_IDLE:
+            self.idle.popitem(last=False)
+
+    def num_slots(self, key: Key, wanted: int) -> int:
+        """Return a power of two that has room for the requests, if the memory has."""
+        if not self.is_gpu:
+            return max(1, min(wanted, CPU_SLOTS))
+        # Rows of blocks are so many that their products' roundings depend on the slot. Chains have
+        # products whose rows do not depend on each other.
+        if self.engine.is_deterministic and key.program not in ("chain", "tree"):
+            return FIXED_SLOTS if isinstance(key.path, float) else 1
+        num = 1
+        while num < wanted:
+            num *= 2
+        one, (free, _) = self.num_bytes(key), torch.cuda.mem_get_info(self.denoiser.device)
+        while num > 1 and num * one > MEMORY_SHARE * free:
+            num //= 2
+        return num
+
+    def num_bytes(self, key: Key) -> int:
+        """Return about what a slot of a batch takes."""
+        if key.program == "encoder":  # weights of all words, and logits
+            return 8 * cast(tuple[int, ...], key.path)[0] * self.denoiser.V
+        own = Slots.num_bytes(cast(Any, self.denoiser), key.capacity)
+        return own + (20 * key.path[0] * self.denoiser.V if isinstance(key.path, tuple) else 0)
+
+    def build(self, key: Key, request: Request, num_slots: int) -> DecodeBatch:
+        """Return a new batch; its passes are captured when it first runs."""
+        options, B = request.options, request.blocks()[0]
+        capacity, denoiser = key.capacity or LEAST_CAPACITY, cast(Any, self.denoiser)
+        sizes: dict[str, Any] = {"num_slots": num_slots, "capacity": capacity}
+        if options.mode != "diffusion":
+            sizes |= {"is_masked": key.is_masked, "is_invariant": self.engine.is_deterministic}
+            if key.program == "chain":
+                return Chain(denoiser, **sizes)
+            return Tree(denoiser, draft_nodes=cast(int, key.path), pairs=self.pairs, **sizes)
+        strategy = strategy_of(options, denoiser)
+        if key.program == "encoder":
+            (B,), is_logits = options.B, options.returns == "logits"
+            return EncoderWindow(denoiser, strategy.grid(B), B=B, returns_logits=is_logits, **sizes)
+        sizes["is_masked"] = key.is_masked
+        if not request.slides:
+            if num_given := sum(request.blocks()) - options.length:
+                strategy = before_suffix(strategy, options, num_given)
+            return Window(denoiser, Path.of_block(strategy.grid(B), B), **sizes)
+        path = Path.sliding(options.width)
+        if key.program == "window":
+            return Window(denoiser, path, **sizes)
+        steering, room = partial(self.controls.steer_padded, options), self.controls.room(options)
+        return GuidedWindow(denoiser, path, steering, room=room, **sizes)
+
+
+def keeps_tokens(options: GenerateOptions) -> bool:
+    """Tell whether a state is its latest tokens, drawn from a nucleus, and fresh noise."""
+    is_cut = options.nucleus == "network" and options.top_p > 0
+    return is_drawn(options) and is_cut and has_fresh_noise(options)
+
+
+def is_drawn(options: GenerateOptions) -> bool:
+    """Tell whether a block ends as the tokens that were drawn last."""
+    return options.projection == "sampling" and options.returns == "w_0"
+
+
+def has_fresh_noise(options: GenerateOptions) -> bool:
+    """Tell whether a step forgets its state (Eq. 18)."""
+    return options.rule == "renoise" and options.rho == 0

@@ -1,0 +1,151 @@
+"""The worker of a decode batch: whose text is in which of its slots.
+
+batch, runners -> [worker] -> schedule
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import accumulate
+
+import torch
+
+from ssdlm.diffusion.autoregressive import decided
+from ssdlm.diffusion.sampler import Step
+from ssdlm.engine.batch import Text
+from ssdlm.engine.ending import end_token
+from ssdlm.engine.requests import Request
+from ssdlm.engine.runners import Key, Runners
+from ssdlm.engine.schedule import Job, passes_by_block, tokens_to_go
+
+
+class BatchWorker:
+    """Writes the texts of jobs that join and leave a decode batch."""
+
+    is_shared = True
+
+    def __init__(self, runners: Runners, key: Key, request: Request, count: int) -> None:
+        self.runners, self.key = runners, key
+        self.batch, self.is_new = runners.open(key, request, count)
+        self.jobs: dict[int, Job] = {}
+        """Those in the slots; one that is over may be kept for others to go on with."""
+        self.forked: set[int] = set()
+        """The slots whose texts have not read their context themselves."""
+
+    @property
+    def num_jobs(self) -> int:
+        return sum(not job.is_over for job in self.jobs.values())
+
+    @property
+    def num_places(self) -> int:
+        return self.batch.num_slots
+
+    @property
+    def is_idle(self) -> bool:
+        return not any(not job.is_over or job.is_kept for job in self.jobs.values())
+
+    def room(self) -> int:
+        return self.num_places - self.num_jobs
+
+    def join(self, jobs: Sequence[Job]) -> None:
+        self.let_go()
+        slots, sources = self.places(jobs)
+        entries = self.runners.entries([job.request for job in jobs])
+        with self.words():
+            if self.runners.engine.is_deterministic:  # else reading depends on who comes along
+                for entry, slot, source in zip(entries, slots, sources, strict=True):
+                    self.batch.join([entry], [slot], [source])
+            else:
+                self.batch.join(entries, slots, sources)
+        self.jobs |= dict(zip(slots, jobs, strict=True))
+        for job in jobs:
+            job.parent = None  # which has its own
+        self.forked -= set(slots)
+        self.forked |= {
+            slot for slot, source in zip(slots, sources, strict=True) if source is not None
+        }
+
+    def places(self, jobs: Sequence[Job]) -> tuple[list[int], list[int | None]]:
+        """Return a slot for each job, and the slot of which it is a fork.
+
+        Of those that go on with one text the last takes its slot, when all others have forked. What
+        was kept for somebody who is not here makes room if there is no other.
+        """
+        kept = {id(job): slot for slot, job in self.jobs.items() if job.is_over}
+        sources = [kept.get(id(job.parent)) for job in jobs]
+        free = [slot for slot in range(self.batch.num_slots) if slot not in self.jobs]
+        free += [slot for slot in kept.values() if slot not in sources]
+        slots: list[int] = []
+        for number, source in enumerate(sources):
+            is_last = source not in sources[number + 1 :]
+            slots.append(free.pop(0) if source is None or not is_last else source)
+        return slots, sources
+
+    def words(self) -> AbstractContextManager[object]:
+        """Say what takes so long in the first contexts and passes of a batch on a GPU."""
+        if not (self.is_new and self.batch.is_captured):
+            return nullcontext()
+        count = self.batch.num_slots
+        return self.runners.tell(f"getting the GPU ready for {count} texts at a time ...")
+
+    def turn(self) -> list[Job]:
+        self.let_go()
+        active = {slot: job for slot, job in self.jobs.items() if not job.is_over}
+        if not active:
+            return []
+        with self.words():
+            self.batch.run(self.num_passes(list(active.values())))
+            texts = self.batch.texts()
+        self.is_new = False
+        for slot, job in active.items():
+            chooser = self.batch.entries[slot].chooser
+            if chooser is not None:
+                assert chooser.latest is not None
+                job.take(chooser.latest)
+            elif self.runners.is_looked_at(job.request):
+                job.take(self.token_step(job, texts[slot].tokens))
+            else:
+                self.tell(slot, job, texts[slot])
+        return list(active.values())
+
+    def let_go(self) -> None:
+        """Take texts that are over out of the batch, and free their slots unless they are kept."""
+        over = [slot for slot, job in self.jobs.items() if job.is_over]
+        if leaving := [slot for slot in over if slot in self.batch.entries]:
+            self.batch.leave(leaving)
+        for slot in over:
+            if not self.jobs[slot].is_kept:
+                del self.jobs[slot]
+
+    def close(self) -> None:
+        self.let_go()
+        self.runners.release(self.key, self.batch)
+
+    def num_passes(self, jobs: Sequence[Job]) -> int:
+        """Return how many passes may go by before somebody looks."""
+        # A pass on a CPU takes long enough to look after each.
+        is_looked_at = any(self.runners.is_looked_at(job.request) for job in jobs)
+        if not self.batch.is_captured or is_looked_at or self.key.has_choosers:
+            return 1
+        return self.batch.passes_for(min(map(tokens_to_go, jobs)))
+
+    def tell(self, slot: int, job: Job, text: Text) -> None:
+        """Tell a job how far its text has come."""
+        job.tokens = text.tokens
+        job.passes = passes_by_block(job, text.when)
+        is_read_apart = self.batch.is_captured and self.key.program != "encoder"
+        is_read_apart = is_read_apart and slot not in self.forked
+        if job.passes and is_read_apart and isinstance(self.key.path, float | int):
+            job.passes[0] += len(job.request.context) > 1
+
+    def token_step(self, job: Job, tokens: list[int]) -> Step:
+        """Return the step that decided the last of a text's tokens, for those who watch."""
+        ends, denoiser = list(accumulate(job.request.blocks())), self.runners.denoiser
+        block = bisect_left(ends, len(tokens))
+        here, left = tokens[ends[block - 1] if block else 0 :], ends[block] - len(tokens)
+        end = end_token(job.request.options, self.runners.tokenizer)
+        shown = torch.tensor([here], device=denoiser.device)
+        is_last = left == 0 or (end is not None and end in here)
+        return decided(block, left, shown, V=denoiser.V, is_last=is_last)
