@@ -148,6 +148,11 @@ def test_programs_say_what_they_do_not_write(engine, changes, why):
 def test_slots_hold_the_prompt_and_the_text(engine, monkeypatch):
     runners = engine.runners
     assert runners.capacity(Request("", (1, 2), OPTIONS), 2) == 0  # on a CPU they grow
+    long = Request("", (1,) * 3000, OPTIONS)
+    assert runners.capacity(long, 2) == 4096  # up to a bound
+    assert runners.num_slots(runners.key_of(long), 100) == 16
+    monkeypatch.setattr("ssdlm.engine.runners.CPU_MEMORY", 10_000_000)
+    assert 1 <= runners.num_slots(runners.key_of(long), 100) < 16
     monkeypatch.setattr(runners, "is_gpu", True)
     for length, capacity in ((8, 128), (124, 128), (125, 256), (1000, 1024), (1021, 2048)):
         request = Request("", (1, 2), OPTIONS.change(length=length))

@@ -118,5 +118,6 @@ class Slots:
             old = self.keys_values
             shape = (*old.shape[:4], capacity, self.d)
             self.keys_values = old.new_zeros(shape)
-            self.keys_values[..., : old.shape[4], :] = old
+            for slot, length in enumerate(self.lengths.tolist()):  # no memory for what is empty
+                self.keys_values[:, :, slot, :, :length] = old[:, :, slot, :, :length]
             self.rotary = self.angles()

@@ -44,6 +44,10 @@ MOST_IDLE = 4
 """Batches that are kept for requests of the same kind."""
 MEMORY_SHARE = 0.5
 """The share of a GPU's free memory that a batch may take."""
+MOST_SHARED = 1024
+"""Tokens up to which slots grow on a CPU; longer texts have batches of their own."""
+CPU_MEMORY = 2 << 30
+"""Bytes that the slots of a batch take at most on a CPU, unless it has only one."""
 CPU_SLOTS = 16
 """Texts that a CPU writes side by side: with two positions each, more would gain little."""
 
@@ -58,7 +62,7 @@ class Key(NamedTuple):
     guides: Hashable = ()
     """The guides within the graph, and how they are heard."""
     capacity: int = 0
-    """Tokens that a slot holds on a GPU; on a CPU slots grow."""
+    """Tokens that a slot holds; 0 on a CPU where slots grow."""
     is_masked: bool = False
     """Whether draws are held to grammars."""
     has_choosers: bool = False
@@ -168,7 +172,7 @@ class Runners:
         needed += request.num_after
         while capacity < needed:
             capacity *= 2
-        return capacity if self.is_gpu else 0
+        return capacity if self.is_gpu or capacity > MOST_SHARED else 0
 
     def is_looked_at(self, request: Request) -> bool:
         """Tell whether somebody looks at every step of a text."""
@@ -238,7 +242,8 @@ class Runners:
     def num_slots(self, key: Key, wanted: int) -> int:
         """Return a power of two that has room for the requests, if the memory has."""
         if not self.is_gpu:
-            return max(1, min(wanted, CPU_SLOTS))
+            fitting = CPU_MEMORY // max(1, self.num_bytes(key))
+            return max(1, min(wanted, CPU_SLOTS, fitting))
         # Rows of blocks are so many that their products' roundings depend on the slot. Chains have
         # products whose rows do not depend on each other.
         if self.engine.is_deterministic and key.program not in ("chain", "tree"):
