@@ -54,7 +54,6 @@ IDLE = [
     ("top_p", 0.4, {"projection": "greedy", "mode": "autoregressive"}, "projection=greedy"),
     ("top_p", 0.4, {"projection": "greedy", "grid": "uniform"}, "projection=greedy"),
     ("nucleus", "network", {"top_p": 1.0}, "nothing is cut"),
-    ("nucleus", "network", {"projection": "greedy"}, "draws nothing"),
     ("temperature", 0.4, {"projection": "greedy"}, "projection=greedy"),
     ("temperature", 0.4, {"top_p": 0.0, "mode": "speculative"}, "top_p=0"),
     ("temperature", 0.4, {"returns": "logits"}, "returns=w_0"),

@@ -131,10 +131,6 @@ NEEDS = (
         ("nucleus",), "top_p below 1", lambda o, s: o.top_p < 1,
         "has no effect: with top_p=1 nothing is cut", "leave it out, or lower top_p"),
     Need(
-        ("nucleus",), "another projection than greedy", lambda o, s: o.projection != "greedy",
-        "has no effect: projection=greedy draws nothing",
-        "leave it out, or use projection=sampling"),
-    Need(
         ("temperature",), "another projection than greedy, and top_p above 0",
         lambda o, s: not is_greedy(o),
         "has no effect: projection=greedy, or top_p=0, draws nothing",
