@@ -155,9 +155,9 @@ def test_particles_fork_and_read_no_token_twice(model, monkeypatch, grid):
         rows.append(x.shape[0] * x.shape[1])
         return read(slots, x, behind, *rest)
 
-    def copied(slots, source, targets, length):
-        copies.append((source, targets))
-        return copy(slots, source, targets, length)
+    def copied(slots, source, target, length):
+        copies.append((source, target))
+        return copy(slots, source, target, length)
 
     options = {"grid": grid, "width": 1.0, "T": 4, "B": 4, "length": 16, "particle_step": 4}
     own = options | {"control": vowels, "particles": 4, "particle_weight": 5.0, "returns": "w_0"}

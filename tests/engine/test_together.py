@@ -108,6 +108,19 @@ def test_a_text_that_is_given_up_while_others_are_on_their_way_harms_nobody(mode
     assert [len(job.tokens) for job in (jobs[0], jobs[2])] == [4, 4]
 
 
+@pytest.mark.parametrize("first", [{"must": ["cab"]}, {"pin": {2: "a"}}])
+def test_what_one_text_must_have_is_nothing_to_the_next_in_its_slot(model, first):
+    usual = {"grid": "staggered", "T": 8, "length": 8, "B": 8}
+    alone = model.generate("a b", **usual).tokens
+    schedule = model.engine.schedule(most_jobs=1)
+    requests = [model.requests(["a b"], usual | own)[0] for own in (first, {})]
+    jobs = [schedule.submit(request) for request in requests]
+    while not all(job.is_over for job in jobs):
+        for job in schedule.turn():
+            model.engine.finish(job)
+    assert jobs[1].tokens == alone != jobs[0].tokens
+
+
 def test_where_products_depend_on_their_rows_texts_are_multiplied_one_by_one(model, monkeypatch):
     together = [text.tokens for text in model.generate(PROMPTS, grid="sliding", width=1.0)]
     sizes, linear = [], torch.nn.functional.linear

@@ -9,8 +9,6 @@ shape is fixed and nothing is looked at on the way, so that a GPU can repeat a p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from ssdlm.denoiser.layer import Layer
@@ -105,11 +103,10 @@ class Slots:
         """Return what the head (V, D) says of rows; `is_single` as their pass was."""
         return product(hidden, head, is_invariant=self.is_invariant, is_single=is_single)
 
-    def copy(self, source: int, targets: Sequence[int], length: int) -> None:
-        """Put what one slot has read, so many tokens, into others."""
-        for target in targets:
-            read = self.keys_values[:, :, source, :, :length]
-            self.keys_values[:, :, target, :, :length].copy_(read)
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Put what one slot has read, so many tokens, into another."""
+        read = self.keys_values[:, :, source, :, :length]
+        self.keys_values[:, :, target, :, :length].copy_(read)
 
     def grow(self, capacity: int) -> None:
         """Make room for so many tokens in each slot, at least; not where a graph knows the old."""

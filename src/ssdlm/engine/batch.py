@@ -10,6 +10,7 @@ others. What a graph cannot capture is done between two halves of a pass (`engin
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -57,12 +58,14 @@ class Text(NamedTuple):
     """The pass that decided each token, counted from 1."""
 
 
-class DecodeBatch:
+class DecodeBatch(ABC):
     """Slots for texts, and what is kept of each; a subclass is a program, which does the passes."""
 
     rows: Rows
     """How the rows of a pass stand behind a slot."""
 
+    counts_context = False
+    """Whether passes that read a context are among those of its blocks."""
     is_dense = False
     """Whether a pass takes all slots on a CPU too; those without a text compute nothing of use."""
 
@@ -128,7 +131,7 @@ class DecodeBatch:
         sources = sources or [None] * len(slots)
         for slot, source, entry in zip(slots, sources, entries, strict=True):
             if source not in (None, slot):
-                self.slots.copy(source, [slot], len(entry.context) - 1)
+                self.slots.copy(source, slot, len(entry.context) - 1)
         lengths = [len(entry.context) - 1 for entry in entries]
         longest = max(lengths)
         if self.is_captured:
@@ -234,15 +237,13 @@ class DecodeBatch:
     def run(self, count: int) -> None:
         """Do some passes; no text may have fewer to go."""
         for _ in range(count):
-            if any(entry.chooser for entry in self.entries.values()):
-                self.show_pins()
-                self.do("draw", self.draw)
-                self.choose()
-                self.do("commit", self.commit)
-            else:
-                self.do("step", self.step)
+            self.one_pass()
             if self.masks is not None and self.masks.needs_host:
                 self.masks.read(self.last[:, 0].tolist())
+
+    def one_pass(self) -> None:
+        """Do one pass for every text."""
+        self.do("step", self.step)
 
     def do(self, name: str, work: Callable[[], None]) -> None:
         """Do a part of a pass, on a GPU as one graph."""
@@ -258,24 +259,17 @@ class DecodeBatch:
         return (self.active,)
 
     def step(self) -> None:
-        """Do one pass."""
+        """Draw, and take in what was drawn."""
         self.draw()
         self.commit()
 
+    @abstractmethod
     def draw(self) -> None:
         """Run the rows, and draw a token for each that is open."""
-        raise NotImplementedError
 
+    @abstractmethod
     def commit(self) -> None:
         """Take in what was drawn, and move on."""
-        raise NotImplementedError
-
-    def show_pins(self) -> None:
-        """Let the network see tokens that must stand somewhere."""
-
-    def choose(self) -> None:
-        """Replace what was drawn for texts with choosers."""
-        raise NotImplementedError
 
     def passes_for(self, num_tokens: int) -> int:
         """Return how many passes may go by before somebody looks, with so many tokens to go."""

@@ -216,10 +216,8 @@ class Engine:
 
         A text is looked at once a block: to do so after every token would take longer than a pass.
         """
-        ends, last = (
-            list(accumulate(job.request.blocks())),
-            end_token(job.request.options, self.tokenizer),
-        )
+        ends = list(accumulate(job.request.blocks()))
+        last = end_token(job.request.options, self.tokenizer)
         seen, job.num_seen = job.num_seen, len(job.tokens)
         is_new_block = bisect_right(ends, job.num_seen) > bisect_right(ends, seen)
         return is_new_block or last in job.tokens[seen:]

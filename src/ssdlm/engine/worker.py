@@ -135,9 +135,8 @@ class BatchWorker:
         """Tell a job how far its text has come."""
         job.tokens = text.tokens
         job.passes = passes_by_block(job, text.when)
-        is_read_apart = self.batch.is_captured and self.key.program != "encoder"
-        is_read_apart = is_read_apart and slot not in self.forked
-        if job.passes and is_read_apart and isinstance(self.key.path, float | int):
+        is_read_apart = self.batch.is_captured and not self.batch.counts_context
+        if job.passes and is_read_apart and slot not in self.forked:
             job.passes[0] += len(job.request.context) > 1
 
     def token_step(self, job: Job, tokens: list[int]) -> Step:

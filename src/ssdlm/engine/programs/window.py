@@ -44,18 +44,19 @@ class Window(DecodeBatch):
         gain, a = denoiser.gain(self.levels).cpu() * denoiser.K, path.alpha_bar
         gains = (torch.where(is_open, gain * part, 0.0) for part in ((1 - a).sqrt(), 2 * a.sqrt()))
         self.gain_z, self.gain_w = (one.float().to(self.device).contiguous() for one in gains)
-        self.pins = self.whole(self.W, fill=-1)
-        """Tokens that the network is to see in the window, -1 for none."""
-        self.has_pins = False
 
     def follow(self, path: Path) -> None:
         """Take a path, and room for the tokens on it."""
         self.path, (self.T, self.W) = path, path.levels.shape
         self.slides = path.after is not None
+        self.counts_context = not self.slides
         self.levels = path.levels.float().to(self.device).contiguous()
         self.tokens, self.moving = self.whole(self.W), self.whole()
         self.normals, self.uniforms = self.whole(fill=NORMAL), self.whole(fill=UNIFORM)
         """The streams of each text's numbers: every block has some of its own."""
+        self.pins = self.whole(self.W, fill=-1)
+        """Tokens that the network is to see in the window, -1 for none."""
+        self.has_pins = False
         self.text = self.whole(self.text.shape[1] + self.W)  # a last block may be short
         self.clock: dict[int, int] = {}
         """Passes of each text's block so far, as the host counts them."""
@@ -72,6 +73,7 @@ class Window(DecodeBatch):
                 self.lengths[slot] = context.shape[1]
         at = torch.tensor(slots, device=self.device)
         self.tokens[at], self.normals[at], self.uniforms[at] = 0, NORMAL, UNIFORM
+        self.pins[at] = -1  # another text may have had some here
         self.clock |= dict.fromkeys(slots, 0)
 
     def leave(self, slots: Sequence[int]) -> None:
@@ -136,16 +138,28 @@ class Window(DecodeBatch):
             self.put(self.tokens, torch.where(active, drawn, self.tokens[here]))
         self.passes.add_(self.active)
 
+    def one_pass(self) -> None:
+        if not any(entry.chooser for entry in self.entries.values()):
+            super().one_pass()
+            return
+        self.show_pins()
+        self.do("draw", self.draw)
+        self.choose()
+        self.do("commit", self.commit)
+
     def show_pins(self) -> None:
+        """Let the network see tokens that must stand somewhere."""
         for slot, entry in self.entries.items():
             level = self.path.levels[min(self.clock[slot], self.T - 1)]
-            if entry.chooser is not None:
-                pins = entry.chooser.pins(level.unsqueeze(0))
-                if pins is not None:
+            pins = entry.chooser.pins(level.unsqueeze(0)) if entry.chooser else None
+            if pins is not None:
+                self.pins[slot] = pins[0]
+                if not self.has_pins:  # a graph that was recorded before looks at none
                     self.has_pins = True
-                    self.pins[slot] = pins[0]
+                    self.graphs.pop("draw", None)
 
     def choose(self) -> None:
+        """Replace what was drawn for texts with choosers."""
         for row, slot in enumerate(self.at.tolist()):
             chooser = self.entries[slot].chooser if slot in self.entries else None
             if chooser is None:
