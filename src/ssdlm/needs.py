@@ -56,6 +56,12 @@ def stays_in_block(o: GenerateOptions) -> bool:
     return bool(o.must or o.pin or o.suffix) or o.sees == "block"
 
 
+def is_weighed_whole(o: GenerateOptions) -> bool:
+    """Tell whether a text, or each block of it, is written to its end before it is weighed."""
+    has_words = o.must_not or o.end_at_sentence
+    return stays_in_block(o) or bool(has_words and not o.has_grammar)
+
+
 def keeps_state(o: GenerateOptions) -> bool:
     """Tell whether a position stays noisy from one pass to the next, so that its state matters.
 
@@ -131,6 +137,10 @@ NEEDS = (
         ("nucleus",), "top_p below 1", lambda o, s: o.top_p < 1,
         "has no effect: with top_p=1 nothing is cut", "leave it out, or lower top_p"),
     Need(
+        ("nucleus",), "another projection than greedy", lambda o, s: o.projection != "greedy",
+        "has no effect: projection=greedy draws nothing",
+        "leave it out, or use projection=sampling"),
+    Need(
         ("temperature",), "another projection than greedy, and top_p above 0",
         lambda o, s: not is_greedy(o),
         "has no effect: projection=greedy, or top_p=0, draws nothing",
@@ -191,6 +201,11 @@ NEEDS = (
         lambda o, s: (o.particles > 1 or bool(o.control)) and s.has_particles,
         "is how often particles are weighed, and there are none",
         "give particles, such as 8, or leave it out"),
+    Need(
+        ("particle_step",), "a sliding window, and no words to place",
+        lambda o, s: o.grid == "sliding" and not is_weighed_whole(o),
+        "has no effect: particles are weighed after each block, or, with words to place, at the "
+        "end", "leave it out, or use grid=sliding without such words"),
     Need(
         ("particle_weight",), "particles, or a control without a gradient",
         lambda o, s: s.has_scorer,

@@ -159,7 +159,8 @@ def test_particles_fork_and_read_no_token_twice(model, monkeypatch, grid):
         copies.append((source, target))
         return copy(slots, source, target, length)
 
-    options = {"grid": grid, "width": 1.0, "T": 4, "B": 4, "length": 16, "particle_step": 4}
+    options = {"grid": grid, "width": 1.0, "T": 4, "B": 4, "length": 16}
+    options |= {"particle_step": 4} if grid == "sliding" else {}
     own = options | {"control": vowels, "particles": 4, "particle_weight": 5.0, "returns": "w_0"}
     apart = None
     with monkeypatch.context() as patch:  # as if nothing were kept

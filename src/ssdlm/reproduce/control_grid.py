@@ -98,6 +98,7 @@ def scored_samplers(scale: Scale, fixed: Options) -> Iterator[Sampler]:
     """Yield those of our model that a classifier's scores steer without any gradient."""
     for particles, top_p in product(scale.scorer_particles, scale.own_top_p):
         how = {"top_p": top_p, "particles": particles, "particle_step": scale.scorer_step}
+        how["grid"] = "sliding"  # the one path on which particles are weighed within a block
         name, lams = f"own-p{top_p:g}-n{particles}-scored", (0.0, scale.particle_weights[0])
         yield Sampler("ours", name, fixed | how, lams, is_scored=True)
 

@@ -88,8 +88,8 @@ def grid(scale: Scale, length: int, *, is_small: bool = False) -> Iterator[tuple
         if (projection == "greedy") == (top_p == 0) and not (is_small and top_p < OPEN_TOP_P):
             name = f"{projection}-p{top_p:g}-T{T}"
             options = fixed | {"projection": projection, "top_p": top_p, "T": T}
-            if projection == "greedy":
-                del options["returns"]  # the likeliest token, in either case
+            if projection == "greedy":  # the likeliest token, whatever would be cut
+                del options["returns"], options["nucleus"]
             yield name, options
 
 
