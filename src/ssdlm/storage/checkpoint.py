@@ -61,6 +61,11 @@ def find(
         return builtin_folder(str(name_or_path))
     if path.is_dir():
         return path
+    if path.suffix == ".gguf" and path.exists():
+        raise ValueError(
+            f"{path} is a GGUF file, and smollm2 is the only one that is read; give a folder with "
+            "config.json and safetensors"
+        )
     if path.exists() or str(name_or_path).count("/") != 1 or str(name_or_path).startswith("."):
         raise ValueError(f"{name_or_path} is not a folder with a checkpoint, nor a Hub id org/name")
     patterns = ["*.json", "*.safetensors", "*.bin", "*.pt", "merges.txt"]
