@@ -93,6 +93,50 @@ class BlockConfig:
 
 
 @dataclass(frozen=True)
+class CausalConfig:
+    """A causal language model of transformers on layers of ours: sizes, and its family's parts."""
+
+    V: int
+    """Vocabulary size."""
+    D: int
+    """Width."""
+    num_layers: int
+    """Transformer layers."""
+    num_heads: int
+    """Attention heads."""
+    num_kv_heads: int
+    """Heads of keys and values, which groups of the others share."""
+    head_size: int
+    """Width of a head."""
+    hidden: int
+    """Width of the feed-forward layers."""
+    max_len: int
+    """Positions in which it is exact: those of its training, and of its sliding attention."""
+    eps: float = 1e-6
+    """Added to mean squares."""
+    has_qkv_bias: bool = False
+    """Queries, keys and values have biases."""
+    has_out_bias: bool = False
+    """So has what attention adds."""
+    has_qk_norms: bool = False
+    """Queries and keys are normed."""
+    is_tied: bool = False
+    """The output head is the word embedding."""
+    theta: float = 10000.0
+    """Base of rotary position embedding."""
+    rope: Literal["default", "linear", "llama3"] = "default"
+    """How its frequencies are scaled."""
+    factor: float = 1.0
+    """linear, llama3: what they are divided by."""
+    low_factor: float = 1.0
+    """llama3: turns over the original length up to which a frequency is divided."""
+    high_factor: float = 4.0
+    """llama3: turns from which it is not."""
+    original_len: float = 8192.0
+    """llama3: the length before scaling."""
+
+
+@dataclass(frozen=True)
 class DataConfig:
     """How token streams become training sequences."""
 

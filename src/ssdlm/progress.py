@@ -94,3 +94,22 @@ def without_native_lines() -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Keep transformers' own progress bars and load reports from the terminal."""
+    if "transformers" not in sys.modules:  # which takes seconds to import, and is not in use
+        yield
+        return
+    from transformers.utils import logging
+
+    had_bar, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if had_bar:
+            logging.enable_progress_bar()

@@ -1,6 +1,7 @@
 """What every denoiser can do: read a context once, then turn noise into logits, step after step.
 
-Two families answer to it: `encoder.EncoderDenoiser`, the paper's, and `block.BlockDenoiser`, ours.
+Three families answer to it: `encoder.EncoderDenoiser`, the paper's, `block.BlockDenoiser`, ours,
+and `causal.CausalDenoiser`, a causal language model with one open position.
 What one of them can do beyond that, it tells itself: by attributes that are False by default.
 """
 
@@ -47,6 +48,8 @@ class Denoiser:
     """Passes of the network that reading the context takes, per block; 0 where each step does."""
     denoises_blocks: bool = True
     """Whether it was trained to denoise; an autoregressive model was not."""
+    most_open: int | None = None
+    """Positions that it denoises at once at the most; None for any number."""
     has_levels: bool = False
     """Whether each position may have a noise level of its own: then progress may be (N, B)."""
     has_memory: bool = False
@@ -174,7 +177,7 @@ class DenoiserWrapper(Denoiser):
     def __post_init__(self) -> None:
         inner = self.denoiser
         self.V, self.K, self.B, self.max_len = inner.V, inner.K, inner.B, inner.max_len
-        self.num_context_passes = inner.num_context_passes
+        self.num_context_passes, self.most_open = inner.num_context_passes, inner.most_open
         self.denoises_blocks, self.has_levels = inner.denoises_blocks, inner.has_levels
         self.has_evidence = inner.has_evidence
 

@@ -17,6 +17,7 @@ from ssdlm.config import BlockConfig
 from ssdlm.denoiser import DenoiserModule
 from ssdlm.denoiser.layer import Layer, norm
 from ssdlm.diffusion import schedule
+from ssdlm.ops import rows
 from ssdlm.ops.noisy_logits import Noisy
 from ssdlm.ops.padding import pad_prior, pad_table
 from ssdlm.ops.rotary import rotation
@@ -35,7 +36,7 @@ class BlockNetwork(DenoiserModule):
     log_unigram: Tensor
     num_context_passes = 1
     has_levels = has_windows = has_slides = has_all_blocks = has_fast_loss = True
-    has_context_stream = has_drafts = True
+    has_context_stream = has_drafts = has_kernels = True
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
@@ -140,9 +141,7 @@ class BlockNetwork(DenoiserModule):
         """
         if not self.has_evidence:
             return torch.ones_like(progress, dtype=torch.float32)
-        # sqrt(a) / (1 - a) = snr / sqrt(a), which loses no digits where a is close to 1.
-        snr = schedule.snr(progress).clamp(max=MAX_SNR)
-        return (2 * snr / (self.K * schedule.cosine(progress).sqrt())).float()
+        return evidence_gain(progress, self.K)
 
     def read_state(self, w_t: Tensor, progress: Tensor, blank: Tensor) -> tuple[Tensor, Tensor]:
         """Return a state's evidence, and its soft words softmax(prior + ell) @ tables.
@@ -207,6 +206,15 @@ class BlockNetwork(DenoiserModule):
     def rotary(self, positions: Tensor) -> Tensor:
         return rotation(positions, self.config.D // self.config.num_heads)
 
+    @property
+    def key_shape(self) -> tuple[int, int]:
+        """How many heads the keys of a token have, and how wide they are."""
+        return self.config.num_heads, self.config.D // self.config.num_heads
+
+    def last_norm(self, x: Tensor) -> Tensor:
+        """Return what the head reads of rows that have gone through the layers."""
+        return rows.norm(x)
+
     def embed(self, tokens: Block) -> Tensor:
         return F.embedding(tokens, self.words).to(self.dtype)
 
@@ -231,6 +239,13 @@ class BlockNetwork(DenoiserModule):
         """Return output head and prior, padded to a width, and the weights of a mean."""
         mean = torch.full((count,), 1 / count, device=self.device)
         return pad_table(self.head.to(self.dtype), width), pad_prior(self.prior, width), mean
+
+
+def evidence_gain(progress: Tensor, K: float) -> Tensor:
+    """Return 2 sqrt(a) / (K (1 - a)), which makes evidence of w_t, up to MAX_SNR."""
+    # sqrt(a) / (1 - a) = snr / sqrt(a), which loses no digits where a is close to 1.
+    snr = schedule.snr(progress).clamp(max=MAX_SNR)
+    return (2 * snr / (K * schedule.cosine(progress).sqrt())).float()
 
 
 def level_features(progress: Tensor) -> Tensor:

@@ -9,21 +9,37 @@ shape is fixed and nothing is looked at on the way, so that a GPU can repeat a p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Protocol, runtime_checkable
+
 import torch
 
-from ssdlm.denoiser.layer import Layer
-from ssdlm.denoiser.network import BlockNetwork
-from ssdlm.ops.rotary import rotation
-from ssdlm.ops.rows import (
-    Behind,
-    add_product_,
-    has_row_kernels,
-    norm,
-    normed_product,
-    place_and_attend,
-    product,
-)
+from ssdlm.ops.rows import Behind, has_row_kernels, product
 from ssdlm.shapes import Tensor
+
+
+@runtime_checkable
+class Network(Protocol):
+    """What goes through slots: layers that read rows behind keys and values."""
+
+    config: Any
+    words: Any
+    has_kernels: bool
+    """Whether its layers have Triton bodies, with which a GPU repeats a pass as one graph."""
+
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def key_shape(self) -> tuple[int, int]:
+        """How many heads the keys of a token have, and how wide they are."""
+        ...
+
+    def transformer_layers(self) -> Sequence[Any]: ...
+    def rotary(self, positions: Tensor) -> Tensor: ...
+    def last_norm(self, x: Tensor) -> Tensor: ...
 
 
 class Slots:
@@ -31,17 +47,16 @@ class Slots:
 
     def __init__(
         self,
-        network: BlockNetwork,
+        network: Network,
         num_slots: int,
         capacity: int,
         *,
         is_invariant: bool = False,
     ) -> None:
-        config, self.network = network.config, network
-        self.H, self.d = config.num_heads, config.D // config.num_heads
+        self.network, (heads, self.d) = network, network.key_shape
         self.capacity = capacity
         at = {"device": network.device, "dtype": network.dtype}
-        shape = (config.num_layers, 2, num_slots, self.H, capacity, self.d)
+        shape = (network.config.num_layers, 2, num_slots, heads, capacity, self.d)
         self.keys_values = torch.zeros(shape, **at)
         self.lengths = torch.zeros(num_slots, dtype=torch.int64, device=network.device)
         self.rotary = self.angles()
@@ -52,18 +67,18 @@ class Slots:
     def angles(self) -> Tensor:
         """Return the rotation (capacity, 2, d) of each place."""
         places = torch.arange(self.capacity, device=self.network.device)
-        return rotation(places, self.d).squeeze(2).transpose(0, 1).contiguous()
+        return self.network.rotary(places).squeeze(2).transpose(0, 1).contiguous()
 
     @staticmethod
-    def has_kernels(network: BlockNetwork) -> bool:
+    def has_kernels(network: Network) -> bool:
         """Tell whether there are kernels for a network where it is."""
-        return has_row_kernels(network.device, network.config.D // network.config.num_heads)
+        return network.has_kernels and has_row_kernels(network.device, network.key_shape[1])
 
     @staticmethod
-    def num_bytes(network: BlockNetwork, capacity: int) -> int:
+    def num_bytes(network: Network, capacity: int) -> int:
         """Return what one slot takes."""
-        config = network.config
-        return 2 * config.num_layers * config.D * capacity * network.words.element_size()
+        each = 2 * network.config.num_layers * prod(network.key_shape)
+        return each * capacity * network.words.element_size()
 
     def read(self, x: Tensor, at: Behind, read: slice = slice(None)) -> Tensor:
         """Return the output (N, R', D) of the rows `read`; keys and values of all are stored.
@@ -76,28 +91,8 @@ class Slots:
         for number, layer in enumerate(layers):
             # Past the last layer nobody looks at the other rows.
             own = read if layer is layers[-1] else slice(None)
-            x = self.read_layer(layer, x, self.keys_values[number], at, own, how)
-        return norm(x)
-
-    def read_layer(
-        self,
-        layer: Layer,
-        x: Tensor,
-        keys_values: Tensor,
-        at: Behind,
-        read: slice,
-        how: dict[str, bool],
-    ) -> Tensor:
-        """Return the rows after a layer; their keys and values are put behind the slots'."""
-        (N, R, _), (keys, values) = x.shape, keys_values
-        qkv = normed_product(x, layer.qkv.flatten(0, 1), **how).view(N, R, 3, self.H, self.d)
-        exact = {"is_invariant": self.is_invariant}
-        attended = place_and_attend(qkv, keys, values, at, self.rotary, **exact).flatten(2)
-        if read != slice(None):
-            x, attended = x[:, read].contiguous(), attended[:, read].contiguous()
-        x = add_product_(x, attended, layer.out, **how)
-        up = normed_product(x, layer.up, is_squared=True, **how)
-        return add_product_(x, up, layer.down, **how)
+            x = layer.read(x, self.keys_values[number], at, self.rotary, own, how)
+        return self.network.last_norm(x)
 
     def logits(self, hidden: Tensor, head: Tensor, *, is_single: bool = False) -> Tensor:
         """Return what the head (V, D) says of rows; `is_single` as their pass was."""

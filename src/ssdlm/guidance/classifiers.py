@@ -5,10 +5,8 @@ folder or Hub id -> [classifiers] -> fitting; guidance.training; evaluate
 
 from __future__ import annotations
 
-import sys
 import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from ssdlm.guidance.grammar import is_judge, name_labels, split_labels
 from ssdlm.guidance.judges import TextReader, load_text_judge
 from ssdlm.guidance.roberta import load_roberta
+from ssdlm.progress import without_bars
 from ssdlm.shapes import Tensor
 from ssdlm.storage.files import read_json
 from ssdlm.storage.hub import for_transformers
@@ -179,25 +178,6 @@ def one_line(error: BaseException) -> str:
 def has_finite_weights(model: SequenceClassifier) -> bool:
     """Tell whether all weights are finite; a training that went wrong leaves others."""
     return all(bool(weight.isfinite().all()) for weight in model.parameters())
-
-
-@contextmanager
-def without_bars() -> Iterator[None]:
-    """Keep transformers' own progress bars and load reports from the terminal."""
-    if "transformers" not in sys.modules:  # which takes seconds to import, and is not in use
-        yield
-        return
-    from transformers.utils import logging
-
-    had_bar, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if had_bar:
-            logging.enable_progress_bar()
 
 
 def has_independent_labels(model: SequenceClassifier) -> bool:

@@ -119,6 +119,11 @@ def plain_norm(x: Tensor) -> Tensor:
     return (x.float() * (x.float().square().mean(-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)
 
 
+def weighted_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Return x over its root mean square, times a weight for each of its last dimension."""
+    return F.rms_norm(x, weight.shape, weight, eps)
+
+
 def product(
     x: Tensor, weight: Tensor, *, is_invariant: bool = False, is_single: bool = False
 ) -> Tensor:
@@ -237,20 +242,52 @@ def place_and_attend(
 
         attend = kernels.place_and_attend_alone if is_invariant else kernels.place_and_attend
         return attend(qkv, keys, values, at.lengths, at.slots, at.rows, rotary)
-    (rows, slots, lengths), R = at, qkv.shape[1]
     query, key, value = qkv.unbind(2)
-    # Each text's own angles: (2, N, R, 1, d).
-    angles = rotary[lengths.unsqueeze(1) + rows.offsets].movedim(2, 0).unsqueeze(3)
+    angles = angles_at(rotary, at)
     query, key = rotate(norm(query), angles), rotate(norm(key), angles)
-    seen = torch.empty_like(query)
+    return attend_behind(query, key, value, keys, values, at)
+
+
+def place_and_attend_grouped(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    at: Behind,
+    rotary: Tensor,
+) -> Tensor:
+    """Return the same for queries (N, R, H, d) that share keys and values (N, R, H', d) in groups.
+
+    Nothing is normed here. H is a multiple of H', and slots are (slots, H', S, d).
+    """
+    angles = angles_at(rotary, at)
+    return attend_behind(rotate(query, angles), rotate(key, angles), value, keys, values, at)
+
+
+def angles_at(rotary: Tensor, at: Behind) -> Tensor:
+    """Return each text's own angles (2, N, R, 1, d)."""
+    return rotary[at.lengths.unsqueeze(1) + at.rows.offsets].movedim(2, 0).unsqueeze(3)
+
+
+def attend_behind(
+    query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, at: Behind
+) -> Tensor:
+    """Put keys and values behind those of the slots, and return what queries read of both."""
+    (rows, slots, lengths), (R, H) = at, query.shape[1:3]
+    groups, seen = H // key.shape[2], torch.empty_like(query)
     for text, (slot, length) in enumerate(zip(slots.tolist(), lengths.tolist(), strict=True)):
         own_keys, own_values = keys[slot, :, : length + R], values[slot, :, : length + R]
         own_keys[:, length:] = key[text].transpose(0, 1)
         own_values[:, length:] = value[text].transpose(0, 1)
-        seen[text] = F.scaled_dot_product_attention(
-            query[text].transpose(0, 1).unsqueeze(0),
+        mask = None if rows.sees_all else F.pad(rows.sees, (length, 0), value=True)
+        # The heads of a group are rows of one head: (1, H', groups * R, d).
+        grouped = query[text].transpose(0, 1).reshape(1, H // groups, groups * R, -1)
+        found = F.scaled_dot_product_attention(
+            grouped,
             own_keys.unsqueeze(0),
             own_values.unsqueeze(0),
-            attn_mask=None if rows.sees_all else F.pad(rows.sees, (length, 0), value=True),
-        )[0].transpose(0, 1)
+            attn_mask=mask if mask is None or groups == 1 else mask.repeat(groups, 1),
+        )
+        seen[text] = found.reshape(H, R, -1).transpose(0, 1)
     return seen

@@ -17,6 +17,7 @@ from ssdlm.denoiser.encoder import EncoderDenoiser, masked_lm
 from ssdlm.options import GenerateOptions
 from ssdlm.settings import DENOISERS, from_json, to_json
 from ssdlm.storage.builtin import builtin_folder, is_builtin
+from ssdlm.storage.causal import causal_options, is_causal, load_causal
 from ssdlm.storage.files import read_json, sha256, write_file, write_json
 from ssdlm.storage.hub import download
 from ssdlm.storage.int8 import SCALE, dequantise, is_quantised, quantise
@@ -92,10 +93,15 @@ def load_denoiser(folder: Path, *, device: str = "cpu", dtype: str = "float32") 
         denoiser = load_ours(folder)
     elif is_released(folder):
         denoiser = load_released(folder, settings)
+    elif is_causal(folder):
+        if dtype == "auto":
+            dtype = "bfloat16" if target.type == "cuda" else "float32"
+        denoiser = load_causal(folder, target, getattr(torch, dtype))
     else:
         raise ValueError(
             f"{folder} contains a {quote(settings.get('model_type'))} model without "
-            f"{' and '.join(RELEASED)}; give an SSD-LM checkpoint, or train from it with init="
+            f"{' and '.join(RELEASED)}; give an SSD-LM checkpoint or a causal language model "
+            "(architectures ...ForCausalLM), or train from it with init="
         )
     if dtype == "auto":
         is_half = target.type == "cuda" and denoiser.has_context_stream
@@ -245,6 +251,8 @@ def save_as_int8(denoiser: DenoiserModule, folder: Path) -> None:
 def load_options(folder: Path) -> GenerateOptions | None:
     """Return the folder's own generation options, None if it has none."""
     path = folder / DECODING
+    if is_causal(folder):
+        return causal_options(folder)
     if not path.exists():
         return None
     try:

@@ -1,0 +1,167 @@
+"""Causal language models on layers of ours: the Llama family, Mistral, Qwen2 and Qwen3.
+
+    words -> [norm -> grouped attention -> norm -> gated feed-forward] x layers -> norm -> head
+
+causal, slots -> [llama] -> storage.causal
+"""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ssdlm.config import CausalConfig
+from ssdlm.denoiser import plain_products
+from ssdlm.denoiser.causal import CausalDenoiser
+from ssdlm.denoiser.slots import Slots
+from ssdlm.ops.rotary import rotation_by
+from ssdlm.ops.rows import (
+    Behind,
+    Rows,
+    add_product_,
+    place_and_attend_grouped,
+    product,
+    weighted_norm,
+)
+from ssdlm.shapes import Block, Tensor
+
+
+class LlamaLayer(nn.Module):
+    """Pre-norm attention, whose queries share keys in groups, and a gated feed-forward part."""
+
+    def __init__(self, config: CausalConfig) -> None:
+        super().__init__()
+        self.config = config
+        D, d, hidden = config.D, config.head_size, config.hidden
+        heads = config.num_heads + 2 * config.num_kv_heads
+        self.attention_norm, self.mlp_norm = empty(D), empty(D)
+        self.qkv, self.out = empty(heads * d, D), empty(D, config.num_heads * d)
+        self.up, self.down = empty(2 * hidden, D), empty(D, hidden)
+        self.qkv_bias = empty(heads * d) if config.has_qkv_bias else None
+        self.out_bias = empty(D) if config.has_out_bias else None
+        self.query_norm = empty(d) if config.has_qk_norms else None
+        self.key_norm = empty(d) if config.has_qk_norms else None
+
+    def read(
+        self,
+        x: Tensor,
+        keys_values: Tensor,
+        at: Behind,
+        rotary: Tensor,
+        read: slice,
+        how: dict[str, bool],
+    ) -> Tensor:
+        """Return the rows `read` after this layer; keys and values of all go behind the slots'."""
+        config, (keys, values) = self.config, keys_values
+        qkv = product(weighted_norm(x, self.attention_norm, config.eps), self.qkv, **how)
+        qkv = qkv if self.qkv_bias is None else qkv + self.qkv_bias
+        groups = config.num_heads, config.num_kv_heads, config.num_kv_heads
+        query, key, value = qkv.unflatten(-1, (-1, config.head_size)).split(groups, 2)
+        if self.query_norm is not None and self.key_norm is not None:
+            query = weighted_norm(query, self.query_norm, config.eps)
+            key = weighted_norm(key, self.key_norm, config.eps)
+        attended = place_and_attend_grouped(query, key, value, keys, values, at, rotary).flatten(2)
+        if read != slice(None):
+            x, attended = x[:, read].contiguous(), attended[:, read].contiguous()
+        x = add_product_(x, attended, self.out, **how)
+        x = x if self.out_bias is None else x + self.out_bias
+        both = product(weighted_norm(x, self.mlp_norm, config.eps), self.up, **how)
+        gate, up = both.chunk(2, -1)
+        return add_product_(x, F.silu(gate) * up, self.down, **how)
+
+
+class LlamaDenoiser(CausalDenoiser):
+    """A causal language model whose rows go through `slots.Slots`."""
+
+    config: CausalConfig
+    has_slots = True
+    has_kernels = False
+
+    def __init__(self, config: CausalConfig) -> None:
+        super().__init__()
+        self.config, self.V, self.max_len = config, config.V, config.max_len
+        self.words = empty(config.V, config.D)
+        self.own_head = None if config.is_tied else empty(config.V, config.D)
+        self.norm = empty(config.D)
+        self.layers = nn.ModuleList(LlamaLayer(config) for _ in range(config.num_layers))
+
+    @property
+    def device(self) -> torch.device:
+        return self.words.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.words.dtype
+
+    @property
+    def head(self) -> Tensor:
+        return self.words if self.own_head is None else self.own_head
+
+    @property
+    def prior(self) -> Tensor:
+        """What a head of ours adds to its logits: here nothing."""
+        return torch.zeros(self.V, device=self.device)
+
+    @property
+    def key_shape(self) -> tuple[int, int]:
+        """How many heads the keys of a token have, and how wide they are."""
+        return self.config.num_kv_heads, self.config.head_size
+
+    def transformer_layers(self) -> list[LlamaLayer]:
+        return cast(list[LlamaLayer], list(self.layers))
+
+    def rotary(self, positions: Tensor) -> Tensor:
+        return rotation_by(positions, frequencies(self.config).to(positions.device))
+
+    def embed(self, tokens: Block) -> Tensor:
+        return F.embedding(tokens, self.words)
+
+    def last_norm(self, x: Tensor) -> Tensor:
+        """Return what the head reads of rows that have gone through the layers."""
+        return weighted_norm(x, self.norm, self.config.eps)
+
+    def run_words(self, tokens: Block, past: Tensor | None, num_read: int) -> tuple[Tensor, Tensor]:
+        """Return the logits after the last of some words, and keys and values as slots have them.
+
+        The rows go through slots that are made for them: each text is alone on a CPU.
+        """
+        (N, R), C = tokens.shape, 0 if past is None else past.shape[4]
+        slots = Slots(self, N, C + R)
+        if past is not None:
+            slots.keys_values[..., :C, :] = past
+        behind = Behind(Rows.causal(R, self.device), slots.all_slots, slots.lengths + C)
+        with plain_products():
+            hidden = slots.read(self.embed(tokens), behind, slice(R - num_read, None))
+            logits = slots.logits(hidden, self.head, is_single=R == 1).float()
+        return logits, slots.keys_values
+
+    @torch.no_grad()
+    def store_for_cpu(self) -> None:
+        """Lay matrices out as a CPU multiplies few rows fastest; their values stay."""
+        for weight in self.parameters():
+            if weight.dim() == 2:
+                weight.data = weight.t().contiguous().t()
+
+
+def frequencies(config: CausalConfig) -> Tensor:
+    """Return the frequencies (d / 2,) of rotary position embedding, scaled as the model wants."""
+    exponent = torch.arange(0, config.head_size, 2, dtype=torch.float32) / config.head_size
+    plain = 1.0 / config.theta**exponent
+    if config.rope == "default":
+        return plain
+    if config.rope == "linear":
+        return plain / config.factor
+    # llama3: slow rotations are slowed down, fast ones stay, and in between is between.
+    turns = config.original_len * plain / (2 * math.pi)
+    low, high = config.low_factor, config.high_factor
+    share = ((turns - low) / (high - low)).clamp(0, 1)
+    return (1 - share) * plain / config.factor + share * plain
+
+
+def empty(*shape: int) -> nn.Parameter:
+    """Return a weight that is filled later."""
+    return nn.Parameter(torch.empty(shape))
