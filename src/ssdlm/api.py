@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ssdlm.denoiser import Denoiser, DenoiserModule
+from ssdlm.engine.chat import Messages, chat_text
 from ssdlm.engine.controls import Control
 from ssdlm.engine.ending import text_of
 from ssdlm.engine.plain import Engine, Prompt
@@ -207,6 +208,13 @@ class SSDLM(Signature):
         if (count := requests[0].num_candidates) > 1:
             raise ValueError(f"gap has {count} lengths: a stream shows one text; use generate")
         return self.engine.stream(requests[0], **seen)
+
+    def chat(self, messages: Messages, **options: Any) -> Generation | list[Generation]:
+        """Answer messages such as {"role": "user", "content": "..."}, until the end of the turn.
+
+        The tokenizer's own chat template makes a prompt of them. Options are those of `generate`.
+        """
+        return self.generate(chat_text(self.tokenizer, messages), **options)
 
     def requests(
         self,

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex
@@ -22,14 +22,21 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from ssdlm.progress import without_native_lines
 from ssdlm.storage.builtin import builtin_folder, is_builtin
-from ssdlm.storage.files import MOST_IN_JSON, parse_object, read_whole, write_text
+from ssdlm.storage.files import (
+    MOST_BY_HAND,
+    MOST_IN_JSON,
+    parse_object,
+    read_json,
+    read_whole,
+    write_text,
+)
 from ssdlm.storage.hub import download
 from ssdlm.values import first_line, shorten
 
 END_OF_TEXT_NAMES = ("<|endoftext|>", "</s>", "[SEP]", "<|end_of_text|>", "<eos>")
 """What tokenizers call the token that ends a document; the first one found counts."""
 ROBERTA_SPECIAL_NAMES = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-FILE_NAME = "tokenizer.json"
+FILE_NAME, SETTINGS, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 TRIALS = ("", "a", "Two words", "\u16a0 \ua66e \U00010380 \ue000")
 """Texts that show whether a tokenizer works: few vocabularies have all characters of the last."""
 HALF = "\ufffd"
@@ -54,7 +61,7 @@ def is_utf8(text: str) -> bool:
 class Tokenizer:
     """A `tokenizers.Tokenizer` that adds nothing: no special tokens, no padding, no truncation."""
 
-    def __init__(self, backend: tokenizers.Tokenizer):
+    def __init__(self, backend: tokenizers.Tokenizer, settings: Mapping[str, str] | None = None):
         # Many tokenizers of the Hub come set to cut at a model's length.
         backend.no_truncation()
         backend.no_padding()
@@ -66,7 +73,10 @@ class Tokenizer:
         self.V: int = max(vocab.values(), default=-1) + 1
         """Ids are 0 .. V - 1."""
         require_dense(vocab.values(), "the tokenizer")
-        self.end_of_text: int = find_end_of_text(backend)
+        self.settings = dict(settings or {})
+        """bos_token, eos_token and chat_template, as far as its folder has them."""
+        named = vocab.get(self.settings.get("eos_token", ""))
+        self.end_of_text: int = find_end_of_text(backend) if named is None else named
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text; the name of a special token in it becomes that token."""
@@ -150,23 +160,24 @@ class Tokenizer:
         os.makedirs(folder, exist_ok=True)
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
+            **self.settings,
             "eos_token": self.token_strings()[self.end_of_text],
             "clean_up_tokenization_spaces": False,
         }
-        write_text(Path(folder, "tokenizer_config.json"), json.dumps(settings, indent=1) + "\n")
+        write_text(Path(folder, SETTINGS), json.dumps(settings, indent=1) + "\n")
         write_text(Path(folder, FILE_NAME), self.to_json())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return tokenizer_from_json, (self.to_json(),)
+        return tokenizer_from_json, (self.to_json(), self.settings)
 
 
 def load_tokenizer(name_or_path: str | os.PathLike[str]) -> Tokenizer:
     """Return the tokenizer of `builtin:NAME`, a folder, a `tokenizer.json`, or a Hub id."""
     if is_builtin(name_or_path):
-        return Tokenizer(load_folder(builtin_folder(str(name_or_path))))
+        return load_tokenizer(builtin_folder(str(name_or_path)))
     path = Path(name_or_path).expanduser()
     if path.is_dir():
-        return Tokenizer(load_folder(path))
+        return Tokenizer(load_folder(path), load_settings(path))
     if path.is_file():
         return Tokenizer(load_file(path))
     name = os.fspath(name_or_path)
@@ -199,9 +210,25 @@ def nested(source: str | os.PathLike[str] | Tokenizer, size: int) -> Tokenizer:
     return Tokenizer(byte_level_bpe(vocab, used, [END_OF_TEXT_NAMES[0]]))
 
 
-def tokenizer_from_json(text: str) -> Tokenizer:
+def tokenizer_from_json(text: str, settings: Mapping[str, str]) -> Tokenizer:
     """Return the tokenizer that `to_json` wrote; pickles call it."""
-    return Tokenizer(tokenizers.Tokenizer.from_str(text))
+    return Tokenizer(tokenizers.Tokenizer.from_str(text), settings)
+
+
+def load_settings(folder: Path) -> dict[str, str]:
+    """Return the names of first and last token, and the chat template, of a tokenizer's folder."""
+    found = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
+    for name in ("bos_token", "eos_token"):
+        if isinstance(found.get(name), dict):
+            found[name] = found[name].get("content")
+    if isinstance(found.get("chat_template"), list):  # several, each with a name
+        templates = {one.get("name"): one.get("template") for one in found["chat_template"]}
+        found["chat_template"] = templates.get("default")
+    if (folder / TEMPLATE).is_file():
+        raw = read_whole(folder / TEMPLATE, most=MOST_BY_HAND)
+        found["chat_template"] = raw.decode(errors="replace")
+    names = ("bos_token", "eos_token", "chat_template")
+    return {name: found[name] for name in names if isinstance(found.get(name), str)}
 
 
 def load_folder(folder: Path) -> tokenizers.Tokenizer:

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,10 +43,20 @@ def add_generate(commands: Any) -> None:
     command.set_defaults(run=run_generate, gathers="prompts")
     command.add_argument("prompts", nargs="*", metavar="PROMPT", help=PROMPT_HELP)
     command.add_argument(
+        "--chat",
+        action="store_true",
+        help="answer each PROMPT as a user's message, by the model's chat template; what comes "
+        'through a pipe may be {"messages": [...]}',
+    )
+    command.add_argument(
+        "--system", metavar="TEXT", help="with --chat: what the model is told first"
+    )
+    command.add_argument(
         "--input",
         metavar="PROMPTS.jsonl",
-        help='a {"prompt": ...} on each line, which may set options of its own beside it; - is '
-        "standard input, s3://... elsewhere; under torchrun the processes share it",
+        help='a {"prompt": ...} or {"messages": [...]} on each line, which may set options of its '
+        "own beside it; - is standard input, s3://... elsewhere; under torchrun the processes "
+        "share it",
     )
     command.add_argument(
         "--output",
@@ -106,6 +116,10 @@ def run_generate(arguments: argparse.Namespace) -> None:
     from ssdlm.engine.requests import in_order
 
     prompts = arguments.prompts or [piped_prompt()]
+    if arguments.chat:
+        from ssdlm.engine.chat import chat_text
+
+        prompts = [chat_text(model.tokenizer, messages_in(one, arguments)) for one in prompts]
     changes = given_options(arguments)
     requests = model.requests(prompts, changes)
     choose_threads(model.denoiser, requests[0].options)
@@ -118,10 +132,12 @@ def run_generate(arguments: argparse.Namespace) -> None:
         from ssdlm.cli.live import watch
 
         drafts, blocks = model.engine.stream(requests[0]), requests[0].blocks()
-        print(prompts[0] + watch(prompts[0], drafts, model.spellings(), len(blocks)))
+        shown = "" if arguments.chat else prompts[0]
+        print(shown + watch(shown, drafts, model.spellings(), len(blocks)))
         return
     for text in in_order(model.engine.write(requests)):
-        line = json.dumps(vars(text)) if arguments.json else text.prompt + text.text
+        shown = "" if arguments.chat else text.prompt
+        line = json.dumps(vars(text)) if arguments.json else shown + text.text
         print(line, flush=True)
     tell_of_scorers(model.engine)
 
@@ -144,6 +160,10 @@ def refuse_idle_flags(arguments: argparse.Namespace) -> None:
         raise ValueError("--drafts prints events as JSON lines; give --json beside it")
     if arguments.drafts and is_of_files(arguments):
         raise ValueError("--drafts prints to standard output; give prompts in place of --input")
+    if arguments.system is not None and not arguments.chat:
+        raise ValueError("--system is the first message of a chat; give --chat beside it")
+    if arguments.chat and is_of_files(arguments):
+        raise ValueError('--chat is for prompts; with --input give lines of {"messages": [...]}')
     for name in ("candidates", "guides"):
         if getattr(arguments, name) is not None and not arguments.drafts:
             raise ValueError(f"--{name} tells of drafts; give --json --drafts beside it")
@@ -182,6 +202,20 @@ def piped_prompt() -> str:
     except LinesError as error:
         raise ValueError(f"standard input: {error}") from None
     return text.removesuffix("\n").removesuffix("\r")
+
+
+def messages_in(prompt: str, arguments: argparse.Namespace) -> Any:
+    """Return the messages of a chat: what a user says, or all that comes through a pipe."""
+    from ssdlm.storage.files import JsonError, parse_object
+
+    said = [{"role": "user", "content": prompt}]
+    if not arguments.prompts:
+        with suppress(JsonError):
+            piped = parse_object(prompt.encode(), where="standard input", remedy="")
+            said = piped.get("messages", said)
+    if arguments.system is None or not isinstance(said, list):
+        return said
+    return [{"role": "system", "content": arguments.system}, *said]
 
 
 def open_model(arguments: argparse.Namespace) -> SSDLM:

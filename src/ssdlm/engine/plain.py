@@ -25,6 +25,7 @@ from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.sampler import Step, Strategy, generate
 from ssdlm.diffusion.sliding import slide
 from ssdlm.engine.chains import Chains, check_context
+from ssdlm.engine.chat import ChatText, until_end_of_turn
 from ssdlm.engine.chooser import Answered, Chooser
 from ssdlm.engine.choosing import by_length, kept
 from ssdlm.engine.controls import Controls
@@ -83,6 +84,8 @@ class Engine:
         number = 0
         for prompt, own in zip(prompts, options, strict=True):
             context = self.context(prompt)
+            if isinstance(prompt, ChatText) and self.tokenizer:
+                own = until_end_of_turn(own, self.tokenizer)
             shown = str(prompt) if isinstance(prompt, str) else text_of(self.tokenizer, context)
             rivals = own.num_candidates
             block = self.controls.reads_block(own)

@@ -17,6 +17,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import IO, Any
 
+from ssdlm.engine.chat import is_messages
 from ssdlm.engine.merging import append_part, mark_of
 from ssdlm.engine.writers import PromptLine, Writer
 from ssdlm.options import all_names
@@ -223,14 +224,19 @@ def read_prompts(path: Place) -> list[dict[str, Any]]:
 
 
 def prompt_lines(path: Place) -> list[PromptLine]:
-    """Return the lines of a JSON-lines file, each an object with a text under `prompt`."""
+    """Return the lines of a JSON-lines file, each with a text, `prompt`, or with `messages`."""
     names, lines = set(all_names()), []
     name = "standard input" if path == STANDARD else str(path)
     for where, values in parse_jsonl(file_lines(path, MOST_IN_PROMPT), source=name):
-        if not isinstance(values.get("prompt"), str):
-            raise ValueError(f'{where} has no text "prompt"; correct or remove it')
+        said = values.get("messages")
+        messages = said if is_messages(said) else ()
+        prompt = "" if messages else values.get("prompt")
+        if not isinstance(prompt, str):
+            raise ValueError(
+                f'{where} has no text "prompt" and no "messages"; correct or remove it'
+            )
         changes = {name: value for name, value in values.items() if name in names}
-        lines.append(PromptLine(values["prompt"], changes, values, where))
+        lines.append(PromptLine(prompt, changes, values, where, messages))
     if not lines:
         raise ValueError(f'{name} has no prompts; write {{"prompt": "..."}} on each line')
     return lines

@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from ssdlm.engine.chat import Messages, chat_text
 from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Generation, Requests, in_order
 from ssdlm.options import GenerateOptions
@@ -27,6 +28,8 @@ class PromptLine:
     """All of its fields, which go with its texts."""
     where: str
     """The file and the line's number from 1, for errors about it."""
+    messages: Messages = ()
+    """What is said so far, in place of a prompt."""
 
 
 @runtime_checkable
@@ -88,7 +91,11 @@ class OptionsWriter:
 
     def requests(self, lines: Sequence[PromptLine]) -> Requests:
         """Return a request for each text of each line."""
-        return self.engine.prepare([line.prompt for line in lines], self.options_of(lines))
+        return self.engine.prepare([*map(self.prompt_of, lines)], self.options_of(lines))
+
+    def prompt_of(self, line: PromptLine) -> str:
+        """Return the text that a line's texts continue."""
+        return chat_text(self.engine.tokenizer, line.messages) if line.messages else line.prompt
 
     def options_of(self, lines: Sequence[PromptLine]) -> list[GenerateOptions]:
         """Return each line's options; lines without changes share one value, checked once."""
@@ -135,6 +142,8 @@ class KeywordWriter:
 
     def check(self, lines: Sequence[PromptLine]) -> None:
         for line in lines:
+            if line.messages:
+                raise ValueError("messages are answered by a model of SSDLM; give a prompt")
             if line.changes:
                 name = next(iter(line.changes))
                 raise ValueError(f"{name}={line.changes[name]!r} cannot be set by a line here")

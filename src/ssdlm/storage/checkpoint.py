@@ -69,7 +69,7 @@ def find(
         )
     if path.exists() or str(name_or_path).count("/") != 1 or str(name_or_path).startswith("."):
         raise ValueError(f"{name_or_path} is not a folder with a checkpoint, nor a Hub id org/name")
-    patterns = ["*.json", "*.safetensors", "*.bin", "*.pt", "merges.txt"]
+    patterns = ["*.json", "*.safetensors", "*.bin", "*.pt", "*.jinja", "merges.txt"]
     options = {"revision": revision, "local_files_only": local_files_only}
     return download(str(name_or_path), patterns, **options)
 

@@ -1,0 +1,92 @@
+"""Messages to a prompt, by the template that comes with a tokenizer.  tokenizer -> [chat] -> plain
+
+A template is a program in Jinja that somebody else wrote: it runs in a sandbox.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache, partial
+from typing import Any, NoReturn, TypeGuard
+
+from ssdlm.options import GenerateOptions
+from ssdlm.tokenizer import Tokenizer, is_utf8, special_tokens
+from ssdlm.values import first_line, quote
+
+Messages = Sequence[Mapping[str, Any]]
+"""Objects with a role, such as user or system, and a content."""
+
+
+class ChatText(str):
+    """A prompt that a template made of messages; what follows it is an answer, of one turn."""
+
+    __slots__ = ()
+
+
+def is_messages(value: Any) -> TypeGuard[Messages]:
+    """Tell whether a value is a list of objects, at least one."""
+    is_list = isinstance(value, list | tuple) and len(value) > 0
+    return is_list and all(isinstance(one, Mapping) for one in value)
+
+
+def chat_text(tokenizer: Tokenizer | None, messages: object, *, is_open: bool = True) -> ChatText:
+    """Return messages as the model was trained to read them; open, with the start of an answer."""
+    template = "" if tokenizer is None else tokenizer.settings.get("chat_template", "")
+    if tokenizer is None or not template:
+        raise ValueError("this model has no chat template; give a prompt, or a model made for chat")
+    if not is_messages(messages):
+        raise ValueError(
+            f"messages={quote(messages)} is not a list of messages; give "
+            '[{"role": "user", "content": "..."}]'
+        )
+    for one in messages:
+        texts = [one.get(name) for name in ("role", "content")]
+        if not all(isinstance(text, str) and is_utf8(text) for text in texts):
+            raise ValueError(f"message {quote(one)} has no text as role and content; give it both")
+    names = {name: tokenizer.settings.get(name, "") for name in ("bos_token", "eos_token")}
+    try:
+        text = compiled(template).render(
+            messages=[dict(one) for one in messages], add_generation_prompt=is_open, **names
+        )
+    except Exception as error:  # a template fails in ways of its own
+        raise ValueError(
+            f"the model's chat template does not take these messages ({first_line(error)}); "
+            "give others"
+        ) from error
+    return ChatText(text)
+
+
+@lru_cache(maxsize=8)
+def compiled(template: str) -> Any:
+    """Return a template that can be rendered, with what templates of the Hub count on."""
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(message: str) -> NoReturn:
+        raise ValueError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment.from_string(template)
+
+
+def until_end_of_turn(options: GenerateOptions, tokenizer: Tokenizer) -> GenerateOptions:
+    """Return options with which an answer ends where its turn does, unless they say otherwise.
+
+    The end of a turn is the first special token that the template writes after an answer. Where
+    that is not the model's end-of-text token, its name is a stop string.
+    """
+    if options.has_grammar or {"stop_at_end", "never_end"} & options.began.keys():
+        return options
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    after = chat_text(tokenizer, turns, is_open=False).rpartition("b")[2]
+    names = special_tokens(tokenizer.backend)
+    ends = sorted((after.index(name), name) for name in names if name in after)
+    stop = [name for _, name in ends[:1] if names[name] != tokenizer.end_of_text]
+    changed = options.replaced({"stop_at_end": True, "stop": (*options.stop, *stop)})
+    return changed.as_own("stop_at_end")

@@ -1,0 +1,159 @@
+"""Messages as prompts: by the tokenizer's own template, until the end of the turn."""
+
+import io
+import json
+import pickle
+import sys
+
+import pytest
+import tokenizers
+from tests import tiny
+
+from ssdlm import SSDLM, GenerateOptions
+from ssdlm.cli import main
+from ssdlm.engine.chat import chat_text, until_end_of_turn
+from ssdlm.engine.prompt_files import generate_file
+from ssdlm.tokenizer import Tokenizer, load_tokenizer
+
+TEMPLATE = """{{ bos_token }}{% for m in messages %}
+    {%- if m.role == "robot" %}{{ raise_exception("no robots") }}{% endif %}
+<|turn|>{{ m.role }}
+{{ m.content }}<|end|>
+{% endfor %}
+{% if add_generation_prompt %}<|turn|>assistant
+{% endif %}"""
+HELLO = [{"role": "user", "content": "Hello"}]
+SPECIAL = ["<|endoftext|>", "<|turn|>", "<|end|>"]
+
+
+def talker(template: str = TEMPLATE, eos: str = "<|end|>") -> Tokenizer:
+    """A tokenizer of characters that has a template; ids 64 and 65 are its own tokens."""
+    backend = tokenizers.Tokenizer.from_str(tiny.tokenizer().to_json())
+    backend.add_special_tokens(SPECIAL)
+    return Tokenizer(backend, {"eos_token": eos, "bos_token": "", "chat_template": template})
+
+
+@pytest.fixture
+def model() -> SSDLM:
+    options = GenerateOptions(length=30, B=(6,), T=3, top_p=1.0)
+    return SSDLM(tiny.block(V=66), talker(), options)
+
+
+@pytest.fixture
+def folder(model, tmp_path):
+    model.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_chat_is_the_template_s_prompt_and_ends_with_the_turn(model):
+    prompt = chat_text(model.tokenizer, HELLO)
+    assert prompt == "<|turn|>user\nHello<|end|>\n<|turn|>assistant\n"
+    answer = model.chat(HELLO, seed=5)
+    assert answer.prompt == prompt
+    assert answer.finish_reason == "stop" and "<|end|>" not in answer.text
+    whole = model.generate(str(prompt), seed=5)
+    assert whole.text.startswith(answer.text + "<|end|>")
+
+
+def test_a_prompt_is_what_transformers_makes_of_the_messages(model, folder):
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(folder)
+    told = [{"role": "system", "content": "Hi"}, *HELLO, {"role": "assistant", "content": "Oh"}]
+    for said in (HELLO, told, [*told, *HELLO]):
+        expected = theirs.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+        assert chat_text(model.tokenizer, said) == expected
+        ids = theirs.apply_chat_template(said, add_generation_prompt=True)["input_ids"]
+        assert list(model.context(expected)) == ids
+
+
+def test_a_turn_may_end_otherwise_than_a_document(model):
+    other = SSDLM(model.denoiser, talker(eos="<|endoftext|>"), model.options)
+    options = until_end_of_turn(other.options, other.tokenizer)
+    assert (options.stop, options.stop_at_end) == (("<|end|>",), True)
+    assert until_end_of_turn(model.options, model.tokenizer).stop == ()
+    assert other.chat(HELLO, seed=5).text == model.chat(HELLO, seed=5).text
+
+
+def test_what_a_caller_says_of_the_end_is_kept(model):
+    assert len(model.chat(HELLO, seed=5, stop_at_end=False).tokens) == 30
+    assert [one.sample for one in model.chat(HELLO, num_samples=2, length=5)] == [0, 1]
+    matched = model.chat(HELLO, regex="[ab]{3}", length=8)
+    assert len(matched.text) == 3
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([], "is not a list of messages"),
+        ("Hello", "is not a list of messages"),
+        ([{"role": "user"}], "has no text as role and content"),
+        ([{"role": "user", "content": ["Hello"]}], "has no text as role and content"),
+        ([{"role": "robot", "content": "Hello"}], r"does not take these messages \(no robots\)"),
+    ],
+)
+def test_bad_messages_are_refused_in_one_line(model, messages, words):
+    with pytest.raises(ValueError, match=words) as error:
+        chat_text(model.tokenizer, messages)
+    assert "\n" not in str(error.value)
+
+
+def test_a_template_runs_in_a_sandbox():
+    for template in ("{{ messages.__class__.__mro__ }}", "{{ messages.append(1) }}", "{% if %}"):
+        with pytest.raises(ValueError, match="does not take these messages"):
+            chat_text(talker(template), HELLO)
+
+
+def test_template_and_end_come_from_a_folder_and_go_into_one(model, folder):
+    saved = load_tokenizer(folder)
+    assert saved.settings == model.tokenizer.settings
+    assert saved.end_of_text == model.tokenizer.end_of_text == 65
+    assert pickle.loads(pickle.dumps(saved)).settings == saved.settings
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    named = [{"name": "tool", "template": "x"}, {"name": "default", "template": "y"}]
+    settings |= {"chat_template": named, "eos_token": {"content": "<|turn|>"}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    read = load_tokenizer(folder)
+    assert (read.settings["chat_template"], read.end_of_text) == ("y", 64)
+    (folder / "chat_template.jinja").write_text("z")
+    assert load_tokenizer(folder).settings["chat_template"] == "z"
+
+
+def test_lines_of_a_file_may_be_messages(model, tmp_path):
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    lines = [{"messages": HELLO, "seed": 5}, {"prompt": "abc", "length": 4}]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    generate_file(model.writer(), source, target, identity={})
+    answer, text = map(json.loads, target.read_text().splitlines())
+    assert answer["text"] == model.chat(HELLO, seed=5).text
+    assert answer["messages"] == HELLO
+    assert text["text"] == model.generate("abc", length=4).text
+    source.write_text('{"messages": []}\n')
+    with pytest.raises(ValueError, match='line 1 has no text "prompt" and no "messages"'):
+        generate_file(model.writer(), source, tmp_path / "other.jsonl", identity={})
+
+
+def test_the_command_line_answers(model, folder, capsys, monkeypatch):
+    command = ["generate", "--model", str(folder), "--device", "cpu", "--seed", "5", "--chat"]
+    assert main([*command, "Hello"]) == 0
+    assert capsys.readouterr().out == model.chat(HELLO, seed=5).text + "\n"
+    told = [{"role": "system", "content": "Hi"}, *HELLO]
+    expected = model.chat(told, seed=5).text + "\n"
+    for piped, words in (("", ["Hello"]), ("Hello\n", []), (json.dumps({"messages": HELLO}), [])):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped.encode())))
+        assert main([*command, *words, "--system", "Hi"]) == 0
+        assert capsys.readouterr().out == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--chat", "Hello"], "this model has no chat template; give a prompt"),
+        (["Hello", "--system", "Hi"], "give --chat beside it"),
+        (["--chat", "--input", "a", "--output", "b"], "--chat is for prompts"),
+    ],
+)
+def test_what_cannot_be_a_chat_is_said_in_one_line(capsys, words, said):
+    assert main(["generate", "--device", "cpu", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
