@@ -198,7 +198,6 @@ class Fudge(DenoiserWrapper):
     def __init__(self, denoiser: Any, guide: FittedGuide, *, k: int, weight: float) -> None:
         self.denoiser, self.guide, self.k, self.weight = denoiser, guide, k, weight
         super().__post_init__()
-        self.has_slides = True
 
     def prefill(self, context: Any) -> Any:
         return self.denoiser.prefill(context)

@@ -22,10 +22,10 @@ from typing import Any
 import torch
 
 from ssdlm import SSDLM
-from ssdlm.denoiser.tree import tree_rows
 from ssdlm.diffusion.autoregressive import Choice
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.speculative import Tree, WordsAlone, loosened, tree_of
+from ssdlm.diffusion.tree import tree_rows
 from ssdlm.engine.chains import choice_of
 from ssdlm.engine.requests import Request
 from ssdlm.shapes import Tensor

@@ -13,7 +13,7 @@ from ssdlm import SSDLM, DecodeConfig, classifier_guide, cli
 from ssdlm.config import BlockConfig
 from ssdlm.constraints.constrained import constrained
 from ssdlm.constraints.placement import Placement
-from ssdlm.denoiser import Denoiser
+from ssdlm.denoiser import Denoiser, RowDenoiser
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.options import known_options
 from ssdlm.tokenizer import load_tokenizer
@@ -210,7 +210,7 @@ def test_what_is_pinned_is_clean_to_the_network(block):
     seen = []
     inner = block.denoiser
 
-    class Spy(Denoiser):
+    class Spy(RowDenoiser):
         V, K, max_len, device = inner.V, inner.K, inner.max_len, inner.device
         prefill, extend = inner.prefill, inner.extend
 
@@ -219,17 +219,21 @@ def test_what_is_pinned_is_clean_to_the_network(block):
             return inner.denoise(cache, w_t, progress)
 
     (request,) = block.requests(["ab"], {"length": 5, "suffix": " yes"})
-    for has_levels in (True, False):
+
+    class Plain(Denoiser):
+        V, K, max_len, device = inner.V, inner.K, inner.max_len, inner.device
+        prefill, extend, denoise = inner.prefill, inner.extend, Spy.denoise
+
+    for kind in (Spy, Plain):
         seen.clear()
-        Spy.has_levels = has_levels
-        denoiser = constrained(Spy(), [request.placement])
+        denoiser = constrained(kind(), [request.placement])
         cache = denoiser.prefill(torch.tensor([block.context("ab")]))
         logits = denoiser.denoise(cache, torch.randn(1, 9, 64), torch.tensor(0.9))
         w_t, progress = seen[0]
         suffix = block.tokenizer.encode(" yes")
         assert w_t[0, 5:].argmax(-1).tolist() == logits[0, 5:].argmax(-1).tolist() == suffix
         assert set(w_t[0, 5:].unique().tolist()) == {-inner.K, inner.K}
-        if has_levels:
+        if kind is Spy:
             assert progress.tolist() == [pytest.approx([0.9] * 5 + [0.0] * 4)]
         else:
             assert progress.dim() == 0

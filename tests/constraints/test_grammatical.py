@@ -19,7 +19,8 @@ from tests.constraints.babbler import CPU, Babbler, CheapNoise
 
 from ssdlm import SSDLM, DecodeConfig, classifier_guide, cli
 from ssdlm.constraints.grammatical import grammatical
-from ssdlm.denoiser import Denoiser
+from ssdlm.denoiser import RowDenoiser
+from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.engine.schedule import Batch, Job
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
@@ -164,8 +165,7 @@ def test_a_window_slides_through_constrained_texts_in_one_pass_each(
     """Reading and denoising in one pass gives what both give after each other."""
     options = asked | {"grid": "sliding", "width": width, "T": 6, "num_samples": 3}
     fast = block.generate("the", **options)
-    assert block.denoiser.has_slides
-    monkeypatch.setattr(block.denoiser, "has_slides", False)
+    monkeypatch.delattr(BlockDenoiser, "read_and_denoise")
     plain = block.generate("the", **options)
     assert [text.text for text in fast] == [text.text for text in plain]
     for text in fast:
@@ -226,7 +226,7 @@ def letters_tokenizer() -> Tokenizer:
 
 
 @dataclass
-class Exact(Denoiser):
+class Exact(RowDenoiser):
     """A network that knows its law: tokens that are independent, or a chain of them."""
 
     first: torch.Tensor
@@ -236,7 +236,6 @@ class Exact(Denoiser):
     V: int = 4
     K: float = 5.0
     device: torch.device = CPU
-    has_levels: bool = True
 
     def prefill(self, context):
         return Babbler(self.V).prefill(context)

@@ -100,8 +100,6 @@ def test_rows_go_alone_on_a_cpu():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_few_steps_of_training_lower_the_loss(kind):
-    from ssdlm.diffusion.loss import one_block_loss
-
     denoiser = tiny.encoder(kind).train().requires_grad_(True)
     tokens = torch.randint(tiny.V, (8, 10), generator=torch.Generator().manual_seed(0))
     optimizer = torch.optim.AdamW(denoiser.parameters(), lr=3e-3)
@@ -109,13 +107,7 @@ def test_a_few_steps_of_training_lower_the_loss(kind):
     losses = []
     for step in range(30):
         z = torch.randn(8, 4, tiny.V, generator=torch.Generator().manual_seed(step))
-        loss = one_block_loss(
-            denoiser,
-            tokens[:, :6],
-            tokens[:, 6:],
-            progress,
-            z=z,
-        )
+        loss = denoiser.one_block(tokens[:, :6], tokens[:, 6:], progress, z=z)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from tests import tiny
 from tests.closeness import NETWORK, assert_close
 
-from ssdlm.denoiser.tree import tree_rows
+from ssdlm.diffusion.tree import tree_rows
 
 PARENTS = (-1, 0, 0, 1, 1, 2, 3)
 TOKENS = (9, 3, 4, 5, 6, 7, 8)

@@ -1,6 +1,7 @@
 """What training minimises."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -8,8 +9,10 @@ from tests import tiny
 from tests.closeness import NETWORK, assert_close
 
 from ssdlm.config import BlockConfig
+from ssdlm.denoiser import Denoiser
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.diffusion import loss, schedule, simplex
+from ssdlm.diffusion.noising import add_noise
 
 TOKENS = torch.randint(tiny.V, (6, 12), generator=torch.Generator().manual_seed(0))
 
@@ -31,7 +34,7 @@ def test_one_block_loss_is_its_parts():
     denoiser = tiny.encoder()
     progress, z = torch.full((6,), 0.4), torch.randn(6, 4, tiny.V)
     context, block = TOKENS[:, :8], TOKENS[:, 8:]
-    got = loss.one_block_loss(denoiser, context, block, progress, z=z)
+    got = denoiser.one_block(context, block, progress, z=z)
     a = schedule.cosine(torch.tensor(0.4)).item()
     w_t = a**0.5 * simplex.to_logits(block, V=tiny.V, K=5.0) + (1 - a) ** 0.5 * 5.0 * z
     logits = denoiser.denoise(denoiser.prefill(context), w_t, torch.tensor(0.4))
@@ -71,7 +74,7 @@ def test_targets_reach_the_network_only_through_noise():
     outputs = []
     for block in (TOKENS[:, 8:], TOKENS[:, 8:].flip(0)):
         w_0 = simplex.to_logits(block, V=tiny.V, K=5.0)
-        w_t = loss.add_noise(w_0, end, K=5.0, z=z)
+        w_t = add_noise(w_0, end, K=5.0, z=z)
         outputs.append(denoiser.denoise(denoiser.prefill(TOKENS[:, :8]), w_t, torch.ones(6)))
     assert_close(*outputs, roundings=NETWORK)
 
@@ -105,12 +108,12 @@ def test_the_fast_loss_of_one_block_matches_the_plain_one(name, kind):
     context, block = TOKENS[:, :8], TOKENS[:, 8:]
     results = []
     for loss_of, noise in (
-        (loss.plain_one_block_loss, z),
-        (loss.one_block_loss, z),
-        (loss.one_block_loss, torch.nn.functional.pad(z, (0, 11), value=3.0)),
+        (partial(Denoiser.one_block, denoiser), z),
+        (denoiser.one_block, z),
+        (denoiser.one_block, torch.nn.functional.pad(z, (0, 11), value=3.0)),
     ):
         denoiser.zero_grad()
-        value = loss_of(denoiser, context, block, progress, z=noise, reduction="sum", loss=kind)
+        value = loss_of(context, block, progress, z=noise, loss=kind)
         value.backward()
         grads = [w.grad.clone() for w in denoiser.parameters() if w.grad is not None]
         results.append((value.detach(), grads))

@@ -44,7 +44,7 @@ class Exact(Denoiser):
     known of the others, plus the evidence of its own."""
 
     V, K, B, max_len, device = V, K, B, None, torch.device("cpu")
-    has_levels = has_windows = has_evidence = True
+    has_windows = has_evidence = True
 
     def prefill(self, context):
         return BlockCache(context, torch.zeros(len(context)), torch.zeros(1))
@@ -67,9 +67,6 @@ class Exact(Denoiser):
             parts = [others[:, VALUES[:, place] == token].logsumexp(-1) for token in range(V)]
             shares.append(torch.stack(parts, -1))
         return torch.stack(shares, 1) + ell
-
-    def denoise_window(self, cache, w_t, progress, tokens, window):
-        return self.denoise(cache, w_t, progress)[:, window]
 
 
 def written(grid) -> torch.Tensor:

@@ -7,6 +7,7 @@ import torch
 from tests import tiny
 
 from ssdlm import SSDLM, DecodeConfig, classifier_guide, cli
+from ssdlm.denoiser import Denoiser
 from ssdlm.denoiser.network import BlockNetwork
 from ssdlm.denoiser.slots import Slots
 from ssdlm.engine.controls import ControlWarning
@@ -175,10 +176,15 @@ def test_a_guide_without_weight_changes_nothing(classifier):
 @pytest.mark.parametrize("T", [2, 4, 7])
 def test_passes_that_read_the_context_apart_are_counted_too(num_passes, T):
     denoiser = tiny.block()
-    denoiser.has_slides = False  # as one's own may be
-    (text,) = SSDLM(denoiser, tiny.tokenizer(), SLIDING).generate([PROMPT], T=T)
+
+    class Own(Denoiser):
+        V, K, B, device = denoiser.V, denoiser.K, denoiser.B, denoiser.device
+        num_context_passes, has_evidence = 1, True
+        prefill, extend = denoiser.prefill, denoiser.extend
+        denoise, evidence = denoiser.denoise, denoiser.evidence
+
+    (text,) = SSDLM(Own(), tiny.tokenizer(), SLIDING).generate([PROMPT], T=T)
     assert text.passes_per_token * len(text.tokens) == pytest.approx(len(num_passes))
-    denoiser.has_slides = True
     assert SSDLM(denoiser, tiny.tokenizer(), SLIDING).generate(PROMPT, T=T).text == text.text
 
 

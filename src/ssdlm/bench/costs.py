@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ssdlm.denoiser import Denoiser, DenoiserModule
+from ssdlm.denoiser import Denoiser, DenoiserModule, RowDenoiser
 from ssdlm.diffusion.grid import Sliding
 from ssdlm.diffusion.sampler import windows_for
 from ssdlm.engine.strategy import strategy_of
@@ -116,14 +116,15 @@ def diffusion_passes(denoiser: Denoiser, options: GenerateOptions, *, context: i
 def sliding_passes(denoiser: Denoiser, options: GenerateOptions, *, context: int) -> list[Pass]:
     """Return the passes of a window that slides through a text: what is new, and what is open."""
     blocks, passes, num_read = options.blocks(), [], 0
+    is_cached = isinstance(denoiser, RowDenoiser)
     whole = [options.whole_block(number) for number in range(len(blocks))]
     for move in Sliding(options.T, options.width).moves(blocks, whole):
         decided, heads = context + move.window.start, move.window.stop - move.window.start
         wide = num_wide(denoiser, move.levels.progress[1])
         new = decided - num_read
-        is_causal = denoiser.has_slides and new > heads  # mostly, where a prompt is read
+        is_causal = is_cached and new > heads  # mostly, where a prompt is read
         passes.append(Pass(new + heads, num_read, wide, heads, is_causal))
-        num_read = decided if denoiser.has_slides else 0
+        num_read = decided if is_cached else 0
     return passes
 
 

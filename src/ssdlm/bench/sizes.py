@@ -126,7 +126,7 @@ def prompts_for(model: SSDLM, *, batch: int, context: int) -> list[list[int]]:
 @torch.no_grad()
 def own_texts(model: SSDLM, start: int, *, batch: int, length: int) -> list[list[int]]:
     """Return what the context stream writes after an end of text, token by token."""
-    denoiser, device = model.denoiser, model.device
+    denoiser, device = model.engine.chains.denoiser, model.device
     noise = RowNoise(torch.arange(batch, device=device))
     draw = sampling(denoiser.K, model.options.top_p).draw
     texts = torch.full((batch, 1), start, device=device)

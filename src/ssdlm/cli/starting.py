@@ -69,9 +69,9 @@ def is_chosen() -> bool:
 
 def is_small(denoiser: Denoiser, options: GenerateOptions) -> bool:
     """Tell whether a pass of the network and of its guides costs few multiplications."""
-    from ssdlm.denoiser import DenoiserModule
+    from ssdlm.denoiser.block import BlockDenoiser
 
-    if not isinstance(denoiser, DenoiserModule) or not denoiser.has_context_stream:
+    if not isinstance(denoiser, BlockDenoiser):
         return False
     rows = options.B[0] + 1
     if options.mode == "autoregressive":

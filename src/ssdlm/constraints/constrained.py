@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from ssdlm.constraints.placement import FREE, Placement
-from ssdlm.denoiser import Denoiser, DenoiserWrapper, advance, remember
+from ssdlm.diffusion.denoiser import Denoiser, DenoiserWrapper, advance, reads_rows, remember
 from ssdlm.diffusion.projection import Projection
 from ssdlm.diffusion.simplex import to_logits
 from ssdlm.ops.nucleus import suppress
@@ -77,8 +77,6 @@ class constrained(DenoiserWrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.max_len = None  # the whole text comes here; what the denoiser has no room for is cut
-        # What must stand somewhere would have to be seen before the window comes to it.
-        self.has_slides = self.denoiser.has_slides and self.is_free
 
     @property
     def is_free(self) -> bool:
@@ -150,6 +148,8 @@ class constrained(DenoiserWrapper):
     ) -> tuple[ConstrainedCache, Simplex]:
         # The prompt comes first, and then the text.
         cache = replace(cache, context=new) if cache.inner is None else self.extend(cache, new)
+        if not self.is_free:  # what must stand somewhere is seen before the window comes to it
+            return cache, self.denoise(cache, w_t, progress)
         inner, logits, _ = advance(self.denoiser, cache.inner, cache.context, w_t, progress)
         cache = replace(cache, inner=inner, is_read=True)
         logits = suppress(logits, self.suppressed)
@@ -203,7 +203,7 @@ class constrained(DenoiserWrapper):
         if bool(is_pinned.any()):
             clean = to_logits(pins.clamp(min=0), V=self.V, K=self.K)
             w_t = torch.where(is_pinned.unsqueeze(-1), clean, w_t)
-            progress = levels.masked_fill(is_pinned, 0.0) if self.has_levels else progress
+            progress = levels.masked_fill(is_pinned, 0.0) if reads_rows(self) else progress
         return suppress(self.denoiser.denoise(cache.inner, w_t, progress), self.suppressed)
 
     def legal_projection(self, project: Projection) -> Projection:

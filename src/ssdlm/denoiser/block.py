@@ -21,9 +21,9 @@ from ssdlm.denoiser import row_by_row
 from ssdlm.denoiser.attention import causal_mask, noisy_bias
 from ssdlm.denoiser.layer import norm
 from ssdlm.denoiser.network import BlockNetwork
-from ssdlm.denoiser.tree import TreePass, TreeRows
 from ssdlm.diffusion import schedule
 from ssdlm.diffusion.loss import Losses
+from ssdlm.diffusion.tree import TreePass, TreeRows
 from ssdlm.ops.cross_entropy import block_cross_entropy, clean_cross_entropy
 from ssdlm.ops.noisy_logits import Noisy, noisy_logits
 from ssdlm.ops.padding import padded

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ssdlm.denoiser import DenoiserModule
+from ssdlm.denoiser import DenoiserModule, RowDenoiser
 from ssdlm.denoiser.network import evidence_gain
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 
@@ -29,12 +29,12 @@ class CausalCache:
     logits: Tensor | None
 
 
-class CausalDenoiser(DenoiserModule):
+class CausalDenoiser(DenoiserModule, RowDenoiser):
     """logits_theta of Eq. 13 as next-token logits + ell; a subclass has `run_words`."""
 
     K = 5.0
-    num_context_passes = most_open = 1
-    has_levels = has_slides = has_evidence = has_context_stream = True
+    most_open = 1
+    has_evidence = True
 
     def run_words(self, tokens: Block, past: Any, num_read: int) -> tuple[Tensor, Any]:
         """Return the logits (N, num_read, V) after the last of some words, and what is kept."""
@@ -66,13 +66,6 @@ class CausalDenoiser(DenoiserModule):
                 "language model denoises the one after its last word; more need an adapter"
             )
         return cache.logits.unsqueeze(1) + self.evidence(w_t, progress)
-
-    def read_and_denoise(
-        self, cache: CausalCache, new: Context, w_t: Simplex, progress: Tensor
-    ) -> tuple[CausalCache, Simplex]:
-        """Return the longer cache and the logits behind it; the new words' pass gives both."""
-        cache = self.extend(cache, new)
-        return cache, self.denoise(cache, w_t, progress)
 
     def evidence(self, w_t: Tensor, progress: Tensor) -> Tensor:
         progress = progress.reshape(*progress.shape, *[1] * (2 - progress.dim()))

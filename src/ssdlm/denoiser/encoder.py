@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -50,7 +50,6 @@ class EncoderDenoiser(DenoiserModule):
         self.V, width = words.weight.shape
         self.K, self.B = config.K, config.B
         self.max_len = longest_input(backbone)
-        self.has_fast_loss = backbone.config.model_type in HEADS  # whose heads `one_block` knows
         self.simplex_embed = nn.Linear(self.V, width, bias=False)
         self.time_embed = nn.Linear(1, width)
         with torch.no_grad():
@@ -117,12 +116,14 @@ class EncoderDenoiser(DenoiserModule):
         progress: Tensor,
         *,
         z: Simplex,
-        loss: str = "cross_entropy",
+        loss: Literal["cross_entropy", "l2"] = "cross_entropy",
     ) -> Tensor:
         """Noise one block of each row at its level (N,) and return its mean loss.
 
         Nothing V-wide is kept for the backward pass; z may be wider than V, as a GPU likes it.
         """
+        if self.backbone.config.model_type not in HEADS:
+            return super().one_block(context, block, progress, z=z, loss=loss)
         embeddings = torch.cat((self.words(context), self.embed_noised(block, progress, z)), 1)
         hidden = self.backbone.base_model(inputs_embeds=embeddings).last_hidden_state
         hidden = before_decoder(self.backbone, hidden[:, context.shape[1] :]).flatten(0, 1)

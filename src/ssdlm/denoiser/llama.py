@@ -78,7 +78,6 @@ class LlamaDenoiser(CausalDenoiser):
     """A causal language model whose rows go through `slots.Slots`."""
 
     config: CausalConfig
-    has_slots = True
     has_kernels = False
 
     def __init__(self, config: CausalConfig) -> None:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ssdlm.config import BlockConfig
-from ssdlm.denoiser import DenoiserModule
+from ssdlm.denoiser import DenoiserModule, RowDenoiser
 from ssdlm.denoiser.layer import Layer, norm
 from ssdlm.diffusion import schedule
 from ssdlm.ops import rows
@@ -29,14 +29,12 @@ MAX_SNR = 30.0
 NUM_TIME_FEATURES = 16
 
 
-class BlockNetwork(DenoiserModule):
+class BlockNetwork(DenoiserModule, RowDenoiser):
     """A transformer over words and soft words, and the tables around it."""
 
     config: BlockConfig
     log_unigram: Tensor
-    num_context_passes = 1
-    has_levels = has_windows = has_slides = has_all_blocks = has_fast_loss = True
-    has_context_stream = has_drafts = has_kernels = True
+    has_kernels = True
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
@@ -45,7 +43,6 @@ class BlockNetwork(DenoiserModule):
         self.denoises_blocks = config.block_weight > 0
         self.has_memory = config.has_self_conditioning
         self.has_evidence = config.has_evidence
-        self.has_slots = config.has_evidence and config.is_shifted and not self.has_memory
         width = config.D
         self.words = nn.Parameter(torch.empty(config.V, width))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 
+from ssdlm.denoiser import RowDenoiser
 from ssdlm.ops.rows import Behind, has_row_kernels, product
 from ssdlm.shapes import Tensor
 
@@ -68,6 +69,14 @@ class Slots:
         """Return the rotation (capacity, 2, d) of each place."""
         places = torch.arange(self.capacity, device=self.network.device)
         return self.network.rotary(places).squeeze(2).transpose(0, 1).contiguous()
+
+    @staticmethod
+    def takes(denoiser: Any) -> TypeGuard[Network]:
+        """Tell whether a network's rows can be read here: not if it is of the paper's form."""
+        if not isinstance(denoiser, Network) or not isinstance(denoiser, RowDenoiser):
+            return False
+        is_shifted = getattr(denoiser.config, "is_shifted", True)
+        return is_shifted and denoiser.has_evidence and not denoiser.has_memory
 
     @staticmethod
     def has_kernels(network: Network) -> bool:

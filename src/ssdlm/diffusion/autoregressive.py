@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import torch
 
-from ssdlm.denoiser import Denoiser
+from ssdlm.diffusion.denoiser import RowDenoiser
 from ssdlm.diffusion.noise import GumbelNoise
 from ssdlm.diffusion.sampler import Step
 from ssdlm.ops.nucleus import perturbed
@@ -75,7 +75,7 @@ class Choice:
 
 
 def generate_chain(
-    denoiser: Denoiser,
+    denoiser: RowDenoiser,
     context: Context,
     choice: Choice,
     *,

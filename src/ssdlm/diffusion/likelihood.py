@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion import schedule, simplex
+from ssdlm.diffusion.denoiser import Denoiser, RowDenoiser
 from ssdlm.diffusion.noising import add_noise
 from ssdlm.shapes import Block, Context, Simplex, Tensor, Tokens
 
@@ -130,9 +130,9 @@ def one_block(
 
 
 def all_blocks(
-    denoiser: Denoiser, tokens: Tokens, blocks: Tensor, noise: Callable[[int], Simplex]
+    denoiser: RowDenoiser, tokens: Tokens, blocks: Tensor, noise: Callable[[int], Simplex]
 ) -> Measure:
-    """Return how to measure all blocks of a sequence in one pass, where `has_all_blocks`."""
+    """Return how to measure all blocks of a sequence in one pass."""
 
     @torch.no_grad()
     def measure(progress: Tensor, k: int) -> Errors:
@@ -144,14 +144,14 @@ def all_blocks(
 
 
 @torch.no_grad()
-def next_token_nll(denoiser: Denoiser, tokens: Tokens) -> Tensor:
+def next_token_nll(denoiser: RowDenoiser, tokens: Tokens) -> Tensor:
     """Return the context stream's exact -log p (N, S - 1) of each token after the first."""
     logits = denoiser.next_logits(denoiser.prefill(tokens[:, :0]), tokens[:, :-1])
     return errors_of(logits, tokens[:, 1:]).nll
 
 
 @torch.no_grad()
-def text_nll(denoiser: Denoiser, context: Sequence[int], tokens: Sequence[int]) -> float:
+def text_nll(denoiser: RowDenoiser, context: Sequence[int], tokens: Sequence[int]) -> float:
     """Return the context stream's mean -log p of a text's tokens after a context, in one pass."""
     # A text's first token has nothing before it, and so no probability here.
     if not tokens or len(context) + len(tokens) < 2:

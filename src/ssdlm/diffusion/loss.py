@@ -6,10 +6,7 @@ from typing import Literal, NamedTuple
 
 from torch.nn import functional as F
 
-from ssdlm.denoiser import Denoiser
-from ssdlm.diffusion import schedule, simplex
-from ssdlm.diffusion.noising import add_noise
-from ssdlm.shapes import Block, Context, Simplex, Tensor, Tokens
+from ssdlm.shapes import Block, Simplex, Tensor, Tokens
 
 
 class Losses(NamedTuple):
@@ -40,43 +37,6 @@ def block_loss(
         corner = F.one_hot(block, logits.shape[-1])
         nll = (logits.float().softmax(-1) - corner).square().sum(-1)
     return nll.sum(1).mean() if reduction == "sum" else nll.mean()
-
-
-def one_block_loss(
-    denoiser: Denoiser,
-    context: Context,
-    block: Block,
-    progress: Tensor,
-    *,
-    z: Simplex,
-    reduction: Literal["sum", "mean"] = "mean",
-    loss: Literal["cross_entropy", "l2"] = "cross_entropy",
-) -> Tensor:
-    """Noise one block of each row at its own level (N,) and return the loss: Algorithm 1's body."""
-    if denoiser.has_fast_loss:
-        value = denoiser.one_block(context, block, progress, z=z, loss=loss)
-        return value * block.shape[1] if reduction == "sum" else value
-    z = z[..., : denoiser.V]  # noise for a fast loss on a GPU is wider
-    return plain_one_block_loss(
-        denoiser, context, block, progress, z=z, reduction=reduction, loss=loss
-    )
-
-
-def plain_one_block_loss(
-    denoiser: Denoiser,
-    context: Context,
-    block: Block,
-    progress: Tensor,
-    *,
-    z: Simplex,
-    reduction: Literal["sum", "mean"] = "mean",
-    loss: Literal["cross_entropy", "l2"] = "cross_entropy",
-) -> Tensor:
-    """Return the same in V-wide tensors, as the paper writes it: the plain reference."""
-    w_0 = simplex.to_logits(block, V=denoiser.V, K=denoiser.K)
-    w_t = add_noise(w_0, schedule.cosine(progress), K=denoiser.K, z=z)
-    logits = denoiser.denoise(denoiser.prefill(context), w_t, progress)
-    return block_loss(logits, block, reduction=reduction, loss=loss)
 
 
 def split_rows(tokens: Tokens, c: Tensor, *, B: int) -> list[tuple[Tensor, Tensor, Tensor]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ssdlm.denoiser import Denoiser, remember
+from ssdlm.diffusion.denoiser import Denoiser, remember
 from ssdlm.diffusion.grid import Grid
 from ssdlm.diffusion.noise import Noise
 from ssdlm.diffusion.projection import Projection, Truncate, untruncated

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 import torch
 import torch.nn.functional as F
 
-from ssdlm.denoiser import Denoiser, advance
+from ssdlm.diffusion.denoiser import Denoiser, advance
 from ssdlm.diffusion.grid import Sliding
 from ssdlm.diffusion.noise import Noise
 from ssdlm.diffusion.sampler import Step, Strategy, have_ended

@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
-from ssdlm.denoiser import Denoiser
-from ssdlm.denoiser.tree import tree_rows
 from ssdlm.diffusion.autoregressive import Choice, Place, decided, legal_of
+from ssdlm.diffusion.denoiser import RowDenoiser
 from ssdlm.diffusion.noise import GumbelNoise
 from ssdlm.diffusion.sampler import Step
+from ssdlm.diffusion.tree import tree_rows
 from ssdlm.shapes import Context, Tensor
 
 RANKS = (
@@ -93,7 +93,7 @@ class WordsAlone:
     Times the head it is log p(next word | this word), a bigram table of rank D.
     """
 
-    def __init__(self, denoiser: Denoiser) -> None:
+    def __init__(self, denoiser: RowDenoiser) -> None:
         self.denoiser = denoiser
         self.table = torch.zeros(0)
         self.is_whole = False
@@ -125,7 +125,7 @@ class WordsAlone:
 class Speculation:
     """One row's text on its way: what is certain, and the guesses that the next pass checks."""
 
-    denoiser: Denoiser
+    denoiser: RowDenoiser
     choice: Choice
     noise: GumbelNoise
     tree: Tree

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import cast
 
 import torch
 
-from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion.autoregressive import Choice, Place, generate_chain
+from ssdlm.diffusion.denoiser import Denoiser, RowDenoiser
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.sampler import Step
 from ssdlm.diffusion.speculative import Speculation, WordsAlone, generate_speculative, tree_of
@@ -19,6 +20,14 @@ from ssdlm.engine.ending import end_token, unwritten
 from ssdlm.engine.requests import Request
 from ssdlm.options import GenerateOptions
 from ssdlm.tokenizer import Tokenizer
+
+
+def check_stream(denoiser: Denoiser, given: str, remedy: str) -> None:
+    """Raise on an option that a model cannot follow which is no language model."""
+    if not isinstance(denoiser, RowDenoiser):
+        raise ValueError(
+            f"{given} needs a model with a context stream (a BlockDenoiser), which {remedy}"
+        )
 
 
 def check_context(request: Request) -> None:
@@ -46,7 +55,7 @@ class Chains:
     def __init__(
         self, denoiser: Denoiser, tokenizer: Tokenizer | None, *, is_deterministic: bool = False
     ) -> None:
-        self.denoiser, self.tokenizer = denoiser, tokenizer
+        self.denoiser, self.tokenizer = cast(RowDenoiser, denoiser), tokenizer  # see `check`
         # A GPU's products of many rows round otherwise than those of one.
         self.has_guesses = denoiser.device.type == "cpu" or not is_deterministic
         """Whether the plain loop guesses."""
@@ -61,12 +70,9 @@ class Chains:
 
     def check(self, options: GenerateOptions) -> None:
         """Raise on a mode that the model does not have."""
-        if not self.denoiser.has_context_stream:
-            raise ValueError(
-                f"mode={options.mode} needs a model with a context stream (a BlockDenoiser), which "
-                "predicts the next token; use mode=diffusion"
-            )
-        if options.mode == "speculative" and not self.denoiser.has_drafts:
+        mode = f"mode={options.mode}"
+        check_stream(self.denoiser, mode, "predicts the next token; use mode=diffusion")
+        if options.mode == "speculative" and self.denoiser.most_open is not None:
             raise ValueError(
                 "mode=speculative needs a model that guesses and checks in one pass, a "
                 "BlockDenoiser; use mode=autoregressive"

@@ -38,7 +38,7 @@ class Answered(DenoiserWrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.has_windows = self.has_slides = True
+        self.has_windows = True
 
     def prefill(self, context: Context) -> Read:
         return Read(context)
@@ -53,17 +53,6 @@ class Answered(DenoiserWrapper):
         assert self.logits is not None, "a step follows a pass"
         return self.logits
 
-    def denoise_window(
-        self, cache: Read, w_t: Simplex, progress: Tensor, tokens: Block, window: slice
-    ) -> Tensor:
-        del tokens
-        return self.denoise(cache, w_t, progress)[:, window]
-
-    def read_and_denoise(
-        self, cache: Read, new: Context, w_t: Simplex, progress: Tensor
-    ) -> tuple[Read, Simplex]:
-        return self.extend(cache, new), self.denoise(cache, w_t, progress)
-
 
 class Chooser:
     """The reference loop of one text, a step for each pass.
@@ -77,7 +66,7 @@ class Chooser:
 
     def pins(self, levels: Tensor) -> Block | None:
         """Return the tokens (1, B) that the network is to see as clean text, -1 for none."""
-        if not isinstance(self.denoiser, constrained) or self.denoiser.has_slides:
+        if not isinstance(self.denoiser, constrained) or self.denoiser.is_free:
             return None
         return self.denoiser.next_pins(levels)
 

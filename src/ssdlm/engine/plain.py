@@ -24,7 +24,7 @@ from ssdlm.diffusion.likelihood import text_nll
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.sampler import Step, Strategy, generate
 from ssdlm.diffusion.sliding import slide
-from ssdlm.engine.chains import Chains, check_context
+from ssdlm.engine.chains import Chains, check_context, check_stream
 from ssdlm.engine.chat import ChatText, until_end_of_turn
 from ssdlm.engine.chooser import Answered, Chooser
 from ssdlm.engine.choosing import by_length, kept
@@ -107,16 +107,11 @@ class Engine:
     def check(self, options: GenerateOptions) -> None:
         """Raise on options that this model cannot follow, or that have no effect here."""
         refuse_idle(options, options.given)
-        if options.best_of > 1 and not self.denoiser.has_context_stream:
-            raise ValueError(
-                f"best_of={options.best_of} needs a model with a context stream (a BlockDenoiser), "
-                "which rates the candidates; use best_of=1"
-            )
-        if options.gap and not self.denoiser.has_context_stream:
-            raise ValueError(
-                f"gap={options.gap} needs a model with a context stream (a BlockDenoiser), which "
-                "rates the lengths; use length"
-            )
+        if options.best_of > 1:
+            given = f"best_of={options.best_of}"
+            check_stream(self.denoiser, given, "rates the candidates; use best_of=1")
+        if options.gap:
+            check_stream(self.denoiser, f"gap={options.gap}", "rates the lengths; use length")
         if options.stop and self.tokenizer is None:
             raise ValueError(
                 f"stop={options.stop[0]!r} needs a tokenizer, and this model has none; put "
@@ -168,7 +163,7 @@ class Engine:
 
     def rate(self, request: Request, text: Generation) -> float:
         """Return the context stream's mean -log p of a text's tokens."""
-        return text_nll(self.denoiser, request.context, text.tokens)
+        return text_nll(self.chains.denoiser, request.context, text.tokens)
 
     def candidates(self, requests: Requests) -> Iterator[tuple[Request, Generation]]:
         """Yield every text that is written, as it gets done."""

@@ -84,7 +84,8 @@ class Runners:
     @cached_property
     def pairs(self) -> Tensor:
         """What the head says after each word alone (V, V), for a GPU, which has room for it."""
-        alone, denoiser = WordsAlone(self.denoiser), cast(BlockDenoiser, self.denoiser)
+        denoiser = cast(BlockDenoiser, self.denoiser)
+        alone = WordsAlone(denoiser)
         alone.fill_all()
         return alone.table @ denoiser.head.to(denoiser.dtype).T
 
@@ -99,9 +100,9 @@ class Runners:
             return f"reduction={options.reduction} makes texts depend on each other"
         if PaddedEncoder.takes(denoiser):
             return self.why_no_encoder(request)
-        if not denoiser.has_slots:
+        if not Slots.takes(denoiser):
             return f"a {type(denoiser).__name__} of this kind does not read rows behind a cache"
-        if self.is_gpu and not Slots.has_kernels(cast(Any, denoiser)):
+        if self.is_gpu and not Slots.has_kernels(denoiser):
             return "there are no kernels for its heads here"
         if options.mode == "speculative" and not self.is_gpu:
             return "guesses are checked by the reference loop on a CPU"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -114,9 +114,9 @@ class AutoregressiveLM:
             folder = checkpoint.find(name_or_path)
         if checkpoint.is_ours(folder):
             denoiser = checkpoint.load_denoiser(folder, device=device, dtype=dtype)
-            if not denoiser.has_context_stream:
+            if not isinstance(denoiser, BlockDenoiser):
                 raise ValueError(f"{folder} has no context stream; give a BlockDenoiser's folder")
-            return cls(as_causal_lm(cast(BlockDenoiser, denoiser)).eval(), load_tokenizer(folder))
+            return cls(as_causal_lm(denoiser).eval(), load_tokenizer(folder))
         source = for_transformers(str(folder))
         from transformers import AutoModelForCausalLM
 

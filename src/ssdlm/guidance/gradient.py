@@ -60,7 +60,6 @@ class guided(DenoiserWrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.has_slides = self.has_windows and self.denoiser.has_slides
         self.has_windows = self.has_windows and self.denoiser.has_windows
         self.shifts: list[Tensor] = []
         """For each term, the most that it moved the probabilities of a position so far: a total

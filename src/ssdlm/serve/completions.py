@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ssdlm.engine.chains import check_stream
 from ssdlm.engine.choosing import kept
 from ssdlm.engine.plain import Engine, Prompt
 from ssdlm.engine.requests import Generation, Request
@@ -206,16 +207,13 @@ def check_together(body: Mapping[str, Any], asked: Completion, served: Served) -
         raise ValueError("diffusing=true is about drafts; set stream to true")
     if asked.has_usage and not asked.is_stream:
         raise ValueError("stream_options are for streams; set stream to true")
-    has_stream = served.model.denoiser.has_context_stream
     for name, is_asked in (
         ("logprobs", asked.logprobs is not None),
         ("best_of", asked.best_of > asked.n),
     ):
-        if is_asked and not has_stream:
-            raise ValueError(
-                f"{name}={quote(body[name])} needs a model with a context stream (a "
-                "BlockDenoiser), which rates tokens; leave it out"
-            )
+        if is_asked:
+            given = f"{name}={quote(body[name])}"
+            check_stream(served.model.denoiser, given, "rates tokens; leave it out")
 
 
 def wants_usage(body: Mapping[str, Any]) -> bool:

@@ -43,7 +43,7 @@ def logprobs_of(
     start = max(1, first)
     if len(ids) > start:
         whole = torch.tensor([ids], device=engine.device)
-        denoiser = engine.denoiser
+        denoiser = engine.chains.denoiser
         logits = denoiser.next_logits(denoiser.prefill(whole[:, :0]), whole[:, :-1])
         logs = logits[0, start - 1 :].float().log_softmax(-1).clamp(min=LEAST)
         own = logs.gather(-1, whole[0, start:].unsqueeze(-1))[:, 0]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ssdlm.config import BlockConfig, EncoderConfig
-from ssdlm.denoiser import DenoiserModule
+from ssdlm.denoiser import DenoiserModule, RowDenoiser
 from ssdlm.denoiser.encoder import EncoderDenoiser, masked_lm
 from ssdlm.options import GenerateOptions
 from ssdlm.settings import DENOISERS, from_json, to_json
@@ -104,7 +104,7 @@ def load_denoiser(folder: Path, *, device: str = "cpu", dtype: str = "float32") 
             "(architectures ...ForCausalLM), or train from it with init="
         )
     if dtype == "auto":
-        is_half = target.type == "cuda" and denoiser.has_context_stream
+        is_half = target.type == "cuda" and isinstance(denoiser, RowDenoiser)
         dtype = "bfloat16" if is_half else "float32"
     denoiser = denoiser.to(device=target, dtype=getattr(torch, dtype)).eval().requires_grad_(False)
     require_running(denoiser, folder)

@@ -16,7 +16,7 @@ from torch import nn
 from ssdlm.denoiser import Denoiser
 from ssdlm.denoiser.block import BlockDenoiser, Earlier
 from ssdlm.diffusion import noise, schedule
-from ssdlm.diffusion.loss import Losses, draw_splits, one_block_loss, split_rows
+from ssdlm.diffusion.loss import Losses, draw_splits, split_rows
 from ssdlm.shapes import Tensor, Tokens
 from ssdlm.train import levels
 from ssdlm.train.examples import BEFORE, FRESH, SHAPE, SPLIT, Examples, normals, send, uniforms
@@ -154,15 +154,15 @@ class OneBlock(nn.Module):
         device, z = self.denoiser.device, draws.z
         total = torch.zeros((), device=device)
         for rows, context, block in split_rows(draws.tokens, draws.c, B=self.denoiser.B):
-            loss = one_block_loss(
-                self.denoiser,
+            loss = self.denoiser.one_block(
                 send(context, device),
                 send(block, device),
                 send(draws.progress[rows], device),
                 z=z if len(rows) == len(z) else z[send(rows, device)],
-                reduction=self.reduction,
                 loss=self.loss,
             )
+            # The paper adds over a block, the authors' code averages.
+            loss = loss * block.shape[1] if self.reduction == "sum" else loss
             total = total + loss * (len(rows) / len(draws.tokens))
         return Losses(total, total.detach(), torch.zeros_like(total).detach())
 

@@ -180,7 +180,7 @@ def is_compiled(config: Config, denoiser: DenoiserModule, device: torch.device) 
     """Tell whether the network is compiled: as asked, but not on a CPU, where it takes minutes."""
     train = config.train
     # Single blocks come after contexts of many lengths, which fail in a compiled BlockDenoiser.
-    can_be = train.objective == "all_blocks" or not denoiser.has_all_blocks
+    can_be = train.objective == "all_blocks" or not isinstance(denoiser, BlockDenoiser)
     return train.compile and can_be and device.type != "cpu"
 
 

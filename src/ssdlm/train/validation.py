@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ssdlm.data.windows import example_seeds
-from ssdlm.denoiser import Denoiser
+from ssdlm.denoiser import DenoiserModule, RowDenoiser
 from ssdlm.diffusion import likelihood, noise
 from ssdlm.diffusion.loss import split_rows
 from ssdlm.diffusion.schedule import progress_of_snr
@@ -47,7 +47,7 @@ def validate(run: Run) -> dict[str, Any]:
     return report(accelerator.reduce(sums, "sum"), bytes_per_token=run.bytes_per_token)
 
 
-def measure(denoiser: Denoiser, rows: Tokens, seeds: Seeds, *, points: int) -> Tensor:
+def measure(denoiser: DenoiserModule, rows: Tokens, seeds: Seeds, *, points: int) -> Tensor:
     """Return sums over rows, of which there may be none, to be added up over processes.
 
     They are: tokens, bound, tokens with a next-token loss, that loss, and the loss at each level.
@@ -59,18 +59,18 @@ def measure(denoiser: Denoiser, rows: Tokens, seeds: Seeds, *, points: int) -> T
         if denoiser.denoises_blocks:
             for measure_at, tokens in measures(denoiser, rows[part], seeds[part]):
                 total += sum_up(measure_at, tokens.numel(), points)
-        if denoiser.has_context_stream:
+        if isinstance(denoiser, RowDenoiser):
             exact = likelihood.next_token_nll(denoiser, rows[part])
             total[2:4] += torch.stack((torch.ones_like(exact), exact)).double().sum((1, 2))
     return total
 
 
 def measures(
-    denoiser: Denoiser, rows: Tokens, seeds: Seeds
+    denoiser: DenoiserModule, rows: Tokens, seeds: Seeds
 ) -> Iterator[tuple[likelihood.Measure, Tensor]]:
     """Yield how rows are measured, and the tokens that are: all of them, or a block of each."""
     B, length = denoiser.B, rows.shape[1]
-    if denoiser.has_all_blocks:
+    if isinstance(denoiser, RowDenoiser):
         draw = noise_of(denoiser, seeds, length)
         yield likelihood.all_blocks(denoiser, rows, levels.block_index(length, B=B), draw), rows
         return
@@ -100,7 +100,7 @@ def rising(time: Tensor) -> Tensor:
     return (likelihood.MAX_SNR * time**3).reshape(1)
 
 
-def noise_of(denoiser: Denoiser, seeds: Seeds, count: int) -> Any:
+def noise_of(denoiser: DenoiserModule, seeds: Seeds, count: int) -> Any:
     """Return the noise of each measurement by its number."""
     return lambda k: noise.normal(seeds, block=0, step=k, B=count, V=denoiser.V)
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from ssdlm.denoiser.block import BlockDenoiser
-from ssdlm.denoiser.tree import tree_rows
 from ssdlm.diffusion.speculative import Tree as Shape
 from ssdlm.diffusion.speculative import tree_of
+from ssdlm.diffusion.tree import tree_rows
 from ssdlm.engine.batch import DecodeBatch, Entry, Text
 from ssdlm.ops.counters import GUMBEL
 from ssdlm.ops.draws import draw_perturbed

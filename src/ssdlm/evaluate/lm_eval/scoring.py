@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from ssdlm.api import SSDLM
+from ssdlm.denoiser import RowDenoiser
 from ssdlm.diffusion import likelihood, noise
 from ssdlm.ops import counters
 from ssdlm.tokenizer import Tokenizer
@@ -56,7 +57,7 @@ class Scorer:
             raise ValueError(
                 f"likelihood={self.likelihood!r} is unknown; use {', '.join(LIKELIHOODS)}"
             )
-        if self.likelihood == "exact" and not self.model.denoiser.has_context_stream:
+        if self.likelihood == "exact" and not isinstance(self.model.denoiser, RowDenoiser):
             raise ValueError("this model has no context stream; use likelihood=bound")
         for name in ("points", "samples", "batch_size", "greedy_T"):
             if getattr(self, name) < 1:
@@ -90,7 +91,7 @@ class Scorer:
         By the bound, whether a continuation is the greedy one costs a decoding of it.
         """
         is_exact = self.likelihood == "exact" or (
-            self.likelihood == "auto" and self.model.denoiser.has_context_stream
+            self.likelihood == "auto" and isinstance(self.model.denoiser, RowDenoiser)
         )
         cut = [self.fit(context, continuation) for context, continuation in pairs]
         if not is_exact:
@@ -125,7 +126,7 @@ class Scorer:
     @torch.no_grad()
     def exact(self, pairs: Sequence[Pair]) -> list[Score]:
         """Score pairs by the context stream; padding is on the right, which no token sees."""
-        denoiser = self.model.denoiser
+        denoiser = self.model.engine.chains.denoiser
         width = max(len(context) + len(continuation) for context, continuation in pairs)
         rows = [[*context, *continuation] for context, continuation in pairs]
         padded = [[*row, *[0] * (width - len(row))] for row in rows]

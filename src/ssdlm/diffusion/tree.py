@@ -5,7 +5,7 @@
 
 A verify row sees the context, its ancestors and itself, as the context stream does; a draft row
 sees the same as the row that it stands behind, that row and, both ways, its own block.
-[tree] -> denoiser.block
+[tree] -> speculative, denoiser.block
 """
 
 from __future__ import annotations
