@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 from tests import tiny
 from tests.closeness import NETWORK, assert_close
 
@@ -84,19 +83,6 @@ def test_words_before_the_root_are_read_and_say_nothing():
     assert_close(done.logits, said[:, -1:], roundings=NETWORK)
     assert done.drafts.shape[1] == M
     assert done.keys_values.shape[4] == 4
-
-
-def test_a_pass_over_tensors_of_fixed_size_gives_the_same():
-    denoiser = tiny.block()
-    cache, rows, done = tree_pass(denoiser)
-    C, room = len(CONTEXT), 5
-    past = F.pad(cache.keys_values, (0, 0, 0, room), value=7.0)  # what nobody may see
-    mask = torch.cat((rows.mask(C)[:, :C], torch.zeros(len(rows.seen), room).bool()), 1)
-    mask = torch.cat((mask, rows.seen), 1)
-    tokens = torch.tensor([TOKENS])
-    hidden, _ = denoiser.run_tree(tokens, torch.tensor(C), past, rows, mask, blank=cache.blank)
-    assert_close(denoiser.to_logits(hidden[:, : len(TOKENS)]), done.logits, roundings=NETWORK)
-    assert_close(hidden[:, len(TOKENS) :], done.drafts, roundings=NETWORK)
 
 
 def test_a_guess_adds_what_the_word_before_says_alone(denoiser):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ __all__ = [
     "DenoiserWrapper",
     "RowDenoiser",
     "advance",
+    "each_row",
     "plain_products",
     "remember",
     "row_by_row",
@@ -60,12 +61,16 @@ def row_by_row(forward: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     Matrix products on a CPU choose their order of summation by the number of rows, so there each
     row goes alone; the last bit would differ otherwise. Other devices take the whole batch.
     """
-    if inputs[0].device.type != "cpu":
+    with plain_products() if inputs[0].device.type == "cpu" else nullcontext():
+        return each_row(lambda *row: (forward(*row),), *inputs)[0]
+
+
+def each_row(forward: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
+    """Apply a function of several results to each row alone on a CPU, and to all rows elsewhere."""
+    if inputs[0].device.type != "cpu" or len(inputs[0]) == 1:
         return forward(*inputs)
     rows = zip(*(tensor.split(1) for tensor in inputs), strict=True)
-    with plain_products():
-        found = [forward(*row) for row in rows]
-    return found[0] if len(found) == 1 else torch.cat(found)
+    return tuple(torch.cat(parts) for parts in zip(*(forward(*row) for row in rows), strict=True))
 
 
 @contextmanager

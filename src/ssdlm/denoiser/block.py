@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from ssdlm.denoiser import row_by_row
+from ssdlm.denoiser import each_row, row_by_row
 from ssdlm.denoiser.attention import causal_mask, noisy_bias
 from ssdlm.denoiser.layer import norm
 from ssdlm.denoiser.network import BlockNetwork
@@ -66,8 +66,12 @@ class BlockDenoiser(BlockNetwork):
         if block.shape[1] == 0:
             return cache
         new = row_by_row(lambda *row: self.run_context(*row)[1], block, cache.keys_values)
-        keys_values = torch.cat((cache.keys_values, new), 4)
-        return BlockCache(torch.cat((cache.context, block), 1), keys_values, cache.blank)
+        return self.accept(cache, block, new)
+
+    def accept(self, cache: BlockCache, tokens: Block, keys_values: Tensor) -> BlockCache:
+        """Return the cache of the context followed by words whose keys and values are known."""
+        context = torch.cat((cache.context, tokens), 1)
+        return BlockCache(context, torch.cat((cache.keys_values, keys_values), 4), cache.blank)
 
     def next_logits(self, cache: BlockCache, block: Block) -> Simplex:
         """Return log p(next token) (Eq. 4), up to a constant, after each token of a block."""
@@ -76,14 +80,13 @@ class BlockDenoiser(BlockNetwork):
 
     def read_next(self, cache: BlockCache, tokens: Block) -> tuple[Tensor, BlockCache]:
         """Return the logits after the last of some new tokens, and the longer cache: one pass."""
-        rows = [(tokens, cache.keys_values)]
-        if self.device.type == "cpu":  # one by one, as `row_by_row` does
-            rows = zip(tokens.split(1), cache.keys_values.split(1), strict=True)
-        hidden, new = zip(*(self.run_context(*row) for row in rows), strict=True)
-        logits = torch.cat([self.to_logits(one[:, -1]) for one in hidden])
-        context = torch.cat((cache.context, tokens), 1)
-        keys_values = torch.cat((cache.keys_values, torch.cat(new)), 4)
-        return logits, BlockCache(context, keys_values, cache.blank)
+
+        def read(*row: Tensor) -> tuple[Tensor, Tensor]:
+            hidden, new = self.run_context(*row)
+            return self.to_logits(hidden[:, -1]), new
+
+        logits, new = each_row(read, tokens, cache.keys_values)
+        return logits, self.accept(cache, tokens, new)
 
     def run_context(self, tokens: Block, past: Tensor) -> tuple[Tensor, Tensor]:
         """Run the context stream over tokens that follow `past`: its output, keys and values."""
@@ -94,30 +97,7 @@ class BlockDenoiser(BlockNetwork):
 
     def check_and_draft(self, cache: BlockCache, tokens: Block, rows: TreeRows) -> TreePass:
         """Return what the network says after words of a tree, and in blocks of noise behind it."""
-        past = cache.keys_values
-        first = torch.tensor(past.shape[4], device=self.device)
-        hidden, new = self.run_tree(
-            tokens, first, past, rows, rows.mask(past.shape[4]), blank=cache.blank
-        )
-        R = tokens.shape[1]
-        logits = self.to_logits(hidden[:, rows.root : R])
-        return TreePass(logits, hidden[:, R:], new[..., :R, :])
-
-    def run_tree(
-        self,
-        tokens: Block,
-        first: Tensor,
-        past: Tensor,
-        rows: TreeRows,
-        mask: Tensor,
-        *,
-        blank: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """Run verify and draft rows; return their output (N, S, D), and all keys and values.
-
-        A function of tensors: `first` is the root's position, and `past` may be longer than what
-        `mask` (S, C + S) lets rows see of it.
-        """
+        past, blank, R = cache.keys_values, cache.blank, tokens.shape[1]
         words = self.embed(tokens)
         is_first = (rows.offset == 0).unsqueeze(-1)
         left = torch.where(is_first, words[:, rows.owner], blank[: self.config.D])
@@ -125,13 +105,10 @@ class BlockDenoiser(BlockNetwork):
         x = self.embed_noisy(soft, left, noise, blank)
         # A block's first position stands where its left neighbour does, if shifted.
         draft = rows.depth[rows.owner] + rows.offset + (not self.config.is_shifted)
-        positions = first + torch.cat((rows.depth, draft))
-        return self.run(torch.cat((words, x), 1), positions, mask, past)
-
-    def accept(self, cache: BlockCache, tokens: Block, keys_values: Tensor) -> BlockCache:
-        """Return the cache of the context followed by words whose keys and values are known."""
-        context = torch.cat((cache.context, tokens), 1)
-        return BlockCache(context, torch.cat((cache.keys_values, keys_values), 4), cache.blank)
+        positions = past.shape[4] + torch.cat((rows.depth, draft))
+        mask = rows.mask(past.shape[4])
+        hidden, new = self.run(torch.cat((words, x), 1), positions, mask, past)
+        return TreePass(self.to_logits(hidden[:, rows.root : R]), hidden[:, R:], new[..., :R, :])
 
     def after_alone(self, tokens: Tensor) -> Tensor:
         """Return the context stream's output (n, D) after each of some words, alone."""
@@ -150,14 +127,24 @@ class BlockDenoiser(BlockNetwork):
     ) -> Simplex:
         """Return the logits; `previous` are those of the step before, for self-conditioning."""
         progress = progress.to(self.device).reshape(*progress.shape, *[1] * (2 - progress.dim()))
-        progress = progress.expand(w_t.shape[:2])
-        left = self.word_before(cache.context)
-        rows = partial(self.denoise_rows, blank=cache.blank)
-        memory = () if previous is None else (previous,)
-        return row_by_row(rows, w_t, progress, left, cache.keys_values, *memory)
+        progress, nothing = progress.expand(w_t.shape[:2]), cache.context[:, :0]
+        left, memory = self.word_before(cache.context), () if previous is None else (previous,)
+        rows = partial(self.block_rows, blank=cache.blank)
+        inputs = nothing, w_t, progress, left, cache.keys_values, *memory
+        return row_by_row(lambda *row: rows(*row)[0], *inputs)
 
-    def denoise_rows(
+    def read_and_denoise(
+        self, cache: BlockCache, new: Context, w_t: Simplex, progress: Tensor
+    ) -> tuple[BlockCache, Simplex]:
+        """Return the longer cache and the logits behind it: context and block in one pass."""
+        left = self.word_before(torch.cat((cache.context, new), 1))
+        rows = partial(self.block_rows, blank=cache.blank)
+        logits, keys_values = each_row(rows, new, w_t, progress, left, cache.keys_values)
+        return self.accept(cache, new, keys_values), logits
+
+    def block_rows(
         self,
+        new: Context,
         w_t: Simplex,
         progress: Tensor,
         left: Tensor,
@@ -165,17 +152,14 @@ class BlockDenoiser(BlockNetwork):
         previous: Simplex | None = None,
         *,
         blank: Tensor,
-    ) -> Simplex:
-        """Return the block's logits, given the word before it and the context's keys and values."""
+    ) -> tuple[Tensor, Tensor]:
+        """Return the logits of a block behind new words, and the words' keys and values."""
         ell, soft = self.read_state(w_t, progress, blank)
-        left = torch.cat((left, soft[:, :-1, : self.config.D]), 1)
-        x = self.embed_noisy(soft, left, progress, blank)
+        x = self.embed_block(soft, left, progress, blank)
         if self.has_memory and previous is not None:
             belief = previous.softmax(-1).to(self.dtype) @ self.words.to(self.dtype)
             x = x + self.embed_belief(belief, soft)
-        hidden, _ = self.run(x, self.noisy_positions(past.shape[4], w_t.shape[1]), None, past)
-        logits = self.to_logits(hidden)
-        return logits + ell if self.has_evidence else logits
+        return self.run_block(new, x, ell, past)
 
     def denoise_window(
         self, cache: BlockCache, w_t: Simplex, progress: Tensor, tokens: Block, window: slice
@@ -187,7 +171,7 @@ class BlockDenoiser(BlockNetwork):
         """
         # Without evidence noise is read as it is, so no two noisy positions are alike.
         if not self.has_evidence:
-            return self.denoise(cache, w_t, progress)[:, window]
+            return super().denoise_window(cache, w_t, progress, tokens, window)
         left = self.word_before(cache.context)
         rows = partial(self.window_rows, blank=cache.blank, window=window)
         return row_by_row(rows, w_t[:, window], progress, tokens, left, cache.keys_values)
@@ -208,51 +192,26 @@ class BlockDenoiser(BlockNetwork):
         clean = F.embedding(tokens, self.tables())
         around = torch.where((progress == 0).unsqueeze(-1), clean, blank)
         soft = torch.cat((around[:, : window.start], inside, around[:, window.stop :]), 1)
-        left = torch.cat((left, soft[:, :-1, : self.config.D]), 1)
-        x = self.embed_noisy(soft, left, progress, blank)
-        positions = self.noisy_positions(past.shape[4], x.shape[1])
-        hidden, _ = self.run(x, positions, None, past, window)
-        return self.to_logits(hidden) + ell
+        x = self.embed_block(soft, left, progress, blank)
+        return self.run_block(tokens[:, :0], x, ell, past, window)[0]
 
-    def read_and_denoise(
-        self, cache: BlockCache, new: Context, w_t: Simplex, progress: Tensor
-    ) -> tuple[BlockCache, Simplex]:
-        """Return the longer cache and the logits behind it: context and block in one pass."""
-        context = torch.cat((cache.context, new), 1)
-        left = self.word_before(context)
-        rows = partial(self.slide_rows, blank=cache.blank)
-        inputs = new, w_t, progress, left, cache.keys_values
-        if len(new) == 1 or self.device.type != "cpu":
-            logits, keys_values = rows(*inputs)
-        else:
-            pieces = zip(*(tensor.split(1) for tensor in inputs), strict=True)
-            logits, keys_values = (
-                torch.cat(p) for p in zip(*(rows(*row) for row in pieces), strict=True)
-            )
-        keys_values = torch.cat((cache.keys_values, keys_values), 4)
-        return BlockCache(context, keys_values, cache.blank), logits
-
-    def slide_rows(
-        self,
-        new: Context,
-        w_t: Simplex,
-        progress: Tensor,
-        left: Tensor,
-        past: Tensor,
-        *,
-        blank: Tensor,
+    def run_block(
+        self, new: Context, x: Tensor, ell: Tensor, past: Tensor, window: slice | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the block's logits, and the keys and values of the new tokens before it."""
-        num_past, num_new, B = past.shape[4], new.shape[1], w_t.shape[1]
-        ell, soft = self.read_state(w_t, progress, blank)
-        left = torch.cat((left, soft[:, :-1, : self.config.D]), 1)
-        x = self.embed_noisy(soft, left, progress, blank)
+        """Run new words and the noisy block x behind them.
+
+        Return the logits of a window of the block, and the words' keys and values.
+        """
+        num_past, num_new, B = past.shape[4], new.shape[1], x.shape[1]
         positions = torch.arange(num_past, num_past + num_new, device=self.device)
         positions = torch.cat((positions, self.noisy_positions(num_past + num_new, B)))
-        mask = causal_mask(num_new + B, num_past, self.device)
-        mask[num_new:] = True  # the block sees everything, both ways
+        mask = causal_mask(num_new + B, num_past, self.device) if num_new else None
+        if mask is not None:
+            mask[num_new:] = True  # the block sees everything, both ways
+        window = window or slice(0, B)
+        read = slice(num_new + window.start, num_new + window.stop)
         both = torch.cat((self.embed(new), x), 1)
-        hidden, keys_values = self.run(both, positions, mask, past, slice(num_new, None))
+        hidden, keys_values = self.run(both, positions, mask, past, read)
         logits = self.to_logits(hidden)
         return logits + ell if self.has_evidence else logits, keys_values[..., :num_new, :]
 
@@ -319,8 +278,7 @@ class BlockDenoiser(BlockNetwork):
         levels = progress.unsqueeze(1).expand(num_rows, num_new)
         noisy = self.noised(block, levels, z)
         soft = self.soft_words(noisy).unflatten(0, block.shape)
-        left = torch.cat((self.word_before(context), soft[:, :-1, : self.config.D]), 1)
-        x = self.embed_noisy(soft, left, levels, self.blank())
+        x = self.embed_block(soft, self.word_before(context), levels, self.blank())
         both = torch.cat((self.embed(context), x), 1)
         positions = torch.arange(num_past, device=self.device)
         rotary = self.rotary(torch.cat((positions, self.noisy_positions(num_past, num_new))))

@@ -190,6 +190,11 @@ class BlockNetwork(DenoiserModule, RowDenoiser):
         x = own + left if self.config.is_shifted else own
         return x + F.linear(level_features(progress).to(x.dtype), self.time_embed.to(x.dtype))
 
+    def embed_block(self, soft: Tensor, left: Tensor, progress: Tensor, blank: Tensor) -> Tensor:
+        """Return the input of a noisy block, behind what stands before it: `left` (N, 1, D)."""
+        left = torch.cat((left, soft[:, :-1, : self.config.D]), 1)
+        return self.embed_noisy(soft, left, progress, blank)
+
     def embed_belief(self, belief: Tensor, soft: Tensor) -> Tensor:
         """Return what a belief adds to the evidence alone: self-conditioning."""
         news = belief - soft[..., : self.config.D]
