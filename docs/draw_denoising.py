@@ -58,7 +58,7 @@ class Frame(NamedTuple):
 def frames(model: SSDLM, prompt: str, *, every: int, **options: Any) -> Iterator[Frame]:
     """Yield pictures of a run, one in `every` steps and the last of each block."""
     words = model.spellings()
-    for draft in model.stream(prompt, **options):
+    for draft in model.stream(prompt, states=True, **options):
         if draft.t % every and not draft.step.is_last:
             continue
         tokens, at = draft.step.tokens[0].tolist(), draft.step.window

@@ -39,6 +39,11 @@ SEEN = (
         "classifiers (built in, folder, Hub id, or NAME=FOLDER) whose label probabilities on each "
         "draft `draft.guides` has, by name",
     ),
+    (
+        "states",
+        "bool = False",
+        "whether `draft.step` has logits, estimate and noisy state too, which takes longer [False]",
+    ),
 )
 """Arguments of `stream` alone: what a draft tells beside its text."""
 
@@ -100,9 +105,11 @@ class Signature:
         prompt: Prompt,
         changes: Mapping[str, Any],
         options: GenerateOptions | None,
-        **seen: Any,
+        candidates: int = 0,
+        guides: str | Sequence[str] = (),
+        states: bool = False,
     ) -> Iterator[Draft]:
-        """Continue one prompt, step by step, with some options changed; `seen` is what to tell."""
+        """Continue one prompt, step by step, with some options changed."""
         raise NotImplementedError
 '''
 
@@ -169,8 +176,8 @@ def signature() -> str:
             "stream",
             "prompt: Prompt",
             "Iterator[Draft]",
-            f"\n{stream}        seen = {{'candidates': candidates, 'guides': guides}}\n"
-            f"        return self.run_stream(prompt, {changes}, options, **seen)",
+            f"\n{stream}        seen = candidates, guides, states\n"
+            f"        return self.run_stream(prompt, {changes}, options, *seen)",
             "explained",
             "".join(f"        {name}: {kind},\n" for name, kind, _ in SEEN),
         ),

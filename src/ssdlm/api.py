@@ -197,7 +197,9 @@ class SSDLM(Signature):
         prompt: Prompt,
         changes: Mapping[str, Any],
         options: GenerateOptions | None,
-        **seen: Any,
+        candidates: int = 0,
+        guides: str | Sequence[str] = (),
+        states: bool = False,
     ) -> Iterator[Draft]:
         """Continue one prompt, step by step: what `stream` does."""
         requests = self.requests([prompt], changes, options)
@@ -207,7 +209,7 @@ class SSDLM(Signature):
                 raise ValueError(f"{name}={count}: a stream shows one text; use generate")
         if (count := requests[0].num_candidates) > 1:
             raise ValueError(f"gap has {count} lengths: a stream shows one text; use generate")
-        return self.engine.stream(requests[0], **seen)
+        return self.engine.stream(requests[0], candidates=candidates, guides=guides, states=states)
 
     def chat(self, messages: Messages, **options: Any) -> Generation | list[Generation]:
         """Answer messages such as {"role": "user", "content": "..."}, until the end of the turn.

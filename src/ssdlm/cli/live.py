@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from ssdlm.diffusion.sampler import Step
     from ssdlm.engine.requests import Draft
 
 FRAMES_PER_SECOND = 12
@@ -82,7 +81,7 @@ def picture(prompt: str, draft: Draft, decode: list[str], num_blocks: int = 0) -
     from rich.text import Text
 
     frame = Text().append(prompt, style="cyan").append(draft.settled, style=DECIDED)
-    for token, style in zip(draft.step.tokens[0].tolist(), styles(draft.step), strict=True):
+    for token, style in zip(draft.tokens, styles(draft), strict=True):
         word = spelled(token, decode)
         frame.append(as_noise(word) if style == NOISE else word, style=style)
     block = f"block {draft.block + 1}" + (f" of {num_blocks}" if num_blocks else "")
@@ -95,9 +94,8 @@ def as_noise(word: str) -> str:
     return word if word.isprintable() and HALF not in word else " ."
 
 
-def styles(step: Step) -> list[str]:
+def styles(draft: Draft) -> list[str]:
     """Return a style for each token of a block: decided, more or less sure, or still noise."""
-    trusts = step.logits[0].float().softmax(-1).amax(-1).tolist()
-    shades = [next(style for least, style in SHADES if trust >= least) for trust in trusts]
-    num_noise = step.tokens.shape[1] - step.window.stop
-    return [DECIDED] * step.window.start + shades + [NOISE] * num_noise
+    window = draft.step.window
+    shades = [next(style for least, style in SHADES if own >= least) for own in draft.confidence]
+    return [DECIDED] * window.start + shades + [NOISE] * (len(draft.tokens) - window.stop)

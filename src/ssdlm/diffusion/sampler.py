@@ -56,6 +56,8 @@ class Step:
     """The log importance weight of each row's new tokens (N,), where that is kept."""
     drawn: Tensor | None = None
     """Of a sliding window, the tokens at all its positions, those of the next block included."""
+    confidence: Sequence[float] | None = None
+    """The probability of each token of the window, where logits and states are not kept."""
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ import torch
 import torch.nn.functional as F
 
 from ssdlm.diffusion.denoiser import Denoiser, advance
-from ssdlm.diffusion.grid import Sliding
+from ssdlm.diffusion.grid import Move, Sliding
 from ssdlm.diffusion.noise import Noise
 from ssdlm.diffusion.sampler import Step, Strategy, have_ended
 from ssdlm.diffusion.simplex import to_ids
 from ssdlm.ops.nucleus import suppress
-from ssdlm.shapes import Context, Simplex
+from ssdlm.shapes import Context, Simplex, Tensor
 
 
 def slide(
@@ -62,20 +62,24 @@ def slide(
             z = noise.normal(block=0, step=step, B=num_open, V=V, first=rest.start)
             rule, levels = strategy.rule, levels.part(rest)
             w_t = rule(w_t, w_hat[:, rest], grid=levels, t=1, K=K, z=z)  # Eq. 18
-        start = sum(blocks[: move.block])
-        end = start + blocks[move.block] if move.left == 0 else min(window.stop, sum(blocks))
-        num_decided = first + move.num_decided
-        if has_ended := have_ended(text[:, :num_decided], strategy.end_of_text):
-            end = num_decided
-        shown = slice(first - start, min(end, window.stop) - start)
-        logits, w_hat = (x[:, : shown.stop - shown.start] for x in (logits, w_hat))
+        has_ended = have_ended(text[:, : first + move.num_decided], strategy.end_of_text)
+        here, window, level = shown(move, blocks, has_ended=has_ended)
+        logits, w_hat = (x[:, : window.stop - window.start] for x in (logits, w_hat))
         is_last = move.left == 0 or has_ended
-        level = F.pad(move.levels.progress[0], (first - start, 0))[: end - start]
-        here = text[:, start:end]
-        own = move.block, move.left, shown, logits, w_hat, w_t, here, is_last, level
+        own = move.block, move.left, window, logits, w_hat, w_t, text[:, here], is_last, level
         yield Step(*own, num_passes, drawn=tokens)
         if has_ended:
             return
+
+
+def shown(move: Move, blocks: Sequence[int], *, has_ended: bool) -> tuple[slice, slice, Tensor]:
+    """Return what of a text a step shows, the window within that, and the levels after the step."""
+    first, stop, start = move.window.start, move.window.stop, sum(blocks[: move.block])
+    end = start + blocks[move.block] if move.left == 0 else min(stop, sum(blocks))
+    if has_ended:
+        end = first + move.num_decided
+    level = F.pad(move.levels.progress[0], (first - start, 0))[: end - start]
+    return slice(start, end), slice(first - start, min(end, stop) - start), level
 
 
 def entering(denoiser: Denoiser, noise: Noise, window: slice, *, rows: int) -> Simplex:

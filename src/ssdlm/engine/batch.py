@@ -23,6 +23,7 @@ from ssdlm.constraints.grammar_mask import GrammarMask
 from ssdlm.constraints.placement import Placement
 from ssdlm.denoiser.slots import Slots
 from ssdlm.engine.chooser import Chooser
+from ssdlm.engine.views import Frame
 from ssdlm.ops.rows import Behind, Rows
 from ssdlm.shapes import Tensor
 
@@ -39,6 +40,7 @@ class Entry:
     context: tuple[int, ...]
     seed: int
     top_p: float
+    """Negative where the likeliest token of the nucleus is taken."""
     temperature: float
     suppressed: int
     """A token that is not written; -1 for none."""
@@ -48,6 +50,8 @@ class Entry:
     """The grammar to which its tokens are held, in a batch with masks."""
     chooser: Chooser | None = None
     """What chooses its tokens where a draw alone does not."""
+    is_watched: bool = False
+    """Whether frames of its passes are kept."""
 
 
 class Text(NamedTuple):
@@ -78,7 +82,10 @@ class DecodeBatch(ABC):
         is_padded: bool = True,
         is_masked: bool = False,
         is_invariant: bool = False,
+        num_frames: int = 1,
     ) -> None:
+        self.num_frames = num_frames
+        """Passes of which frames are kept, for those who watch; 0 where a graph keeps none."""
         self.denoiser, self.device, self.num_slots = denoiser, denoiser.device, num_slots
         self.is_captured = self.device.type == "cuda"
         self.set_up(capacity, is_padded=is_padded, is_invariant=is_invariant)
@@ -321,6 +328,15 @@ class DecodeBatch(ABC):
         return {
             slot: self.text_of(rows[slot], min(counts[slot], limit))
             for slot, limit in limits.items()
+        }
+
+    def frames(self, count: int) -> dict[int, list[Frame]]:
+        """Return what each of the latest passes drew for texts that are watched, by slot."""
+        texts = self.texts()
+        return {
+            slot: [Frame([token], []) for token in texts[slot].tokens[-count:]]
+            for slot, entry in self.entries.items()
+            if entry.is_watched
         }
 
     def text_of(self, tokens: list[int], count: int) -> Text:

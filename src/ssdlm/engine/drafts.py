@@ -21,6 +21,7 @@ from ssdlm.engine.controls import Controls
 from ssdlm.engine.ending import end, num_certain, text_of
 from ssdlm.engine.requests import Candidate, Draft, Request
 from ssdlm.engine.schedule import Job
+from ssdlm.ops.nucleus import nucleus_probs
 from ssdlm.shapes import Tensor
 from ssdlm.tokenizer import HALF, Tokenizer
 from ssdlm.values import WHOLE, WORDS, About, check
@@ -71,6 +72,7 @@ class Watcher:
                 "show; write the text without watching it"
             )
         self.tokenizer, self.request = controls.tokenizer, request
+        self.device = controls.denoiser.device
         self.num_candidates = check("candidates", candidates, CANDIDATES)
         mode = request.options.mode
         if self.num_candidates and mode != "diffusion":
@@ -84,6 +86,11 @@ class Watcher:
             for name in check("guides", guides, GUIDES)
         }
 
+    @property
+    def reads_logits(self) -> bool:
+        """Whether drafts tell more than tokens and how sure they are."""
+        return bool(self.num_candidates or self.guides)
+
     def look(self, job: Job) -> Draft:
         """Return the draft of a job that has had a turn of the plain loop."""
         step, row = job.step, job.row
@@ -92,9 +99,13 @@ class Watcher:
         settled = job.tokens[: len(job.tokens) - len(new)] if step.is_last else job.tokens
         # A block that was left early is decided, whatever level it had come to.
         noise = [0.0] * len(new) if step.is_last else step.progress.tolist()
-        logits = step.logits[row].float()
-        shown = step.tokens[row, step.window]
-        trust = logits.softmax(-1).gather(-1, shown.unsqueeze(-1))[:, 0]
+        logits, trust = step.logits[row].float(), step.confidence
+        if trust is None:
+            shown, options = step.tokens[row, step.window].unsqueeze(-1), self.request.options
+            # As it is drawn; elsewhere the logits are cut already.
+            is_cut_here = options.nucleus == "logits" and options.projection != "mean"
+            probs = nucleus_probs(logits.unsqueeze(0), options.top_p if is_cut_here else 1.0)
+            trust = probs[0].gather(-1, shown)[:, 0].tolist()
         return Draft(
             end(self.tokenizer, self.request, settled + new).text,
             text_of(self.tokenizer, settled, self.request.context),
@@ -105,7 +116,7 @@ class Watcher:
             start=len(settled),
             passes=sum(job.passes),
             noise=tuple(noise),
-            confidence=tuple(trust.tolist()),
+            confidence=tuple(trust),
             candidates=self.likeliest(logits) if self.num_candidates else (),
             guides=self.opinions(settled + new, noise, step, row) if self.guides else {},
         )
@@ -136,10 +147,11 @@ class Watcher:
         num_read = next((n for n, level in enumerate(noise) if level == 1), len(noise))
         first = step.window.start
         logits = step.logits[row : row + 1, max(0, num_decided - first) : max(0, num_read - first)]
+        logits = logits.to(self.device)
         ids = [*self.request.context, *tokens[: start + num_decided]]
         if not ids and logits.shape[1] == 0:
             return {}  # there is nothing to read yet
-        read = torch.tensor([ids], dtype=torch.long, device=logits.device)
+        read = torch.tensor([ids], dtype=torch.long, device=self.device)
         return {name: guide.label_probs(read, logits) for name, guide in self.guides.items()}
 
 

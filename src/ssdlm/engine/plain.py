@@ -267,15 +267,22 @@ class Engine:
         return 1 if is_alone and options.reduction == "sum" else options.batch_size
 
     def stream(
-        self, request: Request, *, candidates: int = 0, guides: str | Sequence[str] = ()
+        self,
+        request: Request,
+        *,
+        candidates: int = 0,
+        guides: str | Sequence[str] = (),
+        states: bool = False,
     ) -> Iterator[Draft]:
         """Yield every step of one text, so that one can watch it settle.
 
         `candidates` and `guides` are what a draft tells beside the text: the likeliest tokens of
-        each open position, so many, and what guides of these names make of it.
+        each open position, so many, and what guides of these names make of it. With `states` its
+        step has logits and states too.
         """
         watcher = Watcher(self.controls, request, candidates=candidates, guides=guides)
-        return (watcher.look(job) for job, _ in self.follow(request))
+        keeps_states = states or watcher.reads_logits
+        return (watcher.look(job) for job, _ in self.follow(request, keeps_states=keeps_states))
 
     def events(
         self, request: Request, *, candidates: int = 0, guides: str | Sequence[str] = ()
@@ -283,15 +290,17 @@ class Engine:
         """Yield the events of one text: what each draft changed, its blocks, and the text."""
         watcher = Watcher(self.controls, request, candidates=candidates, guides=guides)
         encoder = DraftEncoder(watcher)
-        for job, text in self.follow(request):
+        for job, text in self.follow(request, keeps_states=watcher.reads_logits):
             yield from encoder.take(job)
             if text is not None:
                 yield {"event": "done", **vars(text)}
 
-    def follow(self, request: Request) -> Iterator[tuple[Job, Generation | None]]:
+    def follow(
+        self, request: Request, *, keeps_states: bool
+    ) -> Iterator[tuple[Job, Generation | None]]:
         """Yield the job of one text after every step; with the last one, the text."""
         schedule, feed = self.schedule(most_jobs=1), Feed(self.tokenizer, request)
-        job = schedule.submit(replace(request, is_watched=True))
+        job = schedule.submit(replace(request, is_watched=True, keeps_states=keeps_states))
         while not job.is_over:
             schedule.turn()
             feed.take(job)

@@ -46,7 +46,9 @@ class Request:
     reads_block: bool = False
     """Whether a guide that steers by its gradient reads the block alone."""
     is_watched: bool = False
-    """Whether somebody looks at every step, which only the plain loop shows."""
+    """Whether somebody looks at every step."""
+    keeps_states: bool = False
+    """Whether steps have logits and states, for those who look at more than tokens."""
     branch: tuple[int, ...] = ()
     """Of a particle: since which weighing it goes its own way, and its number then."""
     num_after: int = 0

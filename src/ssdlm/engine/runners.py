@@ -18,9 +18,12 @@ import torch
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.padded import PaddedEncoder
 from ssdlm.denoiser.slots import Slots
+from ssdlm.diffusion.grid import Sliding
+from ssdlm.diffusion.noise import RowNoise
+from ssdlm.diffusion.simplex import to_ids
 from ssdlm.diffusion.speculative import WordsAlone, tree_of
 from ssdlm.engine.batch import DecodeBatch, Entry
-from ssdlm.engine.ending import unwritten
+from ssdlm.engine.ending import end_token, unwritten
 from ssdlm.engine.path import Path, steady_levels
 from ssdlm.engine.programs.chain import Chain
 from ssdlm.engine.programs.encoder import EncoderWindow
@@ -29,6 +32,7 @@ from ssdlm.engine.programs.tree import Tree
 from ssdlm.engine.programs.window import Window
 from ssdlm.engine.requests import Request, noise_seeds
 from ssdlm.engine.strategy import before_suffix, strategy_of
+from ssdlm.engine.views import BlockView, SlidingView, TokenView, View
 from ssdlm.options import GenerateOptions
 from ssdlm.shapes import Tensor
 
@@ -48,6 +52,8 @@ MOST_SHARED = 1024
 """Tokens up to which slots grow on a CPU; longer texts have batches of their own."""
 CPU_MEMORY = 2 << 30
 """Bytes that the slots of a batch take at most on a CPU, unless it has only one."""
+FRAMES = 8
+"""Passes that a GPU does before those who watch see each of them."""
 CPU_SLOTS = 16
 """Texts that a CPU writes side by side: with two positions each, more would gain little."""
 
@@ -65,6 +71,8 @@ class Key(NamedTuple):
     """Tokens that a slot holds; 0 on a CPU where slots grow."""
     is_masked: bool = False
     """Whether draws are held to grammars."""
+    is_watched: bool = False
+    """Whether a graph keeps frames of its passes."""
     has_choosers: bool = False
     """Whether the host acts between the halves of a pass; on a CPU every text may have that."""
 
@@ -138,13 +146,15 @@ class Runners:
             return None
         options, has_chooser = request.options, self.needs_chooser(request)
         is_masked = request.placement is not None and not has_chooser
+        is_watched = self.is_gpu and self.is_looked_at(request)
         rest = {"is_masked": is_masked, "has_choosers": has_chooser and self.is_gpu}
+        rest["is_watched"] = is_watched
         if PaddedEncoder.takes(self.denoiser):
             path = options.B[0], options.T, options.grid, options.returns
             capacity, room = self.capacity(request, 0), self.denoiser.max_len
             return Key("encoder", path, capacity=min(capacity, room or capacity))
         if options.mode != "diffusion":
-            return self.chain_key(request, is_masked=is_masked)
+            return self.chain_key(request, is_masked=is_masked)._replace(is_watched=is_watched)
         if not request.slides:
             B, given = request.blocks()[0], sum(request.blocks()) - options.length
             path = B, options.T, options.grid, options.width, given and options.length
@@ -185,7 +195,7 @@ class Runners:
         if options.mode != "diffusion":
             return False
         is_single = request.slides and len(steady_levels(options.width)) == 1
-        if self.is_looked_at(request) or not self.has_captured_guides(request):
+        if request.keeps_states or not self.has_captured_guides(request):
             return True
         if placement is None:
             return False
@@ -203,6 +213,24 @@ class Runners:
         room, W = self.controls.room(options), len(steady_levels(options.width))
         return room is None or len(request.context) + options.length + W + 1 <= room
 
+    def view(self, request: Request) -> View:
+        """Return what makes steps of a text's passes, for those who watch it."""
+        options, blocks, denoiser = request.options, request.blocks(), self.denoiser
+        end = end_token(options, self.tokenizer)
+        if options.mode != "diffusion":
+            return TokenView(blocks, denoiser.V, end)
+        if request.slides:
+            whole = [options.whole_block(number) for number in range(len(blocks))]
+            return SlidingView(Sliding(options.T, options.width).moves(blocks, whole), blocks, end)
+        noise = RowNoise(torch.tensor([request.noise_seed], device=self.denoiser.device))
+        looks = (
+            to_ids(noise.normal(block=number, step=0, B=B, V=denoiser.V)).cpu()
+            for number, B in enumerate(blocks)
+        )
+        grid = strategy_of(options, denoiser).grid(blocks[0])
+        before = denoiser.num_context_passes
+        return BlockView(grid, looks, len(blocks), end, passes_before=before)
+
     def entries(self, requests: Sequence[Request]) -> list[Entry]:
         """Return requests as a batch takes them."""
         seeds = noise_seeds(requests)
@@ -215,12 +243,13 @@ class Runners:
         return Entry(
             request.context,
             seed,
-            top_p=0.0 if options.projection == "greedy" else options.top_p,
+            top_p=-options.top_p if options.projection == "greedy" else options.top_p,
             temperature=options.temperature,
             suppressed=next(iter(unwritten(options, self.tokenizer)), -1),
             length=sum(request.blocks()),
             placement=None if has_chooser else request.placement,
             chooser=self.engine.chooser(request) if has_chooser else None,
+            is_watched=self.is_looked_at(request),
         )
 
     def open(self, key: Key, request: Request, count: int) -> tuple[DecodeBatch, bool]:
@@ -269,6 +298,7 @@ class Runners:
         options, B = request.options, request.blocks()[0]
         capacity, denoiser = key.capacity or LEAST_CAPACITY, cast(Any, self.denoiser)
         sizes: dict[str, Any] = {"num_slots": num_slots, "capacity": capacity}
+        sizes["num_frames"] = FRAMES * key.is_watched if self.is_gpu else 1
         if options.mode != "diffusion":
             sizes |= {"is_masked": key.is_masked, "is_invariant": self.engine.is_deterministic}
             if key.program == "chain":

@@ -33,9 +33,11 @@ class Signature:
         prompt: Prompt,
         changes: Mapping[str, Any],
         options: GenerateOptions | None,
-        **seen: Any,
+        candidates: int = 0,
+        guides: str | Sequence[str] = (),
+        states: bool = False,
     ) -> Iterator[Draft]:
-        """Continue one prompt, step by step, with some options changed; `seen` is what to tell."""
+        """Continue one prompt, step by step, with some options changed."""
         raise NotImplementedError
 
     @overload
@@ -365,6 +367,7 @@ class Signature:
         streamer: Any = None,
         candidates: int = 0,
         guides: str | Sequence[str] = (),
+        states: bool = False,
         options: GenerateOptions | None = None,
     ) -> Iterator[Draft]:
         """Yield every step of one text as a Draft, so that one can watch it settle.
@@ -467,7 +470,9 @@ class Signature:
             [0]
         guides: classifiers (built in, folder, Hub id, or NAME=FOLDER) whose label probabilities on
             each draft `draft.guides` has, by name
+        states: whether `draft.step` has logits, estimate and noisy state too, which takes longer
+            [False]
         options: a whole set of options in place of the model's own; arguments beside it win
         """
-        seen = {"candidates": candidates, "guides": guides}
-        return self.run_stream(prompt, given(locals()), options, **seen)
+        seen = candidates, guides, states
+        return self.run_stream(prompt, given(locals()), options, *seen)

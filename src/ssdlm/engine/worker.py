@@ -5,20 +5,16 @@ batch, runners -> [worker] -> schedule
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import accumulate
 
-import torch
-
-from ssdlm.diffusion.autoregressive import decided
 from ssdlm.diffusion.sampler import Step
 from ssdlm.engine.batch import Text
-from ssdlm.engine.ending import end_token
 from ssdlm.engine.requests import Request
 from ssdlm.engine.runners import Key, Runners
 from ssdlm.engine.schedule import Job, passes_by_block, tokens_to_go
+from ssdlm.engine.views import View
 
 
 class BatchWorker:
@@ -33,6 +29,12 @@ class BatchWorker:
         """Those in the slots; one that is over may be kept for others to go on with."""
         self.forked: set[int] = set()
         """The slots whose texts have not read their context themselves."""
+        self.views: dict[int, View] = {}
+        """What makes steps of passes, for texts that are watched, by slot."""
+        self.steps: dict[int, deque[Step]] = {}
+        """Steps that are done and not told yet, of the same."""
+        self.ahead = 0
+        """Passes on their way that nobody has looked at."""
 
     @property
     def num_jobs(self) -> int:
@@ -50,6 +52,7 @@ class BatchWorker:
         return self.num_places - self.num_jobs
 
     def join(self, jobs: Sequence[Job]) -> None:
+        self.collect()  # of passes that those who come have no part in
         self.let_go()
         slots, sources = self.places(jobs)
         entries = self.runners.entries([job.request for job in jobs])
@@ -60,6 +63,9 @@ class BatchWorker:
             else:
                 self.batch.join(entries, slots, sources)
         self.jobs |= dict(zip(slots, jobs, strict=True))
+        for slot, entry, job in zip(slots, entries, jobs, strict=True):
+            if entry.is_watched and entry.chooser is None:
+                self.views[slot], self.steps[slot] = self.runners.view(job.request), deque()
         for job in jobs:
             job.parent = None  # which has its own
         self.forked -= set(slots)
@@ -95,20 +101,49 @@ class BatchWorker:
         active = {slot: job for slot, job in self.jobs.items() if not job.is_over}
         if not active:
             return []
-        with self.words():
-            self.batch.run(self.num_passes(list(active.values())))
-            texts = self.batch.texts()
-        self.is_new = False
-        for slot, job in active.items():
+        if not all(self.steps.get(slot) for slot in active):
+            with self.words():
+                self.get_on(active)
+            self.is_new = False
+        told = {slot: job for slot, job in active.items() if self.steps.get(slot, True)}
+        for slot, job in told.items():
             chooser = self.batch.entries[slot].chooser
             if chooser is not None:
                 assert chooser.latest is not None
                 job.take(chooser.latest)
-            elif self.runners.is_looked_at(job.request):
-                job.take(self.token_step(job, texts[slot].tokens))
-            else:
-                self.tell(slot, job, texts[slot])
-        return list(active.values())
+            elif slot in self.views:
+                job.take(self.steps[slot].popleft())
+        return list(told.values())
+
+    def get_on(self, active: dict[int, Job]) -> None:
+        """Do some passes, and take in what they drew; a GPU goes on while that is told."""
+        if not self.ahead:
+            self.run(active)
+        self.collect()
+        if self.batch.is_captured and self.views:
+            self.run(active)
+
+    def run(self, active: dict[int, Job]) -> None:
+        """Begin passes, as many as may go by before somebody looks."""
+        self.ahead = self.num_passes(active)
+        for view in self.views.values():
+            view.num_left -= self.ahead
+        self.batch.run(self.ahead)
+
+    def collect(self) -> None:
+        """Take in what passes drew."""
+        if self.ahead == 0:
+            return
+        frames = self.batch.frames(self.ahead) if self.views else {}
+        for slot, own in frames.items():
+            if slot in self.views:
+                self.steps[slot] += map(self.views[slot].take, own)
+        entries = self.batch.entries.items()
+        plain = [slot for slot, one in entries if not (one.is_watched or one.chooser)]
+        texts = self.batch.texts() if plain else {}
+        for slot in plain:
+            self.tell(slot, self.jobs[slot], texts[slot])
+        self.ahead = 0
 
     def let_go(self) -> None:
         """Take texts that are over out of the batch, and free their slots unless they are kept."""
@@ -116,6 +151,8 @@ class BatchWorker:
         if leaving := [slot for slot in over if slot in self.batch.entries]:
             self.batch.leave(leaving)
         for slot in over:
+            self.views.pop(slot, None)
+            self.steps.pop(slot, None)
             if not self.jobs[slot].is_kept:
                 del self.jobs[slot]
 
@@ -123,13 +160,14 @@ class BatchWorker:
         self.let_go()
         self.runners.release(self.key, self.batch)
 
-    def num_passes(self, jobs: Sequence[Job]) -> int:
+    def num_passes(self, active: dict[int, Job]) -> int:
         """Return how many passes may go by before somebody looks."""
         # A pass on a CPU takes long enough to look after each.
-        is_looked_at = any(self.runners.is_looked_at(job.request) for job in jobs)
-        if not self.batch.is_captured or is_looked_at or self.key.has_choosers:
+        if not self.batch.is_captured or self.key.has_choosers:
             return 1
-        return self.batch.passes_for(min(map(tokens_to_go, jobs)))
+        if self.views:
+            return min(self.batch.num_frames, *(view.num_left for view in self.views.values()))
+        return self.batch.passes_for(min(map(tokens_to_go, active.values())))
 
     def tell(self, slot: int, job: Job, text: Text) -> None:
         """Tell a job how far its text has come."""
@@ -138,13 +176,3 @@ class BatchWorker:
         is_read_apart = self.batch.is_captured and not self.batch.counts_context
         if job.passes and is_read_apart and slot not in self.forked:
             job.passes[0] += len(job.request.context) > 1
-
-    def token_step(self, job: Job, tokens: list[int]) -> Step:
-        """Return the step that decided the last of a text's tokens, for those who watch."""
-        ends, denoiser = list(accumulate(job.request.blocks())), self.runners.denoiser
-        block = bisect_left(ends, len(tokens))
-        here, left = tokens[ends[block - 1] if block else 0 :], ends[block] - len(tokens)
-        end = end_token(job.request.options, self.runners.tokenizer)
-        shown = torch.tensor([here], device=denoiser.device)
-        is_last = left == 0 or (end is not None and end in here)
-        return decided(block, left, shown, V=denoiser.V, is_last=is_last)

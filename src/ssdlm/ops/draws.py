@@ -26,24 +26,28 @@ def draw(
     seeds: Tensor,
     steps: Tensor,
     streams: Tensor,
+    trust: Tensor | None = None,
 ) -> Tensor:
     """Draw tokens (N, W) from logits (N, W, V), the prior and, if there is any, the evidence.
 
-    What the network and the prior say is cut to its nucleus.
+    What the network and the prior say is cut to its nucleus; where top_p is negative, or 0, the
+    likeliest token of it is taken. `trust` (N, W) gets the probabilities of the tokens.
     """
     if on_gpu(logits):
         from ssdlm.ops.kernels import draws as kernels
 
         settings = suppressed, temperatures, top_ps, seeds, steps, streams
-        return kernels.draw(logits, prior, evidence, *settings)
+        return kernels.draw(logits, prior, evidence, *settings, trust)
     drawn = []
     for row, own in enumerate(logits.float() + prior):
         ell = torch.zeros_like(own) if evidence is None else evidence[row]
         u = to_unit(words(seeds[row], 0, own.shape[0], 1, steps[row], streams[row])[0])[:, 0]
         whole = suppress(own + ell, tokens_of(suppressed[row])).unsqueeze(0)
         top_p, temperature = float(top_ps[row]), float(temperatures[row])
-        cut = truncated(whole, ell.unsqueeze(0), top_p=top_p, temperature=temperature)
+        cut = truncated(whole, ell.unsqueeze(0), top_p=abs(top_p), temperature=temperature)
         drawn.append(draw_from(cut, u.unsqueeze(0), float(top_p > 0)))
+        if trust is not None:
+            trust[row] = cut.softmax(-1).gather(-1, drawn[-1].unsqueeze(-1))[0, :, 0]
     return torch.cat(drawn)
 
 

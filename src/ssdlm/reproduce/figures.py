@@ -108,7 +108,7 @@ def states(experiment: Experiment, model: str, prompt: str, options: Options) ->
     T = writer.options.change(**options).T
     shown = {max(1, round(level * T)) for level in LEVELS}
     rows: list[Options] = []
-    for draft in writer.stream(prompt, **options):
+    for draft in writer.stream(prompt, states=True, **options):
         step = draft.step
         if step.t + 1 in shown:
             guess = step.tokens[0].clone()

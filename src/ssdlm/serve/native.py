@@ -72,6 +72,7 @@ def read_native(body: Mapping[str, Any], served: Served) -> Native:
         candidates = check("candidates", body.get("candidates") or 0, CANDIDATES)
         ticket.look = look_of(served, candidates, field(body, "guides", WORDS) or ())
         ticket.is_watched = ticket.wants_position = True
+        ticket.keeps_states = bool(candidates or body.get("guides"))
     return Native(ticket, is_stream, served.name)
 
 

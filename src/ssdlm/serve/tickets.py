@@ -97,6 +97,8 @@ class Ticket:
     """False for a request for no tokens at all."""
     is_watched: bool = False
     """Whether every step is looked at, and not only what is decided."""
+    keeps_states: bool = False
+    """Whether more of a step is looked at than its tokens."""
     wants_position: bool = False
     mailbox: Mailbox = field(default_factory=lambda: Mailbox())
     placements: Sequence[Placement] | None = None
@@ -136,7 +138,7 @@ class Ticket:
         # Only now is it known who needs particles.
         limits.check_rows(sum(engine.num_particles(request) for request in requests), at_once)
         for index, request in enumerate(requests):
-            request = replace(request, is_watched=self.is_watched)
+            request = replace(request, is_watched=self.is_watched, keeps_states=self.keeps_states)
             look = self.look(engine, request) if self.look is not None else None
             self.rows.append(Row(index, request, look))
         self.mailbox.put(Accepted(requests))

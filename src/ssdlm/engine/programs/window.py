@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.engine.batch import DecodeBatch, Entry, Text
 from ssdlm.engine.path import Path
+from ssdlm.engine.views import Frame
 from ssdlm.ops.counters import NORMAL, NUM_STREAMS, UNIFORM
 from ssdlm.ops.draws import draw, new_evidence_
 from ssdlm.ops.rows import Behind, Rows
@@ -54,6 +55,10 @@ class Window(DecodeBatch):
         self.tokens, self.moving = self.whole(self.W), self.whole()
         self.normals, self.uniforms = self.whole(fill=NORMAL), self.whole(fill=UNIFORM)
         """The streams of each text's numbers: every block has some of its own."""
+        frames = self.num_frames, self.num_slots, self.W
+        self.frame = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self.seen = torch.zeros(frames, dtype=torch.int64, device=self.device)
+        self.trust = torch.zeros(frames, device=self.device)
         self.pins = self.whole(self.W, fill=-1)
         """Tokens that the network is to see in the window, -1 for none."""
         self.has_pins = False
@@ -87,7 +92,32 @@ class Window(DecodeBatch):
         self.logits = self.slots.logits(hidden, self.head)
         counters = self.passes[here] + 1, self.uniforms[here]
         logits = self.masked(self.steered(self.logits))
-        self.drawn = draw(logits, self.added, self.ell, *self.settings(), *counters)
+        settings = (*self.settings(), *counters)
+        if not self.is_watched:
+            self.drawn = draw(logits, self.added, self.ell, *settings)
+            return
+        trust = torch.empty(logits.shape[:2], device=self.device)
+        self.drawn = draw(logits, self.added, self.ell, *settings, trust)
+        for kept, new in ((self.seen, self.drawn), (self.trust, trust)):
+            if self.is_captured:
+                kept.index_copy_(0, self.frame, new.unsqueeze(0))
+            else:
+                self.put(kept[0], new)
+        self.frame.add_(1)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether frames are kept: what a graph does, it does for all."""
+        is_asked = self.is_captured or any(entry.is_watched for entry in self.entries.values())
+        return self.num_frames > 0 and is_asked
+
+    def frames(self, count: int) -> dict[int, list[Frame]]:
+        seen, trust = self.seen[:count].tolist(), self.trust[:count].tolist()
+        return {
+            slot: [Frame(seen[pass_][slot], trust[pass_][slot]) for pass_ in range(count)]
+            for slot, entry in self.entries.items()
+            if entry.is_watched
+        }
 
     def gates(self) -> tuple[Tensor, ...]:
         return self.active, self.moving
@@ -175,6 +205,7 @@ class Window(DecodeBatch):
         return min(MOST_PASSES, *(self.T - passes for passes in self.clock.values()))
 
     def run(self, count: int) -> None:
+        self.frame.zero_()
         if self.slides and not any(entry.chooser for entry in self.entries.values()):
             super().run(count)
             self.clock = {slot: passes + count for slot, passes in self.clock.items()}

@@ -137,8 +137,9 @@ def is_inside(share, peak, total, low):
 
 @triton.jit
 def draw_kernel(
-    logits, prior, evidence, suppressed, heats, top_ps, seeds, steps, streams, out, V, W,
-    HAS_EVIDENCE: tl.constexpr, TILE: tl.constexpr, IS_WHOLE: tl.constexpr,
+    logits, prior, evidence, suppressed, heats, top_ps, seeds, steps, streams, out, trust, V, W,
+    HAS_EVIDENCE: tl.constexpr, HAS_TRUST: tl.constexpr, TILE: tl.constexpr,
+    IS_WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Draw one token from the nucleus of one row of logits, by the row's own uniform number."""
     row = tl.program_id(0).to(tl.int64)
@@ -147,7 +148,8 @@ def draw_kernel(
     evidence += row * V
     heat, top_p = tl.load(heats + text), tl.load(top_ps + text)
     never = tl.load(suppressed + text)
-    best, peak, total, low = nucleus_of(logits, prior, V, heat, never, top_p, TILE, IS_WHOLE)
+    mass_wanted = tl.abs(top_p)
+    best, peak, total, low = nucleus_of(logits, prior, V, heat, never, mass_wanted, TILE, IS_WHOLE)
     crown, mass = peak, 0.0
     if HAS_EVIDENCE:
         crown = -float("inf")
@@ -179,6 +181,12 @@ def draw_kernel(
     # Rounding may carry the target to the very end of the sum, where no token is.
     chosen = tl.where((top_p <= 0) | (chosen >= V), best, chosen)
     tl.store(out + row, chosen.to(tl.int64))
+    if HAS_TRUST:
+        own = tl.load(logits + chosen).to(tl.float32) + tl.load(prior + chosen)
+        own = tl.where(chosen == never, -1e4, own) / heat
+        if HAS_EVIDENCE:
+            own += tl.load(evidence + chosen)
+        tl.store(trust + row, tl.where(top_p == 0, 1.0, tl.exp(own - crown) / mass))
 
 
 @triton.jit
@@ -244,7 +252,8 @@ def narrow_kernel(
     """Look for a nucleus's least share between two cuts: note how much is above finer ones."""
     row, tile, cut = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, CUTS)
     rows = tl.num_programs(0)
-    count = num_cuts(masses, known, row, tl.load(top_ps + row // W), NUM, TILES, CUTS)
+    top_p = tl.abs(tl.load(top_ps + row // W))
+    count = num_cuts(masses, known, row, top_p, NUM, TILES, CUTS)
     low = tl.load(lows + row) + count * (SIZE * CUTS)
     if tile == 0:
         tl.store(lows + rows + row, low)
@@ -258,8 +267,8 @@ def narrow_kernel(
 
 @triton.jit
 def pick_kernel(
-    shares, tops, bests, top_ps, seeds, steps, streams, lows, masses, known, out, V, W, NUM,
-    TILES: tl.constexpr, TILE: tl.constexpr, CUTS: tl.constexpr,
+    shares, tops, bests, top_ps, seeds, steps, streams, lows, masses, known, out, trust, V, W, NUM,
+    TILES: tl.constexpr, TILE: tl.constexpr, CUTS: tl.constexpr, HAS_TRUST: tl.constexpr,
 ):  # fmt: skip
     """Draw a row's token: the tile in which its uniform number falls, and there the place."""
     row, number = tl.program_id(0).to(tl.int64), tl.arange(0, TILES)
@@ -268,7 +277,7 @@ def pick_kernel(
     top = tl.load(tops + row * NUM + number, mask=is_tile, other=-float("inf"))
     best = tl.load(bests + row * NUM + number, mask=is_tile, other=V)
     best = tl.min(tl.where(top == tl.max(top, 0), best, V), 0)
-    count = num_cuts(masses, known, row, top_p, NUM, TILES, CUTS)
+    count = num_cuts(masses, known, row, tl.abs(top_p), NUM, TILES, CUTS)
     low = tl.load(lows + row) + count
     mass = tl.load(known + (row * NUM + number) * CUTS + count, mask=is_tile, other=0.0)
     same = tl.zeros((1,), tl.int32)
@@ -286,6 +295,9 @@ def pick_kernel(
     last = tl.max(tl.where(share > 0, at, -1), 0)
     chosen = tl.where((top_p <= 0) | (last < 0), best, tl.minimum(chosen, last))
     tl.store(out + row, chosen.to(tl.int64))
+    if HAS_TRUST:
+        own = tl.load(shares + row * V + chosen)
+        tl.store(trust + row, tl.where(top_p == 0, 1.0, own / tl.sum(mass)))
 
 
 @triton.jit
@@ -358,26 +370,28 @@ def evidence_kernel(
 
 def draw(
     logits: Tensor, prior: Tensor, evidence: Tensor | None, suppressed: Tensor, heats: Tensor,
-    top_ps: Tensor, seeds: Tensor, steps: Tensor, streams: Tensor,
+    top_ps: Tensor, seeds: Tensor, steps: Tensor, streams: Tensor, trust: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Draw tokens (N, W) from logits (N, W, V) without the prior; settings are one per text."""
     N, W, V = logits.shape
     if evidence is None and V > WIDE:
-        return draw_wide(logits, prior, suppressed, heats, top_ps, seeds, steps, streams)
+        settings = suppressed, heats, top_ps, seeds, steps, streams
+        return draw_wide(logits, prior, *settings, trust)
     out = torch.empty(N, W, device=logits.device, dtype=torch.int64)
     tile = min(triton.next_power_of_2(V), WIDE)
     other = logits if evidence is None else evidence
     launch(
         draw_kernel, (N * W,), logits, prior, other, suppressed, heats, top_ps, seeds, steps,
-        streams, out, V, W, HAS_EVIDENCE=evidence is not None, TILE=tile, IS_WHOLE=tile >= V,
-        num_warps=WARPS,
+        streams, out, out if trust is None else trust, V, W, HAS_EVIDENCE=evidence is not None,
+        HAS_TRUST=trust is not None, TILE=tile, IS_WHOLE=tile >= V, num_warps=WARPS,
     )  # fmt: skip
     return out
 
 
 def draw_wide(
     logits: Tensor, prior: Tensor, suppressed: Tensor, heats: Tensor, top_ps: Tensor,
-    seeds: Tensor, steps: Tensor, streams: Tensor, *, tile: int = WIDE_TILE,
+    seeds: Tensor, steps: Tensor, streams: Tensor, trust: Tensor | None = None, *,
+    tile: int = WIDE_TILE,
 ) -> Tensor:  # fmt: skip
     """Do what `draw` does without evidence, a row's tiles side by side.
 
@@ -403,8 +417,8 @@ def draw_wide(
         size //= cuts
         notes = lows[known], masses, masses[known], masses[known + 1]
         launch(narrow_kernel, grid, shares, top_ps, *notes, *sizes, SIZE=size, **parts)
-    notes = lows[-1], masses, masses[-1], out
-    random = top_ps, seeds, steps, streams
+    notes = lows[-1], masses, masses[-1], out, out if trust is None else trust
+    random, settings["HAS_TRUST"] = (top_ps, seeds, steps, streams), trust is not None
     launch(pick_kernel, (rows,), shares, tops, bests, *random, *notes, *sizes, **settings)
     return out
 
