@@ -131,10 +131,17 @@ def test_draws(V, has_evidence):
     logits, prior = 3 * normals(N, W, V), normals(V, seed=1)
     evidence = 2 * normals(N, W, V, seed=2) if has_evidence else None
     settings = settings_of(N)
-    plain = draws.draw(logits, prior, evidence, *settings)
-    found = kernels.draw(*there(logits, prior, evidence, *settings))
+    if not has_evidence:
+        settings[2][6:8] *= -1  # the likeliest of the nucleus
+    trust = torch.zeros(N, W)
+    (found_trust,) = there(torch.zeros(N, W))
+    plain = draws.draw(logits, prior, evidence, *settings, trust)
+    found = kernels.draw(*there(logits, prior, evidence, *settings), found_trust).cpu()
     # A sum in another order may fall on the other side of a boundary.
-    assert int((found.cpu() != plain).sum()) <= 1
+    assert int((found != plain).sum()) <= 1
+    same = found == plain
+    assert torch.allclose(found_trust.cpu()[same], trust[same], rtol=1e-3, atol=1e-6)
+    assert torch.equal(kernels.draw(*there(logits, prior, evidence, *settings)).cpu(), found)
 
 
 @pytest.mark.parametrize("scale", [0.01, 6.0])
@@ -146,11 +153,12 @@ def test_a_wide_vocabulary_is_drawn_from_as_a_narrow_one(scale, N):
     V, tile = (5003, 2048) if DEVICE == "cuda" else (301, 64)
     logits, prior = there(scale * normals(N, W, V), normals(V, seed=1))
     settings = there(*settings_of(N))
-    narrow = kernels.draw(logits, prior, None, *settings)
-    wide = kernels.draw_wide(
-        logits, prior, *settings, tile=tile
-    )  # by other cuts for 8 texts than for 40
+    trusts = torch.zeros(2, N, W, device=logits.device)
+    narrow = kernels.draw(logits, prior, None, *settings, trusts[0])
+    # By other cuts for 8 texts than for 40.
+    wide = kernels.draw_wide(logits, prior, *settings, trusts[1], tile=tile)
     assert int((narrow != wide).sum()) <= 2
+    assert torch.allclose(*trusts[:, narrow == wide], rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("V", VOCABULARIES)

@@ -47,7 +47,9 @@ class Entry:
     length: int = 0
     """Tokens to write."""
     placement: Placement | None = None
-    """The grammar to which its tokens are held, in a batch with masks."""
+    """What its tokens are held to, in a batch with masks."""
+    is_strict: bool = True
+    """Whether only what is legal is drawn from; else what was drawn is replaced if it is not."""
     chooser: Chooser | None = None
     """What chooses its tokens where a draw alone does not."""
     is_watched: bool = False
@@ -93,7 +95,7 @@ class DecodeBatch(ABC):
         self.masks = GrammarMask(num_slots, V, self.device) if is_masked else None
         self.seeds, self.done, self.active = self.whole(), self.whole(), self.whole()
         self.passes = self.whole()
-        self.suppressed = self.whole(fill=-1)
+        self.suppressed, self.strict = self.whole(fill=-1), self.whole(fill=1)
         self.last = self.whole(1)
         self.text = self.whole(capacity + 1)
         self.temperatures = torch.ones(num_slots, device=self.device)
@@ -149,15 +151,16 @@ class DecodeBatch(ABC):
         table = torch.from_numpy(
             np.array(
                 [
-                    (slot, one.seed, one.suppressed, one.context[-1], length, *one.context[:-1])
+                    (slot, one.seed, one.suppressed, one.is_strict, one.context[-1], length)
+                    + one.context[:-1]
                     + (0,) * (longest - length)
                     for slot, one, length in zip(slots, entries, lengths, strict=True)
                 ]
             )
         ).to(self.device)
         real = torch.tensor([(one.temperature, one.top_p) for one in entries], device=self.device)
-        at, ids = table[:, 0].contiguous(), table[:, 5:].contiguous()
-        tables = self.seeds, self.suppressed, self.last[:, 0], self.lengths
+        at, ids = table[:, 0].contiguous(), table[:, 6:].contiguous()
+        tables = self.seeds, self.suppressed, self.strict, self.last[:, 0], self.lengths
         for number, target in enumerate(tables, 1):
             target[at] = table[:, number]
         for target in (self.done, self.passes):

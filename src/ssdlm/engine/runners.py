@@ -199,9 +199,9 @@ class Runners:
             return True
         if placement is None:
             return False
-        # Other constraints replace what was drawn, and particles are told what theirs are worth.
-        is_plain = options.has_grammar and placement.is_free and not request.branch
-        return not (is_single and is_plain)
+        # Particles of a grammar are told what theirs are worth.
+        is_weighed = options.has_grammar and bool(request.branch)
+        return not (is_single and placement.is_free) or is_weighed
 
     def has_captured_guides(self, request: Request) -> bool:
         """Tell whether all that steers a text fits into the graph; nothing does."""
@@ -248,6 +248,7 @@ class Runners:
             suppressed=next(iter(unwritten(options, self.tokenizer)), -1),
             length=sum(request.blocks()),
             placement=None if has_chooser else request.placement,
+            is_strict=options.has_grammar or options.mode != "diffusion",
             chooser=self.engine.chooser(request) if has_chooser else None,
             is_watched=self.is_looked_at(request),
         )

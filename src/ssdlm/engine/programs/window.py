@@ -22,6 +22,7 @@ from ssdlm.engine.path import Path
 from ssdlm.engine.views import Frame
 from ssdlm.ops.counters import NORMAL, NUM_STREAMS, UNIFORM
 from ssdlm.ops.draws import draw, new_evidence_
+from ssdlm.ops.nucleus import LEAST
 from ssdlm.ops.rows import Behind, Rows
 from ssdlm.shapes import Tensor
 
@@ -94,16 +95,36 @@ class Window(DecodeBatch):
         logits = self.masked(self.steered(self.logits))
         settings = (*self.settings(), *counters)
         if not self.is_watched:
-            self.drawn = draw(logits, self.added, self.ell, *settings)
+            self.drawn = self.replaced(draw(logits, self.added, self.ell, *settings))
             return
         trust = torch.empty(logits.shape[:2], device=self.device)
-        self.drawn = draw(logits, self.added, self.ell, *settings, trust)
+        self.drawn = self.replaced(draw(logits, self.added, self.ell, *settings, trust))
         for kept, new in ((self.seen, self.drawn), (self.trust, trust)):
             if self.is_captured:
                 kept.index_copy_(0, self.frame, new.unsqueeze(0))
             else:
                 self.put(kept[0], new)
         self.frame.add_(1)
+
+    def masked(self, logits: Tensor) -> Tensor:
+        if self.masks is None:
+            return logits
+        here, V = self.here, logits.shape[-1]
+        self.allowed = self.masks.allowed()[here, None, :V]
+        never = self.suppressed[here, None, None]
+        words = torch.arange(V, device=self.device)
+        self.shares = torch.where(words == never, LEAST, logits.float() + self.added)
+        best = self.allowed.gather(-1, self.shares.argmax(-1, keepdim=True))
+        is_free = best & (self.strict[here, None, None] == 0)
+        return torch.where(self.allowed | is_free, logits, -torch.inf)
+
+    def replaced(self, drawn: Tensor) -> Tensor:
+        """Return tokens with the likeliest legal one in place of one that is not."""
+        if self.masks is None:
+            return drawn
+        is_legal = self.allowed.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
+        best = self.shares.masked_fill(~self.allowed, -torch.inf).argmax(-1)
+        return torch.where(is_legal, drawn, best)
 
     @property
     def is_watched(self) -> bool:
@@ -120,7 +141,7 @@ class Window(DecodeBatch):
         }
 
     def gates(self) -> tuple[Tensor, ...]:
-        return self.active, self.moving
+        return self.active, self.moving, self.frame
 
     def steered(self, logits: Tensor) -> Tensor:
         """Return logits as guides within the graph would have them."""

@@ -186,7 +186,7 @@ def draw_kernel(
         own = tl.where(chosen == never, -1e4, own) / heat
         if HAS_EVIDENCE:
             own += tl.load(evidence + chosen)
-        tl.store(trust + row, tl.where(top_p == 0, 1.0, tl.exp(own - crown) / mass))
+        tl.store(trust + row, tl.where(mass > 0, tl.exp(own - crown) / mass, 1.0))
 
 
 @triton.jit
@@ -297,7 +297,7 @@ def pick_kernel(
     tl.store(out + row, chosen.to(tl.int64))
     if HAS_TRUST:
         own = tl.load(shares + row * V + chosen)
-        tl.store(trust + row, tl.where(top_p == 0, 1.0, own / tl.sum(mass)))
+        tl.store(trust + row, tl.where(tl.sum(mass) > 0, own / tl.sum(mass), 1.0))
 
 
 @triton.jit
