@@ -24,6 +24,7 @@ from ssdlm.constraints.placement import Placement
 from ssdlm.denoiser.slots import Slots
 from ssdlm.engine.chooser import Chooser
 from ssdlm.engine.views import Frame
+from ssdlm.guidance.gradient import guided
 from ssdlm.ops.rows import Behind, Rows
 from ssdlm.shapes import Tensor
 
@@ -50,8 +51,10 @@ class Entry:
     """What its tokens are held to, in a batch with masks."""
     is_strict: bool = True
     """Whether only what is legal is drawn from; else what was drawn is replaced if it is not."""
+    guide: guided | None = None
+    """What steers its logits between the halves of a pass."""
     chooser: Chooser | None = None
-    """What chooses its tokens where a draw alone does not."""
+    """What chooses its tokens where a draw alone does not; it asks guides itself."""
     is_watched: bool = False
     """Whether frames of its passes are kept."""
 

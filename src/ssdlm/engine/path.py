@@ -21,25 +21,26 @@ class Path:
     """(P, W) before each pass; where a window slides, those before the last one stay."""
     alpha_bar: Tensor
     """The same as alpha_bar."""
+    windows: tuple[slice, ...] = (slice(None),)
+    """The positions that each pass is about; the last goes for those after it."""
     after: Tensor | None = None
     """The levels (W,) after a pass of a window that slides, before it moves on; else None."""
 
     @classmethod
     def of_block(cls, grid: Grid, B: int) -> Path:
         """Return the path of a block through a grid."""
-        shape = grid.T, B
-        both = (
-            part.flip(0)[: grid.T].reshape(grid.T, -1).expand(shape)
+        levels, alpha_bar = (
+            part.flip(0)[: grid.T].reshape(grid.T, -1).expand(grid.T, B)
             for part in (grid.progress, grid.alpha_bar)
         )
-        return cls(*both)
+        return cls(levels, alpha_bar, tuple(grid.windows(B)[grid.T : 0 : -1]))
 
     @classmethod
     def sliding(cls, width: float) -> Path:
         """Return the path of a window that moves on a position a pass: noise comes in."""
         after = steady_levels(width)
         levels = torch.stack((torch.ones_like(after), F.pad(after[1:], (0, 1), value=1.0)))
-        return cls(levels, schedule.cosine(levels), after)
+        return cls(levels, schedule.cosine(levels), after=after)
 
 
 @cache

@@ -33,6 +33,7 @@ from ssdlm.engine.programs.window import Window
 from ssdlm.engine.requests import Request, noise_seeds
 from ssdlm.engine.strategy import before_suffix, strategy_of
 from ssdlm.engine.views import BlockView, SlidingView, TokenView, View
+from ssdlm.guidance.gradient import guided
 from ssdlm.options import GenerateOptions
 from ssdlm.shapes import Tensor
 
@@ -73,6 +74,8 @@ class Key(NamedTuple):
     """Whether draws are held to grammars."""
     is_watched: bool = False
     """Whether a graph keeps frames of its passes."""
+    has_guides: bool = False
+    """Whether guides are asked between the halves of a pass; on a CPU every text may have some."""
     has_choosers: bool = False
     """Whether the host acts between the halves of a pass; on a CPU every text may have that."""
 
@@ -149,6 +152,7 @@ class Runners:
         is_watched = self.is_gpu and self.is_looked_at(request)
         rest = {"is_masked": is_masked, "has_choosers": has_chooser and self.is_gpu}
         rest["is_watched"] = is_watched
+        rest["has_guides"] = self.is_gpu and self.has_own_guide(request)
         if PaddedEncoder.takes(self.denoiser):
             path = options.B[0], options.T, options.grid, options.returns
             capacity, room = self.capacity(request, 0), self.denoiser.max_len
@@ -160,8 +164,8 @@ class Runners:
             path = B, options.T, options.grid, options.width, given and options.length
             return Key("window", path, capacity=self.capacity(request, B + 1), **rest)
         margin = len(steady_levels(options.width)) + 1
-        is_steered = options.control and not has_chooser
-        guides = self.controls.captured_key(options) if is_steered else ()
+        is_captured = options.control and not has_chooser and not self.has_own_guide(request)
+        guides = self.controls.captured_key(options) if is_captured else ()
         program, capacity = "guided" if guides else "window", self.capacity(request, margin)
         return Key(program, options.width, guides, capacity, **rest)
 
@@ -195,13 +199,17 @@ class Runners:
         if options.mode != "diffusion":
             return False
         is_single = request.slides and len(steady_levels(options.width)) == 1
-        if request.keeps_states or not self.has_captured_guides(request):
+        if request.keeps_states:
             return True
         if placement is None:
             return False
         # Particles of a grammar are told what theirs are worth.
         is_weighed = options.has_grammar and bool(request.branch)
         return not (is_single and placement.is_free) or is_weighed
+
+    def has_own_guide(self, request: Request) -> bool:
+        """Tell whether guides steer a text between the halves of a pass."""
+        return not self.needs_chooser(request) and not self.has_captured_guides(request)
 
     def has_captured_guides(self, request: Request) -> bool:
         """Tell whether all that steers a text fits into the graph; nothing does."""
@@ -239,7 +247,7 @@ class Runners:
     def entry(self, request: Request, seed: int) -> Entry:
         """Return a request as a batch takes it, its text's seed being known."""
         options = request.options
-        has_chooser = self.needs_chooser(request)
+        has_chooser, has_guide = self.needs_chooser(request), self.has_own_guide(request)
         return Entry(
             request.context,
             seed,
@@ -249,6 +257,7 @@ class Runners:
             length=sum(request.blocks()),
             placement=None if has_chooser else request.placement,
             is_strict=options.has_grammar or options.mode != "diffusion",
+            guide=cast(guided, self.controls.apply(options)) if has_guide else None,
             chooser=self.engine.chooser(request) if has_chooser else None,
             is_watched=self.is_looked_at(request),
         )

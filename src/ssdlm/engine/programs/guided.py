@@ -67,8 +67,8 @@ class GuidedWindow(Window):
         self.is_fused = HAS_SHORT_CUTS and self.is_known(V)
         self.present = torch.zeros(self.num_slots, V, dtype=torch.bool, device=self.device)
         """Which tokens are in a text, for the kernel; those of `ids`, but for the last."""
-        self.added = torch.zeros(V, device=self.device)
-        """What a draw adds: nothing, for the prior is in what the guides return."""
+        self.nothing = torch.zeros(V, device=self.device)
+        """What a draw adds: the prior is in what the guides return."""
 
     def is_known(self, V: int) -> bool:
         """Tell whether one operation adds what a guide says to V logits."""
@@ -94,17 +94,17 @@ class GuidedWindow(Window):
         with rounded_products(self.denoiser.dtype != torch.float32):
             super().draw()
 
-    def steered(self, logits: Tensor) -> Tensor:
+    def steered(self) -> tuple[Tensor, Tensor]:
         torch.add(self.lengths, 1, out=self.counts)  # the last token is being read
         V = self.denoiser.V  # guides know nothing of more
-        own = logits[..., :V] + self.prior[:V]
+        own = self.logits[..., :V] + self.prior[:V]
         whole = own if self.ell is None else own + self.ell
         # Of all rows at once: each is steered by itself, and at every level.
         if self.is_fused:
-            return self.nudged(own, whole)
+            return self.nudged(own, whole), self.nothing
         for guide in self.growing:
             guide.read(self.last, self.active)
-        return own + self.steering.lam * self.steering.nudge(self.ids, whole)
+        return own + self.steering.lam * self.steering.nudge(self.ids, whole), self.nothing
 
     def nudged(self, own: Tensor, whole: Tensor) -> Tensor:
         """Return own + lam * nudge at the whole logits, by a launch for each guide."""

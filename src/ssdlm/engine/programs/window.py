@@ -39,8 +39,6 @@ class Window(DecodeBatch):
         """Whether any position ever has evidence."""
         super().__init__(denoiser, is_padded=not self.is_noisy, **sizes)
         self.follow(path)
-        self.added = self.prior
-        """What a draw adds to the logits."""
         self.rows, self.causal = Rows.window(self.W, self.device), Rows.causal(self.W, self.device)
         self.blank = denoiser.blank()
         gain, a = denoiser.gain(self.levels).cpu() * denoiser.K, path.alpha_bar
@@ -66,6 +64,13 @@ class Window(DecodeBatch):
         self.text = self.whole(self.text.shape[1] + self.W)  # a last block may be short
         self.clock: dict[int, int] = {}
         """Passes of each text's block so far, as the host counts them."""
+        self.ended: dict[int, int] = {}
+        """Decided tokens of each text, without those of a block on its way."""
+        self.prompt: dict[int, Tensor] = {}
+        """Contexts, for guides between the halves of a pass."""
+        self.own: Tensor | None = None
+        """What such guides make of the logits, the prior included."""
+        self.nothing = torch.zeros_like(self.prior)
 
     @torch.no_grad()
     def join(
@@ -81,24 +86,38 @@ class Window(DecodeBatch):
         self.tokens[at], self.normals[at], self.uniforms[at] = 0, NORMAL, UNIFORM
         self.pins[at] = -1  # another text may have had some here
         self.clock |= dict.fromkeys(slots, 0)
+        self.ended |= dict.fromkeys(slots, 0)
+        for slot, entry in zip(slots, entries, strict=True):
+            if entry.guide is not None:
+                self.prompt[slot] = torch.tensor(entry.context, device=self.device)
 
     def leave(self, slots: Sequence[int]) -> None:
         super().leave(slots)
         for slot in slots:
-            del self.clock[slot]
+            del self.clock[slot], self.ended[slot]
+            self.prompt.pop(slot, None)
 
     def draw(self) -> None:
+        self.say()
+        self.pick()
+
+    def say(self) -> None:
+        """Run the rows."""
+        self.logits = self.slots.logits(self.read(self.inputs(), 1), self.head)
+
+    def pick(self) -> None:
+        """Draw a token for each open position."""
         here = self.here
-        hidden = self.read(self.inputs(), 1)
-        self.logits = self.slots.logits(hidden, self.head)
-        counters = self.passes[here] + 1, self.uniforms[here]
-        logits = self.masked(self.steered(self.logits))
-        settings = (*self.settings(), *counters)
-        if not self.is_watched:
-            self.drawn = self.replaced(draw(logits, self.added, self.ell, *settings))
+        logits, added = self.steered()
+        settings = (*self.settings(), self.passes[here] + 1, self.uniforms[here])
+        trust = torch.empty(logits.shape[:2], device=self.device) if self.is_watched else None
+        if self.masks is None:
+            self.drawn = draw(logits, added, self.ell, *settings, trust)
+        else:
+            self.hold(logits, added)
+            self.drawn = self.replaced(draw(self.legal, added, self.ell, *settings, trust))
+        if trust is None:
             return
-        trust = torch.empty(logits.shape[:2], device=self.device)
-        self.drawn = self.replaced(draw(logits, self.added, self.ell, *settings, trust))
         for kept, new in ((self.seen, self.drawn), (self.trust, trust)):
             if self.is_captured:
                 kept.index_copy_(0, self.frame, new.unsqueeze(0))
@@ -106,22 +125,20 @@ class Window(DecodeBatch):
                 self.put(kept[0], new)
         self.frame.add_(1)
 
-    def masked(self, logits: Tensor) -> Tensor:
-        if self.masks is None:
-            return logits
+    def hold(self, logits: Tensor, added: Tensor) -> None:
+        """Find what is legal; forbidden words leave logits alone whose best token is."""
+        assert self.masks is not None
         here, V = self.here, logits.shape[-1]
         self.allowed = self.masks.allowed()[here, None, :V]
         never = self.suppressed[here, None, None]
         words = torch.arange(V, device=self.device)
-        self.shares = torch.where(words == never, LEAST, logits.float() + self.added)
+        self.shares = torch.where(words == never, LEAST, logits.float() + added)
         best = self.allowed.gather(-1, self.shares.argmax(-1, keepdim=True))
         is_free = best & (self.strict[here, None, None] == 0)
-        return torch.where(self.allowed | is_free, logits, -torch.inf)
+        self.legal = torch.where(self.allowed | is_free, logits, -torch.inf)
 
     def replaced(self, drawn: Tensor) -> Tensor:
         """Return tokens with the likeliest legal one in place of one that is not."""
-        if self.masks is None:
-            return drawn
         is_legal = self.allowed.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
         best = self.shares.masked_fill(~self.allowed, -torch.inf).argmax(-1)
         return torch.where(is_legal, drawn, best)
@@ -143,9 +160,11 @@ class Window(DecodeBatch):
     def gates(self) -> tuple[Tensor, ...]:
         return self.active, self.moving, self.frame
 
-    def steered(self, logits: Tensor) -> Tensor:
-        """Return logits as guides within the graph would have them."""
-        return logits
+    def steered(self) -> tuple[Tensor, Tensor]:
+        """Return logits as guides would have them, and what a draw is to add to them."""
+        if self.own is None:
+            return self.logits, self.prior
+        return self.own, self.nothing
 
     def inputs(self) -> Tensor:
         """Return what the rows read: the last decided word, and the open positions behind it."""
@@ -190,13 +209,45 @@ class Window(DecodeBatch):
         self.passes.add_(self.active)
 
     def one_pass(self) -> None:
-        if not any(entry.chooser for entry in self.entries.values()):
+        entries = self.entries.values()
+        has_guides, has_choosers = any(e.guide for e in entries), any(e.chooser for e in entries)
+        if not has_guides and not has_choosers:
             super().one_pass()
             return
         self.show_pins()
-        self.do("draw", self.draw)
+        self.do("say", self.say)
+        if has_guides:
+            self.steer()
+        self.do("pick", self.pick)
         self.choose()
         self.do("commit", self.commit)
+        if not self.is_captured:  # the next pass may be without guides
+            self.own = None
+
+    def steer(self) -> None:
+        """Let guides that are in no graph say where their texts go."""
+        V = self.denoiser.V
+        if self.own is None:
+            self.own = torch.empty(self.logits.shape, device=self.device)
+        torch.add(self.logits, self.prior, out=self.own)
+        for row, slot in enumerate(self.rows_of_slots()):
+            if slot not in self.entries or (guide := self.entries[slot].guide) is None:
+                continue
+            number = min(self.clock[slot], self.T - 1)
+            window = self.path.windows[min(number, len(self.path.windows) - 1)]
+            if not guide.has_windows:
+                window = slice(0, self.W)
+            ell = 0.0 if self.ell is None else self.ell[row : row + 1, window]
+            decided = self.tokens[slot, : window.start or 0]
+            context = torch.cat((self.prompt[slot], self.text[slot, : self.ended[slot]], decided))
+            whole = self.own[row : row + 1, window, :V] + ell
+            level = self.levels[number, window].unsqueeze(0)
+            said = guide.steer(context.unsqueeze(0), whole, level)
+            self.own[row, window, :V] = (said - ell)[0]
+
+    def rows_of_slots(self) -> list[int]:
+        """Return the slot of each row; a GPU is not asked."""
+        return list(range(self.num_slots)) if self.is_captured else sorted(self.entries)
 
     def show_pins(self) -> None:
         """Let the network see tokens that must stand somewhere."""
@@ -207,11 +258,11 @@ class Window(DecodeBatch):
                 self.pins[slot] = pins[0]
                 if not self.has_pins:  # a graph that was recorded before looks at none
                     self.has_pins = True
-                    self.graphs.pop("draw", None)
+                    self.graphs.pop("say", None)
 
     def choose(self) -> None:
         """Replace what was drawn for texts with choosers."""
-        for row, slot in enumerate(self.at.tolist()):
+        for row, slot in enumerate(self.rows_of_slots()):
             chooser = self.entries[slot].chooser if slot in self.entries else None
             if chooser is None:
                 continue
@@ -227,13 +278,14 @@ class Window(DecodeBatch):
 
     def run(self, count: int) -> None:
         self.frame.zero_()
-        if self.slides and not any(entry.chooser for entry in self.entries.values()):
+        if self.slides and not any(one.chooser or one.guide for one in self.entries.values()):
             super().run(count)
             self.clock = {slot: passes + count for slot, passes in self.clock.items()}
             return
         for _ in range(count):
             super().run(1)
             self.clock = {slot: passes + 1 for slot, passes in self.clock.items()}
+            self.ended |= self.clock if self.slides else {}
             if not self.slides:
                 self.end_blocks([slot for slot, passes in self.clock.items() if passes == self.T])
 
@@ -251,6 +303,7 @@ class Window(DecodeBatch):
         self.normals[at] += NUM_STREAMS
         self.uniforms[at] += NUM_STREAMS
         self.clock |= dict.fromkeys(slots, 0)
+        self.ended |= {slot: self.ended[slot] + self.W for slot in slots}
 
     def read_blocks(self, at: Tensor) -> None:
         """Let the network read decided blocks, on a GPU by a graph for all slots."""
