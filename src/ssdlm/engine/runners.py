@@ -229,7 +229,7 @@ class Runners:
             return TokenView(blocks, denoiser.V, end)
         if request.slides:
             whole = [options.whole_block(number) for number in range(len(blocks))]
-            return SlidingView(Sliding(options.T, options.width).moves(blocks, whole), blocks, end)
+            return SlidingView(Sliding(options.T, options.width), blocks, whole, end)
         noise = RowNoise(torch.tensor([request.noise_seed], device=self.denoiser.device))
         looks = (
             to_ids(noise.normal(block=number, step=0, B=B, V=denoiser.V)).cpu()

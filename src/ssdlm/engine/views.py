@@ -11,13 +11,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 
 from ssdlm.diffusion.autoregressive import decided
-from ssdlm.diffusion.grid import Grid, Move
+from ssdlm.diffusion.grid import Grid, Move, Sliding
 from ssdlm.diffusion.sampler import Step
 from ssdlm.diffusion.sliding import shown
 from ssdlm.shapes import Tensor
@@ -64,21 +65,34 @@ class TokenView(View):
 class SlidingView(View):
     """A window that slides through the text."""
 
-    def __init__(self, moves: Iterator[Move], blocks: Sequence[int], end: int | None) -> None:
-        self.moves, self.blocks, self.end_of_text = moves, blocks, end
+    def __init__(
+        self, path: Sliding, blocks: Sequence[int], whole: Sequence[int], end: int | None
+    ) -> None:
+        self.blocks, self.end_of_text = blocks, end
+        self.scenes = iter(scenes_of(path, tuple(blocks), tuple(whole)))
         self.text: list[int] = []
         """All that is decided or open."""
         self.num_left = sum(blocks)
 
     def take(self, frame: Frame) -> Step:
-        move = next(self.moves)
-        self.text[move.window.start :] = frame.tokens
-        has_ended = self.end_of_text in self.text[: move.window.start + move.num_decided]
-        here, window, level = shown(move, self.blocks, has_ended=has_ended)
+        move, scene = next(self.scenes)
+        first, num_decided = move.window.start, move.window.start + move.num_decided
+        self.text[first:] = frame.tokens
+        has_ended = self.end_of_text in self.text[first:num_decided]
+        here, window, level = shown(move, self.blocks, has_ended=True) if has_ended else scene
         trust = frame.trust[: window.stop - window.start]
         is_last, tokens = move.left == 0 or has_ended, torch.tensor([self.text[here]])
         own = move.block, move.left, window, NOTHING, NOTHING, NOTHING, tokens, is_last, level
         return Step(*own, confidence=trust)
+
+
+@lru_cache(maxsize=64)
+def scenes_of(
+    path: Sliding, blocks: tuple[int, ...], whole: tuple[int, ...]
+) -> list[tuple[Move, tuple[slice, slice, Tensor]]]:
+    """Return the passes through a text, and what each shows if the text does not end there."""
+    moves = path.moves(blocks, whole)
+    return [(move, shown(move, blocks, has_ended=False)) for move in moves]
 
 
 class BlockView(View):
