@@ -290,9 +290,12 @@ def test_which_requests_a_graph_writes_alone(monkeypatch):
         {"width": 2.0, "nucleus": "network", "top_p": 0.9},
         {"suffix": "cab", "length": 5, "nucleus": "network", "top_p": 0.9},
         {"must": ["cab"], "regex": "[a-c ]*", "nucleus": "network", "top_p": 0.9},
-        {"regex": None, "must_not": ["b"]},
+        {"regex": None, "must_not": ["b"], "width": 2.0, "nucleus": "network", "top_p": 0.9},
     ):
         assert key(**own).has_choosers and not key(**own).is_masked
+    assert key(regex=None, must_not=["b"]).is_masked
     (request,) = model.requests(["a"], usual)
     assert runners.key_of(replace(request, branch=(0, 1))).has_choosers  # a particle is weighed
-    assert runners.key_of(replace(request, is_watched=True)).has_choosers
+    watched = replace(request, is_watched=True)
+    assert runners.key_of(watched).is_watched and not runners.key_of(watched).has_choosers
+    assert runners.key_of(replace(watched, keeps_states=True)).has_choosers

@@ -246,7 +246,7 @@ def test_a_job_that_is_given_up_makes_room_at_once(engine):
 )
 def test_a_text_that_is_watched_is_the_same_in_the_same_batch(engine, changes):
     (request, other, *_) = requests_for(engine, **changes)
-    watched = replace(request, is_watched=True)
+    watched = replace(request, is_watched=True, keeps_states=True)
     schedule = in_a_batch(engine, 2)
     jobs = [schedule.submit(one) for one in (watched, other)]
     steps = []
