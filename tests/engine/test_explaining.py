@@ -42,7 +42,7 @@ TABLE = {
     "guesses and a grammar": ({"mode": "speculative", "regex": "[a-c]*"}, "reference", "chain", ""),
     "a grammar": ({"regex": "[a-c]{6}"}, "window", "window", ""),
     "scores": ({"control": vowels, "particles": 3, "particle_step": 2}, "window", "window", ""),
-    "a guide": ({"control": "GUIDE=positive"}, "window", "guided", ""),
+    "a guide": ({"control": "GUIDE"}, "window", "guided", ""),
     "best of": ({"best_of": 2}, "window", "window", ""),
     "a grammar in a wide window": (
         {"regex": "[a-c]{6}", "width": 3.0}, "window", "window",
@@ -60,14 +60,14 @@ TABLE = {
     "a sentence": ({"end_at_sentence": True}, "window", "window", "end_at_sentence is obeyed"),
     "a streamer": ({"streamer": Streamer()}, "window", "window", "a streamer sees every step"),
     "a guide in blocks": (
-        {"control": "GUIDE=positive", "grid": "staggered"}, "window", "window",
+        {"control": "GUIDE", "grid": "staggered"}, "window", "window",
         "on grid=staggered control is asked between the halves of a pass; use grid=sliding"),
     "a guide in a block": (
-        {"control": "GUIDE=positive", "sees": "block"}, "window", "window", "use sees=context"),
+        {"control": "GUIDE", "sees": "block"}, "window", "window", "use sees=context"),
     "a guide and words": (
-        {"control": "GUIDE=positive", "must": ["a"]}, "window", "window", "must is obeyed between"),
+        {"control": "GUIDE", "must": ["a"]}, "window", "window", "must is obeyed between"),
     "a guide at some levels": (
-        {"control": "GUIDE=positive", "band": (0.0, 0.5)}, "window", "window",
+        {"control": "GUIDE", "band": (0.0, 0.5)}, "window", "window",
         "with band=0.0,0.5 control is asked between the halves of a pass; use band=0,1"),
     "a guide of one's own": (
         {"control": likes_a, "lam": 1.0}, "window", "window", "no graph can hold control likes_a"),
@@ -84,29 +84,31 @@ TABLE = {
     "an early end": (
         {"grid": "uniform", "early_exit": True}, "reference", "reference", "leave it out"),
     "an average": (
-        {"control": "GUIDE=positive", "reduction": "mean"}, "reference", "reference",
+        {"control": "GUIDE", "reduction": "mean"}, "reference", "reference",
         "reduction=mean makes the texts of a batch depend on each other; use reduction=sum"),
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tiny.save_classifier(tmp_path_factory.mktemp("guide"))
-    model = SSDLM(tiny.block(), tiny.tokenizer(), OPTIONS)
-    model.folder = folder
-    return model
+def model():
+    return SSDLM(tiny.block(), tiny.tokenizer(), OPTIONS)
 
 
-def own(model, name):
+@pytest.fixture(scope="module")
+def guide(tmp_path_factory):
+    return f"{tiny.save_classifier(tmp_path_factory.mktemp('guide'))}=positive"
+
+
+def own(guide, name):
     options = dict(TABLE[name][0])
     if isinstance(options.get("control"), str):
-        options["control"] = options["control"].replace("GUIDE", str(model.folder))
+        options["control"] = guide
     return options
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_what_is_said_beforehand_is_said_of_the_text(model, name):
-    options, (_, program, _, why) = own(model, name), TABLE[name]
+def test_what_is_said_beforehand_is_said_of_the_text(model, guide, name):
+    options, (_, program, _, why) = own(guide, name), TABLE[name]
     said = model.explain("a dog", **options)
     text = model.generate("a dog", **options)
     assert text.written == said.written
@@ -127,10 +129,10 @@ def test_what_is_said_beforehand_is_said_of_the_text(model, name):
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_what_a_gpu_captures_and_why_not(model, monkeypatch, name):
+def test_what_a_gpu_captures_and_why_not(model, guide, monkeypatch, name):
     _, _, program, why = TABLE[name]
     as_on_a_gpu(monkeypatch, model)
-    written = model.explain("a dog", **own(model, name)).written
+    written = model.explain("a dog", **own(guide, name)).written
     assert (written.program, written.is_captured) == (program, not why)
     assert written.why.startswith(why) or (why and why in written.why)
     assert bool(written.why) == bool(why)
@@ -152,10 +154,9 @@ def test_who_watches_is_told_why_nothing_is_captured(model, monkeypatch):
     assert note.startswith("mode=speculative guesses nothing")
 
 
-def test_a_guide_that_reads_less_and_the_pieces_of_particles(model, monkeypatch):
+def test_a_guide_that_reads_less_and_the_pieces_of_particles(model, guide, monkeypatch):
     as_on_a_gpu(monkeypatch, model)
-    for guided in ({}, {"particles": 2}):
-        guided["control"] = f"{model.folder}=positive"
+    for guided in ({"control": guide}, {"control": guide, "particles": 2}):
         assert model.explain("a dog", **guided).written.program == "guided"
         assert "control reads 62 tokens" in model.explain("a dog", **guided, length=60).written.why
     assert model.explain([], control=vowels).written.program == "reference"  # the first piece
@@ -187,9 +188,8 @@ def test_what_is_said_of_an_encoder(monkeypatch, options, why):
     assert model.explain("a dog").written.why.endswith("leave out deterministic")
 
 
-def test_in_plain_words(model):
-    control = f"{model.folder}=positive"
-    said = str(model.explain("a dog", control=control, must=["a"], best_of=2)).splitlines()
+def test_in_plain_words(model, guide):
+    said = str(model.explain("a dog", control=guide, must=["a"], best_of=2)).splitlines()
     assert said[0] == "model: BlockDenoiser, V=64, 30240 parameters in float32"
     assert said[1:4] == [
         "device: cpu",
@@ -197,7 +197,7 @@ def test_in_plain_words(model):
         "captured: no: a CPU has no CUDA graphs; use a GPU",
     ]
     assert said[4].startswith("passes per token: ")
-    assert said[5].startswith(f"control {control}: gradient (logits, lambda ")
+    assert said[5].startswith(f"control {guide}: gradient (logits, lambda ")
     assert said[6:] == [
         "must: the words have places in the text, which is planned before it is written",
         "2 texts are written for each that is kept, and the context stream rates them",
@@ -213,12 +213,12 @@ def test_bad_options_are_refused_as_by_generate(model):
         assert "lenght" in options or str(said.value) == str(written.value)
 
 
-def test_the_command_line_says_what_python_does(model, tmp_path, capsys):
+def test_the_command_line_says_what_python_does(model, guide, tmp_path, capsys):
     folder = tmp_path / "model"
     model.save_pretrained(folder)
     words = ["explain", "--model", str(folder), "a dog", "--must", "a", "--particles", "2"]
-    words += ["--control", f"{model.folder}=positive"]
-    found = model.explain("a dog", must=["a"], particles=2, control=f"{model.folder}=positive")
+    words += ["--control", guide]
+    found = model.explain("a dog", must=["a"], particles=2, control=guide)
     assert cli.main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(found.json()))
     assert cli.main(words) == 0

@@ -86,7 +86,8 @@ class Runners:
     def __init__(self, engine: Engine) -> None:
         self.engine, self.controls = engine, engine.controls
         self.denoiser, self.tokenizer = engine.denoiser, engine.tokenizer
-        self.is_gpu = self.denoiser.device.type != "cpu"
+        self.device = self.denoiser.device.type
+        self.is_gpu = self.device != "cpu"
         self.tell: Callable[[str], AbstractContextManager[object]] = nullcontext
         """Shows a few words while something lasts: in a batch's first turn kernels are compiled."""
         self.idle: OrderedDict[tuple[Key, int], DecodeBatch] = OrderedDict()
@@ -100,13 +101,14 @@ class Runners:
         alone.fill_all()
         return alone.table @ denoiser.head.to(denoiser.dtype).T
 
-    def written(self, request: Request) -> Written:
-        """Return how a text is written that has no particles."""
-        device, key = self.denoiser.device.type, self.key_of(request)
+    def written(self, request: Request, key: Key | None) -> Written:
+        """Return how a text is written that has no particles, its key being known."""
         if key is None:
-            return Written(device, "reference", why=self.why_not(request))
-        why = self.why_chosen(request) if self.is_gpu else reasons.ON_A_CPU
-        return Written(device, key.program, not why, why)
+            return Written(self.device, "reference", why=self.why_not(request))
+        if not self.is_gpu:
+            return Written(self.device, key.program, why=reasons.ON_A_CPU)
+        why = self.why_chosen(request) if key.has_choosers else ""
+        return Written(self.device, key.program, not why, why)
 
     def why_not(self, request: Request) -> str:
         """Return why no program writes a text; nothing where one does."""
