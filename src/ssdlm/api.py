@@ -218,15 +218,18 @@ class SSDLM(Signature):
         prompt: Prompt = "",
         *,
         stream: bool = False,
+        states: bool = False,
         options: GenerateOptions | None = None,
         **changes: Any,
     ) -> Explanation:
         """Return how `generate`, or `stream`, would write a text with these arguments.
 
-        Nothing is written; what has no text is refused as there. Printed, it is plain words.
+        `states` is for a stream with candidates, guides or states. Nothing is written; what has no
+        text is refused as there. Printed, it is plain words.
         """
         (firsts,) = self.requests([prompt], changes, options).firsts
-        return explain(self.engine, [replace(one, is_watched=stream) for one in firsts])
+        watched = {"is_watched": stream or states, "keeps_states": states}
+        return explain(self.engine, [replace(one, **watched) for one in firsts])
 
     def requests(
         self,

@@ -46,19 +46,24 @@ TABLE = {
     "best of": ({"best_of": 2}, "window", "window", ""),
     "a grammar in a wide window": (
         {"regex": "[a-c]{6}", "width": 3.0}, "window", "window",
-        "with width=3 regex is obeyed between the halves of a pass; use grid=sliding and width=1"),
+        "regex with width=3 has its place between the halves of a pass; use grid=sliding and wid"),
     "particles and a grammar": (
         {"regex": "[a-c]{6}", "particles": 2}, "window", "window",
-        "particles weigh what regex makes of each token between the halves of a pass; leave out"),
+        "particles weigh what regex makes of each token, between the halves of a pass; leave out"),
     "words": (
         {"must": ["a"]}, "window", "window",
         "must is obeyed between the halves of a pass; leave it out"),
-    "words not to use": ({"must_not": ["a"]}, "window", "window", "must_not is obeyed between"),
+    "words not to use": ({"must_not": ["a"]}, "window", "window", ""),
+    "words not to use in a wide window": (
+        {"must_not": ["a"], "width": 3.0}, "window", "window", "must_not with width=3 has its"),
+    "a grammar and a guide in a block": (
+        {"regex": "[a-c]{6}", "control": "GUIDE", "sees": "block"}, "window", "window",
+        "regex beside a control that sees a block alone has its place"),
     "a suffix": ({"suffix": "ab"}, "window", "window", "suffix is obeyed between"),
     "a gap": ({"suffix": "ab", "gap": "2-4"}, "window", "window", "suffix is obeyed between"),
     "a pin": ({"pin": {2: "b"}}, "window", "window", "pin is obeyed between"),
-    "a sentence": ({"end_at_sentence": True}, "window", "window", "end_at_sentence is obeyed"),
-    "a streamer": ({"streamer": Streamer()}, "window", "window", "a streamer sees every step"),
+    "a sentence": ({"end_at_sentence": True}, "window", "window", ""),
+    "a streamer": ({"streamer": Streamer()}, "window", "window", ""),
     "a guide in blocks": (
         {"control": "GUIDE", "grid": "staggered"}, "window", "window",
         "on grid=staggered control is asked between the halves of a pass; use grid=sliding"),
@@ -143,11 +148,12 @@ def as_on_a_gpu(monkeypatch, model):
     monkeypatch.setattr(Slots, "has_kernels", lambda network: True)
 
 
-def test_who_watches_is_told_why_nothing_is_captured(model, monkeypatch):
+def test_who_looks_at_states_is_told_why_nothing_is_captured(model, monkeypatch):
     as_on_a_gpu(monkeypatch, model)
     assert model.explain("a dog").written.is_captured
-    assert model.explain("a dog", stream=True).written.why.startswith("a stream sees every step")
-    assert model.explain("a dog", stream=True, mode="autoregressive").written.is_captured
+    assert model.explain("a dog", stream=True).written.is_captured
+    assert model.explain("a dog", states=True).written.why.startswith("candidates, guides and")
+    assert model.explain("a dog", states=True, mode="autoregressive").written.is_captured
     speculative = {"mode": "speculative"}
     assert model.explain("a dog", **speculative).notes == ()
     (note,) = model.explain("a dog", **speculative, stream=True).notes

@@ -26,6 +26,11 @@ def add_explain(commands: Any) -> None:
         action="store_true",
         help="of a text that is watched, as by --json --drafts or the live view of `generate`",
     )
+    command.add_argument(
+        "--states",
+        action="store_true",
+        help="of one whose drafts tell more than tokens, as with --candidates or --guides",
+    )
     command.add_argument("--json", action="store_true", help="print one JSON object")
     add_options(command)
 
@@ -34,5 +39,6 @@ def run_explain(arguments: argparse.Namespace) -> None:
     """Print how a text would be written."""
     refuse_bad_values(arguments)
     model, changes = open_model(arguments), given_options(arguments)
-    found = model.explain(arguments.prompt, stream=arguments.stream, **changes)
+    watched = {"stream": arguments.stream, "states": arguments.states}
+    found = model.explain(arguments.prompt, **watched, **changes)
     print(json.dumps(found.json()) if arguments.json else found)

@@ -102,7 +102,7 @@ def too_long(room: int | None) -> str:
 # Why the host acts between the two halves of a pass.
 
 ON_A_CPU = "a CPU has no CUDA graphs; use a GPU"
-STATES = "drafts with candidates, guides or states have logits, which no graph keeps; leave them out"
+STATES = "candidates, guides and states of drafts need logits, which no graph keeps; leave them out"
 
 
 def steered(request: Request, ways: Sequence[Way]) -> str:
@@ -112,8 +112,6 @@ def steered(request: Request, ways: Sequence[Way]) -> str:
         return f"on grid={options.grid} control {between}; use grid=sliding"
     if request.reads_block:
         return f"a control that sees a block alone {between}; use sees=context"
-    if not request.slides:
-        return held(request)
     if options.band != (0.0, 1.0):
         return f"with band={show(options.band)} control {between}; use band=0,1"
     names = [way.name for way in ways if way.guide is not None and not can_be_padded(way.guide)]
@@ -142,6 +140,11 @@ def held(request: Request) -> str:
         return (
             f"particles weigh what {what} makes of each token, between the halves of a pass; leave "
             "out particles"
+        )
+    if request.reads_block:
+        return (
+            f"{what} beside a control that sees a block alone has its place between the halves of "
+            "a pass; use sees=context"
         )
     how = f"width={options.width:g}" if options.grid == "sliding" else f"grid={options.grid}"
     return (

@@ -108,6 +108,7 @@ class Runners:
         if not self.is_gpu:
             return Written(self.device, key.program, why=reasons.ON_A_CPU)
         why = self.why_chosen(request) if key.has_choosers else ""
+        why = self.why_steered(request) if key.has_guides else why
         return Written(self.device, key.program, not why, why)
 
     def why_not(self, request: Request) -> str:
