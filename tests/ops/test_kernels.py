@@ -40,6 +40,11 @@ def test_products_with_what_stands_around_them(M, is_invariant):
         plain = rows.normed_product(x.unsqueeze(0), weight, is_squared=is_squared)[0]
         found = products.normed_product(*there(x, weight), is_squared=is_squared, plan=plan)
         assert_close(found.cpu(), plain, roundings=NETWORK)
+    scale = 1 + normals(96, seed=3) / 4
+    plain = rows.normed_product(x.unsqueeze(0), weight, scale, eps=1e-5, is_gated=True)[0]
+    gated = {"eps": 1e-5, "is_gated": True, "plan": plan}
+    found = products.normed_product(*there(x, weight, scale), **gated)
+    assert_close(found.cpu(), plain, roundings=NETWORK)
     found = products.add_product_(*there(old, x, weight), plan=plan)
     plain = rows.add_product_(old.clone().unsqueeze(0), x.unsqueeze(0), weight)[0]
     assert_close(found.cpu(), plain, roundings=NETWORK)
@@ -74,21 +79,25 @@ def some_rows(kind):
 
 @pytest.mark.parametrize("kind", ["window", "prompt", "tree"])
 @pytest.mark.parametrize("is_invariant", [False, True])
-def test_rows_attend_to_their_slots_and_to_each_other(kind, is_invariant):
+@pytest.mark.parametrize("group", [1, 3])
+def test_rows_attend_to_their_slots_and_to_each_other(kind, is_invariant, group):
     from ssdlm.ops.kernels import rows as kernels
 
     N, H, d, S = 3, 2, 16, 160
     table = some_rows(kind)
     R = len(table.offsets)
-    qkv = normals(N, R, 3, H, d)
+    qkv = normals(N, R, (group + 2) * H, d)
+    weights = (1 + normals(2, d, seed=3) / 4) if kind == "tree" and group > 1 else None
+    norms = None if kind == "window" and group > 1 else rows.HeadNorms(1e-5, weights)
     keys, values = normals(5, H, S, d, seed=1), normals(5, H, S, d, seed=2)
     at = rows.Behind(table, torch.tensor([4, 0, 2]), torch.tensor([0, 70, 5]))
     angles = rotation(torch.arange(S), d).squeeze(2).transpose(0, 1).contiguous()
     attend = kernels.place_and_attend_alone if is_invariant else kernels.place_and_attend
     moved = rows.Rows(*there(table.offsets, table.sees), table.is_sparse)
     tables = there(keys, values, at.lengths, at.slots)
-    found = attend(*there(qkv), *tables, moved, *there(angles))
-    plain = rows.place_and_attend(qkv, keys, values, at, angles)
+    own = norms and norms._replace(weights=there(weights)[0])
+    found = attend(*there(qkv), *tables, moved, *there(angles), own)
+    plain = rows.place_and_attend(qkv, keys, values, at, angles, norms)
     assert_close(found.cpu(), plain, roundings=NETWORK)
     assert_close(tables[0].cpu(), keys, roundings=NETWORK)
     assert torch.equal(tables[1].cpu(), values)
@@ -99,19 +108,19 @@ def test_a_guess_attends_as_the_same_word_does_when_it_is_read_later():
 
     H, d, S, length = 2, 16, 160, 62
     angles = rotation(torch.arange(S), d).squeeze(2).transpose(0, 1).contiguous()
-    qkv, keys, values = normals(1, 4, 3, H, d), normals(1, H, S, d), normals(1, H, S, d, seed=1)
+    qkv, keys, values = normals(1, 4, 3 * H, d), normals(1, H, S, d), normals(1, H, S, d, seed=1)
     parents = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]]).bool()
     tree = rows.Rows(*there(torch.tensor([0, 1, 1, 2]), parents))
     slot, lengths = there(torch.tensor([0]), torch.tensor([length]))
     tables = there(keys, values)
     whole = kernels.place_and_attend_alone(
-        *there(qkv), *tables, lengths, slot, tree, *there(angles)
+        *there(qkv), *tables, lengths, slot, tree, *there(angles), rows.HeadNorms()
     )
     one, tables = rows.Rows.causal(1, torch.device(DEVICE)), there(keys, values)
     for place, node in enumerate((0, 2, 3)):
-        alone = kernels.place_and_attend_alone(
-            *there(qkv[:, node : node + 1]), *tables, lengths + place, slot, one, *there(angles)
-        )
+        row = there(qkv[:, node : node + 1])
+        behind = lengths + place, slot, one, *there(angles), rows.HeadNorms()
+        alone = kernels.place_and_attend_alone(*row, *tables, *behind)
         assert torch.equal(alone[:, 0], whole[:, node])
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser.attention import attend, attend_both
 from ssdlm.ops.rotary import rotate
-from ssdlm.ops.rows import Behind, add_product_, normed_product, place_and_attend
+from ssdlm.ops.rows import Behind, HeadNorms, add_product_, normed_product, place_and_attend
 from ssdlm.ops.rows import plain_norm as norm
 from ssdlm.shapes import Tensor
 
@@ -58,14 +58,14 @@ class Layer(nn.Module):
     ) -> Tensor:
         """Return the rows `read` after this layer; keys and values of all go behind the slots'."""
         (N, R, D), (keys, values) = x.shape, keys_values
-        qkv = normed_product(x, self.qkv.flatten(0, 1), **how)
-        qkv = qkv.view(N, R, 3, self.num_heads, D // self.num_heads)
+        qkv = normed_product(x, self.qkv.flatten(0, 1), None, **how)
+        qkv = qkv.view(N, R, 3 * self.num_heads, D // self.num_heads)
         exact = {"is_invariant": how["is_invariant"]}
-        attended = place_and_attend(qkv, keys, values, at, rotary, **exact).flatten(2)
+        attended = place_and_attend(qkv, keys, values, at, rotary, HeadNorms(), **exact).flatten(2)
         if read != slice(None):
             x, attended = x[:, read].contiguous(), attended[:, read].contiguous()
         x = add_product_(x, attended, self.out, **how)
-        up = normed_product(x, self.up, is_squared=True, **how)
+        up = normed_product(x, self.up, None, is_squared=True, **how)
         return add_product_(x, up, self.down, **how)
 
     def project(self, x: Tensor, rotary: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -17,14 +17,15 @@ from torch import nn
 from ssdlm.config import CausalConfig
 from ssdlm.denoiser import plain_products
 from ssdlm.denoiser.causal import CausalDenoiser
-from ssdlm.denoiser.slots import Slots
+from ssdlm.denoiser.slots import Network, Slots
 from ssdlm.ops.rotary import rotation_by
 from ssdlm.ops.rows import (
     Behind,
+    HeadNorms,
     Rows,
     add_product_,
-    place_and_attend_grouped,
-    product,
+    normed_product,
+    place_and_attend,
     weighted_norm,
 )
 from ssdlm.shapes import Block, Tensor
@@ -56,29 +57,31 @@ class LlamaLayer(nn.Module):
         how: dict[str, bool],
     ) -> Tensor:
         """Return the rows `read` after this layer; keys and values of all go behind the slots'."""
-        config, (keys, values) = self.config, keys_values
-        qkv = product(weighted_norm(x, self.attention_norm, config.eps), self.qkv, **how)
+        eps, (keys, values) = self.config.eps, keys_values
+        qkv = normed_product(x, self.qkv, self.attention_norm, eps=eps, **how)
         qkv = qkv if self.qkv_bias is None else qkv + self.qkv_bias
-        groups = config.num_heads, config.num_kv_heads, config.num_kv_heads
-        query, key, value = qkv.unflatten(-1, (-1, config.head_size)).split(groups, 2)
-        if self.query_norm is not None and self.key_norm is not None:
-            query = weighted_norm(query, self.query_norm, config.eps)
-            key = weighted_norm(key, self.key_norm, config.eps)
-        attended = place_and_attend_grouped(query, key, value, keys, values, at, rotary).flatten(2)
+        heads, exact = qkv.unflatten(-1, (-1, self.config.head_size)), how["is_invariant"]
+        attended = place_and_attend(
+            heads, keys, values, at, rotary, self.head_norms(), is_invariant=exact
+        ).flatten(2)
         if read != slice(None):
             x, attended = x[:, read].contiguous(), attended[:, read].contiguous()
         x = add_product_(x, attended, self.out, **how)
         x = x if self.out_bias is None else x + self.out_bias
-        both = product(weighted_norm(x, self.mlp_norm, config.eps), self.up, **how)
-        gate, up = both.chunk(2, -1)
-        return add_product_(x, F.silu(gate) * up, self.down, **how)
+        up = normed_product(x, self.up, self.mlp_norm, eps=eps, is_gated=True, **how)
+        return add_product_(x, up, self.down, **how)
+
+    def head_norms(self) -> HeadNorms | None:
+        """Return how queries and keys are normed, if they are."""
+        if self.query_norm is None or self.key_norm is None:
+            return None
+        return HeadNorms(self.config.eps, torch.stack((self.query_norm, self.key_norm)))
 
 
-class LlamaDenoiser(CausalDenoiser):
+class LlamaDenoiser(CausalDenoiser, Network):
     """A causal language model whose rows go through `slots.Slots`."""
 
     config: CausalConfig
-    has_kernels = False
 
     def __init__(self, config: CausalConfig) -> None:
         super().__init__()

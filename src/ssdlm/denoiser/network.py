@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from ssdlm.config import BlockConfig
-from ssdlm.denoiser import DenoiserModule, RowDenoiser
 from ssdlm.denoiser.layer import Layer, norm
+from ssdlm.denoiser.slots import Network
 from ssdlm.diffusion import schedule
 from ssdlm.ops import rows
 from ssdlm.ops.noisy_logits import Noisy
@@ -29,12 +29,11 @@ MAX_SNR = 30.0
 NUM_TIME_FEATURES = 16
 
 
-class BlockNetwork(DenoiserModule, RowDenoiser):
+class BlockNetwork(Network):
     """A transformer over words and soft words, and the tables around it."""
 
     config: BlockConfig
     log_unigram: Tensor
-    has_kernels = True
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()

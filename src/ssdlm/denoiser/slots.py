@@ -1,6 +1,6 @@
 """A network over many texts of different lengths: what each has read lies in a slot of its own.
 
-ops.rows -> [slots] -> engine.lanes
+ops.rows -> [slots] -> denoiser.network, denoiser.llama, engine.batch
 
 Rows of a text go through the layers behind what its slot holds, and see of each other what a table
 says. Decoding left to right, a sliding window and a tree of guesses are three such tables. Every
@@ -9,38 +9,39 @@ shape is fixed and nothing is looked at on the way, so that a GPU can repeat a p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, TypeGuard
 
 import torch
 
-from ssdlm.denoiser import RowDenoiser
+from ssdlm.denoiser import DenoiserModule, RowDenoiser
 from ssdlm.ops.rows import Behind, has_row_kernels, product
 from ssdlm.shapes import Tensor
 
 
-@runtime_checkable
-class Network(Protocol):
+class Network(DenoiserModule, RowDenoiser):
     """What goes through slots: layers that read rows behind keys and values."""
 
-    config: Any
     words: Any
-    has_kernels: bool
+    has_kernels = True
     """Whether its layers have Triton bodies, with which a GPU repeats a pass as one graph."""
 
     @property
-    def device(self) -> torch.device: ...
-    @property
-    def dtype(self) -> torch.dtype: ...
+    def dtype(self) -> torch.dtype:
+        raise NotImplementedError
+
     @property
     def key_shape(self) -> tuple[int, int]:
         """How many heads the keys of a token have, and how wide they are."""
-        ...
+        raise NotImplementedError
 
-    def transformer_layers(self) -> Sequence[Any]: ...
-    def rotary(self, positions: Tensor) -> Tensor: ...
-    def last_norm(self, x: Tensor) -> Tensor: ...
+    def rotary(self, positions: Tensor) -> Tensor:
+        """Return cosines and sines (2, S, 1, d) of positions (S,)."""
+        raise NotImplementedError
+
+    def last_norm(self, x: Tensor) -> Tensor:
+        """Return what the head reads of rows that have gone through the layers."""
+        raise NotImplementedError
 
 
 class Slots:
@@ -73,7 +74,7 @@ class Slots:
     @staticmethod
     def takes(denoiser: Any) -> TypeGuard[Network]:
         """Tell whether a network's rows can be read here: not if it is of the paper's form."""
-        if not isinstance(denoiser, Network) or not isinstance(denoiser, RowDenoiser):
+        if not isinstance(denoiser, Network):
             return False
         is_shifted = getattr(denoiser.config, "is_shifted", True)
         return is_shifted and denoiser.has_evidence and not denoiser.has_memory
@@ -95,7 +96,7 @@ class Slots:
         They lie behind the slot's length, which stays as it is: who knows how many of them are
         there to stay changes it, and the next pass writes over the others. x is written over.
         """
-        layers = self.network.transformer_layers()
+        layers: list[Any] = list(self.network.transformer_layers())
         how = {"is_invariant": self.is_invariant, "is_single": x.shape[1] == 1}
         for number, layer in enumerate(layers):
             # Past the last layer nobody looks at the other rows.

@@ -124,6 +124,18 @@ def weighted_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return F.rms_norm(x, weight.shape, weight, eps)
 
 
+class HeadNorms(NamedTuple):
+    """How queries and keys are normed."""
+
+    eps: float = 1e-6
+    weights: Tensor | None = None
+    """(2, d): those of queries, and those of keys."""
+
+    def apply(self, x: Tensor, number: int) -> Tensor:
+        """Return queries (0) or keys (1), normed."""
+        return norm(x) if self.weights is None else weighted_norm(x, self.weights[number], self.eps)
+
+
 def product(
     x: Tensor, weight: Tensor, *, is_invariant: bool = False, is_single: bool = False
 ) -> Tensor:
@@ -182,25 +194,41 @@ def tried_row_invariance(
 def normed_product(
     x: Tensor,
     weight: Tensor,
+    scale: Tensor | None = None,
     *,
+    eps: float = 1e-6,
     is_squared: bool = False,
+    is_gated: bool = False,
     is_invariant: bool = False,
     is_single: bool = False,
 ) -> Tensor:
-    """Return norm(x) (N, R, D) @ weight.T, or the square of what is positive of it."""
-    if on_gpu(x):
-        from ssdlm.ops.kernels import products, rows
+    """Return norm(x) (N, R, D) @ weight.T; `scale` (D,) are weights of the norm.
 
-        flat = x.flatten(0, 1)
-        if is_invariant or products.takes_normed(*flat.shape, is_squared=is_squared):
-            plan = products.INVARIANT if is_invariant else None
-            found = products.normed_product(flat, weight, is_squared=is_squared, plan=plan)
-        else:
-            found = F.linear(rows.norm(flat), weight)
-            found = rows.relu_squared_(found) if is_squared else found
-        return found.unflatten(0, x.shape[:2])
-    found = ragged_product(norm(x), weight, is_single=is_single)
-    return F.relu(found).square() if is_squared else found
+    What is positive of it is squared, if that is asked for; or its first half gates the second.
+    """
+    if not on_gpu(x):
+        normed = norm(x) if scale is None else weighted_norm(x, scale, eps)
+        return activated(ragged_product(normed, weight, is_single=is_single), is_squared, is_gated)
+    from ssdlm.ops.kernels import products, rows
+
+    flat, is_active = x.flatten(0, 1), is_squared or is_gated
+    if is_invariant or products.takes_normed(*flat.shape, is_squared=is_active):
+        plan = products.INVARIANT if is_invariant else None
+        how = {"eps": eps, "is_squared": is_squared, "is_gated": is_gated, "plan": plan}
+        return products.normed_product(flat, weight, scale, **how).unflatten(0, x.shape[:2])
+    normed = rows.norm(flat) if scale is None else weighted_norm(flat, scale, eps)
+    found = F.linear(normed, weight).unflatten(0, x.shape[:2])
+    return rows.relu_squared_(found) if is_squared else activated(found, False, is_gated)
+
+
+def activated(x: Tensor, is_squared: bool, is_gated: bool) -> Tensor:
+    """Return the square of what is positive, or the second half gated by the first, or x."""
+    if is_squared:
+        return F.relu(x).square()
+    if not is_gated:
+        return x
+    gate, up = x.chunk(2, -1)
+    return F.silu(gate) * up
 
 
 def add_product_(
@@ -229,45 +257,27 @@ def place_and_attend(
     values: Tensor,
     at: Behind,
     rotary: Tensor,
+    norms: HeadNorms | None,
     *,
     is_invariant: bool = False,
 ) -> Tensor:
-    """Return what rows (N, R, 3, H, d) read of their slots and of each other.
+    """Return what rows (N, R, H + 2 H', d) read of their slots and of each other, (N, R, H, d).
 
     Queries and keys are normed and rotated, by the angles (S, 2, d) of their places. Keys and
-    values are put behind those of the slots, (slots, H, S, d).
+    values are put behind those of the slots, (slots, H', S, d); H / H' queries share each.
     """
     if on_gpu(qkv):
         from ssdlm.ops.kernels import rows as kernels
 
         attend = kernels.place_and_attend_alone if is_invariant else kernels.place_and_attend
-        return attend(qkv, keys, values, at.lengths, at.slots, at.rows, rotary)
-    query, key, value = qkv.unbind(2)
-    angles = angles_at(rotary, at)
-    query, key = rotate(norm(query), angles), rotate(norm(key), angles)
-    return attend_behind(query, key, value, keys, values, at)
-
-
-def place_and_attend_grouped(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    at: Behind,
-    rotary: Tensor,
-) -> Tensor:
-    """Return the same for queries (N, R, H, d) that share keys and values (N, R, H', d) in groups.
-
-    Nothing is normed here. H is a multiple of H', and slots are (slots, H', S, d).
-    """
-    angles = angles_at(rotary, at)
+        return attend(qkv, keys, values, at.lengths, at.slots, at.rows, rotary, norms)
+    KV = keys.shape[1]
+    query, key, value = qkv.split((qkv.shape[2] - 2 * KV, KV, KV), 2)
+    if norms is not None:
+        query, key = norms.apply(query, 0), norms.apply(key, 1)
+    # Each text's own angles: (2, N, R, 1, d).
+    angles = rotary[at.lengths.unsqueeze(1) + at.rows.offsets].movedim(2, 0).unsqueeze(3)
     return attend_behind(rotate(query, angles), rotate(key, angles), value, keys, values, at)
-
-
-def angles_at(rotary: Tensor, at: Behind) -> Tensor:
-    """Return each text's own angles (2, N, R, 1, d)."""
-    return rotary[at.lengths.unsqueeze(1) + at.rows.offsets].movedim(2, 0).unsqueeze(3)
 
 
 def attend_behind(

@@ -40,15 +40,18 @@ INVARIANT_ROWS = 16
 
 @triton.jit
 def product_kernel(
-    x, weight, out, M, N, K: tl.constexpr,
-    IS_NORMED: tl.constexpr, IS_SQUARED: tl.constexpr, IS_ADDED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr,
+    x, weight, scale, out, M, N, K: tl.constexpr, EPS: tl.constexpr, HAS_SCALE: tl.constexpr,
+    IS_NORMED: tl.constexpr, IS_SQUARED: tl.constexpr, IS_GATED: tl.constexpr,
+    IS_ADDED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Multiply a tile of rows by a few rows of the weight, from the beginning to the end."""
+    """Multiply a tile of rows by a few rows of the weight, from the beginning to the end.
+
+    With IS_GATED a row of the weight has its gate N rows before it.
+    """
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     column, at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS), tl.arange(0, TILE)
     is_row, is_column = (row < M)[:, None], (column < N)[None, :]
-    sums = tl.zeros((ROWS, COLUMNS), tl.float32)
+    sums, others = tl.zeros((ROWS, COLUMNS), tl.float32), tl.zeros((ROWS, COLUMNS), tl.float32)
     squares = tl.zeros((ROWS,), tl.float32)
     left = x + row[:, None] * K + at[None, :]
     right = weight + column[None, :].to(tl.int64) * K + at[:, None]
@@ -56,14 +59,22 @@ def product_kernel(
         inside = first + at < K
         a = tl.load(left + first, mask=is_row & inside[None, :], other=0.0)
         b = tl.load(right + first, mask=is_column & inside[:, None], other=0.0)
-        sums += tl.dot(a, b, input_precision="ieee")
         if IS_NORMED:  # a factor for each row, so it may come last
             squares += tl.sum(a.to(tl.float32) * a.to(tl.float32), 1)
+        if HAS_SCALE:
+            a = (a * tl.load(scale + first + at, mask=inside, other=0.0)[None, :]).to(b.dtype)
+        sums += tl.dot(a, b, input_precision="ieee")
+        if IS_GATED:
+            b = tl.load(right + N * K + first, mask=is_column & inside[:, None], other=0.0)
+            others += tl.dot(a, b, input_precision="ieee")
     if IS_NORMED:
-        sums = sums * tl.rsqrt(squares / K + 1e-6)[:, None]
+        sums = sums * tl.rsqrt(squares / K + EPS)[:, None]
+        others = others * tl.rsqrt(squares / K + EPS)[:, None]
     if IS_SQUARED:
         sums = tl.maximum(sums, 0.0)
         sums = sums * sums
+    if IS_GATED:
+        sums = sums * tl.sigmoid(sums) * others
     home = out + row[:, None] * N + column[None, :]
     if IS_ADDED:
         sums += tl.load(home, mask=is_row & is_column, other=0.0).to(tl.float32)
@@ -72,9 +83,10 @@ def product_kernel(
 
 @triton.jit
 def fewest_kernel(
-    x, weight, out, N, K: tl.constexpr,
-    IS_NORMED: tl.constexpr, IS_SQUARED: tl.constexpr, IS_ADDED: tl.constexpr,
-    IS_EARLY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    x, weight, scale, out, N, K: tl.constexpr, EPS: tl.constexpr, HAS_SCALE: tl.constexpr,
+    IS_NORMED: tl.constexpr, IS_SQUARED: tl.constexpr, IS_GATED: tl.constexpr,
+    IS_ADDED: tl.constexpr, IS_EARLY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Multiply all rows by a few rows of the weight, which are read before anything is waited for.
 
@@ -83,18 +95,29 @@ def fewest_kernel(
     column, at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS), tl.arange(0, WIDTH)
     is_column, inside = column < N, at < K
     right = weight + column[:, None].to(tl.int64) * K + at[None, :]
-    b = tl.load(right, mask=is_column[:, None] & inside[None, :], other=0.0).to(tl.float32)
+    may = is_column[:, None] & inside[None, :]
+    b = tl.load(right, mask=may, other=0.0).to(tl.float32)
+    c = b
+    if IS_GATED:
+        c = tl.load(right + N * K, mask=may, other=0.0).to(tl.float32)
+    if HAS_SCALE:
+        factor = tl.load(scale + at, mask=inside, other=0.0).to(tl.float32)[None, :]
+        b, c = b * factor, c * factor
     if IS_EARLY:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     for row in tl.static_range(ROWS):
         a = tl.load(x + row * K + at, mask=inside, other=0.0).to(tl.float32)
         sums = tl.sum(b * a[None, :], 1)
+        root = 1.0
         if IS_NORMED:
-            sums = sums * tl.rsqrt(tl.sum(a * a) / K + 1e-6)
+            root = tl.rsqrt(tl.sum(a * a) / K + EPS)
+            sums = sums * root
         if IS_SQUARED:
             sums = tl.maximum(sums, 0.0)
             sums = sums * sums
+        if IS_GATED:
+            sums = sums * tl.sigmoid(sums) * tl.sum(c * a[None, :], 1) * root
         home = out + row * N + column
         if IS_ADDED:
             sums += tl.load(home, mask=is_column, other=0.0).to(tl.float32)
@@ -127,18 +150,25 @@ def is_fewest(M: int, K: int) -> bool:
 
 
 def multiply(
-    x: Tensor, weight: Tensor, out: Tensor, *,
-    is_normed: bool = False, is_squared: bool = False, is_added: bool = False,
-    plan: Plan | None = None,
+    x: Tensor, weight: Tensor, out: Tensor, scale: Tensor | None = None, *, eps: float = 1e-6,
+    is_normed: bool = False, is_squared: bool = False, is_gated: bool = False,
+    is_added: bool = False, plan: Plan | None = None,
 ) -> Tensor:  # fmt: skip
-    """Write x (M, K) @ weight (N, K).T to `out`; normed before, squared or added to it after."""
-    (M, K), N = x.shape, len(weight)
+    """Write x (M, K) @ weight.T to `out` (M, N), normed before, squared, gated or added after.
+
+    Gates are the first half of the weight.
+    """
+    (M, K), N = x.shape, out.shape[1]
+    tables = x, weight, x if scale is None else scale, out
+    settings = {
+        "EPS": eps, "HAS_SCALE": scale is not None, "IS_NORMED": is_normed,
+        "IS_SQUARED": is_squared, "IS_GATED": is_gated, "IS_ADDED": is_added,
+    }  # fmt: skip
     if is_fewest(M, K) and plan is None:
         columns, warps = fewest_plan(K)
         launch(
-            fewest_kernel, (triton.cdiv(N, columns),), x, weight, out, N, K,
-            is_normed, is_squared, is_added, ROWS=M, COLUMNS=columns,
-            WIDTH=triton.next_power_of_2(K), num_warps=warps, **early(),
+            fewest_kernel, (triton.cdiv(N, columns),), *tables, N, K, ROWS=M, COLUMNS=columns,
+            WIDTH=triton.next_power_of_2(K), num_warps=warps, **settings, **early(),
         )  # fmt: skip
         return out
     plan = plan or plan_for(M)
@@ -147,19 +177,21 @@ def multiply(
         rows = INVARIANT_ROWS
     grid = (triton.cdiv(N, plan.columns), triton.cdiv(M, rows))
     launch(
-        product_kernel, grid, x, weight, out, M, N, K, is_normed, is_squared, is_added,
-        ROWS=rows, COLUMNS=plan.columns, TILE=plan.tile,
-        num_warps=plan.warps, num_stages=plan.stages,
+        product_kernel, grid, *tables, M, N, K, ROWS=rows, COLUMNS=plan.columns, TILE=plan.tile,
+        num_warps=plan.warps, num_stages=plan.stages, **settings,
     )  # fmt: skip
     return out
 
 
 def normed_product(
-    x: Tensor, weight: Tensor, *, is_squared: bool = False, plan: Plan | None = None
-) -> Tensor:
-    """Return norm(x) (M, K) @ weight.T, or the square of what is positive of it."""
-    out = torch.empty(len(x), len(weight), device=x.device, dtype=x.dtype)
-    return multiply(x, weight, out, is_normed=True, is_squared=is_squared, plan=plan)
+    x: Tensor, weight: Tensor, scale: Tensor | None = None, *, eps: float = 1e-6,
+    is_squared: bool = False, is_gated: bool = False, plan: Plan | None = None,
+) -> Tensor:  # fmt: skip
+    """Return norm(x) (M, K) @ weight.T; squared where positive, or its second half gated."""
+    width = len(weight) // 2 if is_gated else len(weight)
+    out = torch.empty(len(x), width, device=x.device, dtype=x.dtype)
+    how = {"eps": eps, "is_squared": is_squared, "is_gated": is_gated, "plan": plan}
+    return multiply(x, weight, out, scale, is_normed=True, **how)
 
 
 def add_product_(x: Tensor, other: Tensor, weight: Tensor, *, plan: Plan | None = None) -> Tensor:

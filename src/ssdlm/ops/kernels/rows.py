@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ssdlm.ops.rows import OWN_TILE, ROW_TILE
+from ssdlm.ops.rows import OWN_TILE, ROW_TILE, HeadNorms
 from ssdlm.shapes import Tensor
 
 KEY_TILE = 64
@@ -25,9 +25,9 @@ MANY = 1000
 
 
 @triton.jit
-def normed(x, D: tl.constexpr):
+def normed(x, D: tl.constexpr, EPS: tl.constexpr):
     """Return x over its root mean square along the last axis, in float32."""
-    return x * tl.rsqrt(tl.sum(x * x, -1, keep_dims=True) / D + 1e-6)
+    return x * tl.rsqrt(tl.sum(x * x, -1, keep_dims=True) / D + EPS)
 
 
 @triton.jit
@@ -47,34 +47,47 @@ def square_kernel(x, count, TILE: tl.constexpr):
 
 
 @triton.jit
-def turned(base, column, other, cos, sin, mask, kind: tl.constexpr, D: tl.constexpr):
-    """Return normed vectors of all heads, rotated."""
-    x = normed(tl.load(base + column, mask=mask, other=0.0).to(tl.float32), D)
-    y = normed(tl.load(base + other, mask=mask, other=0.0).to(tl.float32), D)
+def turned(
+    base, column, other, cos, sin, mask, weights, kind: tl.constexpr, D: tl.constexpr,
+    NORMS: tl.constexpr, EPS: tl.constexpr,
+):  # fmt: skip
+    """Return vectors of heads, rotated; normed before, if NORMS is 1, by weights, if it is 2."""
+    x = tl.load(base + column, mask=mask, other=0.0).to(tl.float32)
+    y = tl.load(base + other, mask=mask, other=0.0).to(tl.float32)
+    if NORMS > 0:
+        x, y = normed(x, D, EPS), normed(y, D, EPS)
+    if NORMS > 1:
+        x = x * tl.load(weights + column).to(tl.float32)
+        y = y * tl.load(weights + other).to(tl.float32)
     return (x.to(kind).to(tl.float32) * cos + y.to(kind).to(tl.float32) * sin).to(kind)
 
 
 @triton.jit
 def place_kernel(
-    qkv, query, keys, values, lengths, slots, offsets, rotary, R, S, H,
-    HEADS: tl.constexpr, D: tl.constexpr,
+    qkv, query, keys, values, lengths, slots, offsets, rotary, weights, R, S, H,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, NORMS: tl.constexpr,
+    EPS: tl.constexpr,
 ):  # fmt: skip
     """Norm and rotate one row's queries and keys; put keys and values behind its slot's."""
+    KV = H // GROUP
     text, row = tl.program_id(0) // R, tl.program_id(0) % R
     slot, length = tl.load(slots + text).to(tl.int64), tl.load(lengths + text)
     place = length + tl.load(offsets + row)
     head, column = tl.arange(0, HEADS)[:, None], tl.arange(0, D)[None, :]
     other, mask = (column + D // 2) % D, (head < H) & (column < D)
-    base = qkv + tl.program_id(0).to(tl.int64) * 3 * H * D + head * D
+    base = qkv + tl.program_id(0).to(tl.int64) * (H + 2 * KV) * D + head * D
     cos = tl.load(rotary + place * 2 * D + column)
     sin = tl.load(rotary + place * 2 * D + D + column)
     kind: tl.constexpr = query.dtype.element_ty
     at = tl.program_id(0).to(tl.int64) * H * D + head * D + column
-    tl.store(query + at, turned(base, column, other, cos, sin, mask, kind, D), mask=mask)
+    q = turned(base, column, other, cos, sin, mask, weights, kind, D, NORMS, EPS)
+    tl.store(query + at, q, mask=mask)
     base += H * D
-    home = ((slot * H + head) * S + length + row) * D + column
-    tl.store(keys + home, turned(base, column, other, cos, sin, mask, kind, D), mask=mask)
-    value = tl.load(base + H * D + column, mask=mask, other=0.0)
+    mask = (head < KV) & (column < D)
+    home = ((slot * KV + head) * S + length + row) * D + column
+    k = turned(base, column, other, cos, sin, mask, weights + D, kind, D, NORMS, EPS)
+    tl.store(keys + home, k, mask=mask)
+    value = tl.load(base + KV * D + column, mask=mask, other=0.0)
     tl.store(values + home, value, mask=mask)
 
 
@@ -107,8 +120,8 @@ def look(q, k, v, seen, peak, total, sums, D: tl.constexpr):
 @triton.jit
 def attend_kernel(
     query, keys, values, out, lengths, slots, sees, tiles, R, S,
-    H: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, OWN: tl.constexpr,
-    LISTED: tl.constexpr,
+    H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    OWN: tl.constexpr, LISTED: tl.constexpr,
 ):  # fmt: skip
     """Attend from a tile of a text's rows to its slot, all of it, and to the rows it may see.
 
@@ -120,8 +133,8 @@ def attend_kernel(
     is_row = row < R
     at = ((text.to(tl.int64) * R + row[:, None]) * H + head) * D + column
     q = tl.load(query + at, mask=is_row[:, None], other=0.0)
-    keys += (slot * H + head) * S * D
-    values += (slot * H + head) * S * D
+    keys += (slot * (H // GROUP) + head // GROUP) * S * D
+    values += (slot * (H // GROUP) + head // GROUP) * S * D
     peak = tl.full((ROWS,), -1e30, tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     sums = tl.zeros((ROWS, D), tl.float32)
@@ -150,11 +163,15 @@ def attend_kernel(
 
 @triton.jit
 def attend_few_kernel(
-    qkv, keys, values, out, lengths, slots, offsets, rotary, sees, R, S,
-    H: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
-    IS_EARLY: tl.constexpr,
+    qkv, keys, values, out, lengths, slots, offsets, rotary, weights, sees, R, S,
+    H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, NORMS: tl.constexpr,
+    EPS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Do what `place_kernel` and `attend_kernel` do for one head of one text of a few rows."""
+    """Do what `place_kernel` and `attend_kernel` do for one head of one text of a few rows.
+
+    Heads of a group write the same keys and values.
+    """
+    KV: tl.constexpr = H // GROUP
     text, head = tl.program_id(0) // H, tl.program_id(0) % H
     slot, length = tl.load(slots + text).to(tl.int64), tl.load(lengths + text)
     row, column = tl.arange(0, ROWS), tl.arange(0, D)[None, :]
@@ -163,16 +180,18 @@ def attend_few_kernel(
     turn = rotary + (length + tl.load(offsets + row, mask=row < R, other=0))[:, None] * 2 * D
     cos = tl.load(turn + column, mask=is_row, other=0.0)
     sin = tl.load(turn + D + column, mask=is_row, other=0.0)
-    base = qkv + ((text.to(tl.int64) * R + row[:, None]) * 3 * H + head) * D
+    base = qkv + (text.to(tl.int64) * R + row[:, None]) * (H + 2 * KV) * D
+    shared = head // GROUP
     kind: tl.constexpr = out.dtype.element_ty
     if IS_EARLY:  # what was read so far was there before
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-    q = turned(base, column, other, cos, sin, is_row, kind, D)
-    k = turned(base + H * D, column, other, cos, sin, is_row, kind, D)
-    v = tl.load(base + 2 * H * D + column, mask=is_row, other=0.0)
-    keys += (slot * H + head) * S * D
-    values += (slot * H + head) * S * D
+    q = turned(base + head * D, column, other, cos, sin, is_row, weights, kind, D, NORMS, EPS)
+    base += (H + shared) * D
+    k = turned(base, column, other, cos, sin, is_row, weights + D, kind, D, NORMS, EPS)
+    v = tl.load(base + KV * D + column, mask=is_row, other=0.0)
+    keys += (slot * KV + shared) * S * D
+    values += (slot * KV + shared) * S * D
     home = (length + row[:, None]) * D + column
     tl.store(keys + home, k, mask=is_row)
     tl.store(values + home, v, mask=is_row)
@@ -194,7 +213,7 @@ def attend_few_kernel(
 @triton.jit
 def attend_alone_kernel(
     query, keys, values, out, lengths, slots, seen, R, S,
-    H: tl.constexpr, D: tl.constexpr, MOST: tl.constexpr, TILE: tl.constexpr,
+    H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, MOST: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Attend from one row, key after key in the order of its text, whichever rows are beside it.
 
@@ -206,8 +225,8 @@ def attend_alone_kernel(
     count, column = length + tl.load(seen), tl.arange(0, D)
     at = (tl.program_id(0).to(tl.int64) * H + head) * D + column
     q = tl.load(query + at).to(tl.float32)
-    keys += (slot * H + head) * S * D
-    values += (slot * H + head) * S * D
+    keys += (slot * (H // GROUP) + head // GROUP) * S * D
+    values += (slot * (H // GROUP) + head // GROUP) * S * D
     peak, total, sums = -1e30, 0.0, tl.zeros((D,), tl.float32)
     for first in range(0, count, TILE):
         number = first + tl.arange(0, TILE)
@@ -256,17 +275,30 @@ def relu_squared_(x: Tensor) -> Tensor:
     return x
 
 
+def sizes_of(qkv: Tensor, keys: Tensor, norms: HeadNorms | None) -> dict[str, Any]:
+    """Return the sizes of heads, and how they are normed."""
+    KV, D = keys.shape[1], qkv.shape[-1]
+    H = qkv.shape[2] - 2 * KV
+    kind = 0 if norms is None else 1 + (norms.weights is not None)
+    return {"GROUP": H // KV, "D": D, "NORMS": kind, "EPS": 0.0 if norms is None else norms.eps}
+
+
+def weights_of(qkv: Tensor, norms: HeadNorms | None) -> Tensor:
+    """Return the weights (2, d) of norms; anything where there are none."""
+    return qkv if norms is None or norms.weights is None else norms.weights
+
+
 def place(
     qkv: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, slots: Tensor, offsets: Tensor,
-    rotary: Tensor,
+    rotary: Tensor, norms: HeadNorms | None,
 ) -> Tensor:  # fmt: skip
-    """Put keys and values of rows (N, R, 3, H, d) behind their slots'; return the queries."""
-    N, R, _, H, D = qkv.shape
+    """Put keys and values of rows (N, R, H + 2 H', d) behind their slots'; return the queries."""
+    (N, R, _, D), KV = qkv.shape, keys.shape[1]
+    H, S = qkv.shape[2] - 2 * KV, keys.shape[2]
     query = torch.empty(N, R, H, D, device=qkv.device, dtype=qkv.dtype)
-    S = keys.shape[2]
-    tables = keys, values, lengths, slots, offsets, rotary
-    heads = triton.next_power_of_2(H)
-    launch(place_kernel, (N * R,), qkv, query, *tables, R, S, H, HEADS=heads, D=D)
+    tables = keys, values, lengths, slots, offsets, rotary, weights_of(qkv, norms)
+    heads, sizes = triton.next_power_of_2(H), sizes_of(qkv, keys, norms)
+    launch(place_kernel, (N * R,), qkv, query, *tables, R, S, H, HEADS=heads, **sizes)
     return query
 
 
@@ -279,45 +311,50 @@ def attend(
     `Rows.tiles` of who sees whom save time where a row sees few others.
     """
     N, R, H, D = query.shape
-    out, S = torch.empty_like(query), keys.shape[2]
+    out, (KV, S) = torch.empty_like(query), keys.shape[1:3]
     grid = (N * H, triton.cdiv(R, ROW_TILE))
     settings = how(grid[0] * grid[1])
     own, listed = (settings["TILE"], 0) if tiles is None else (OWN_TILE, tiles.shape[1])
     tables = keys, values, out, lengths, slots, sees, sees if tiles is None else tiles
     launch(
         attend_kernel, grid, query, *tables, R, S,
-        H=H, D=D, ROWS=ROW_TILE, OWN=own, LISTED=listed, **settings,
+        H=H, GROUP=H // KV, D=D, ROWS=ROW_TILE, OWN=own, LISTED=listed, **settings,
     )  # fmt: skip
     return out
 
 
 def place_and_attend(
     qkv: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, slots: Tensor, rows: Any,
-    rotary: Tensor,
+    rotary: Tensor, norms: HeadNorms | None,
 ) -> Tensor:  # fmt: skip
-    """Return what rows (N, R, 3, H, d) read; their keys and values are put behind their slots'."""
-    N, R, _, H, D = qkv.shape
+    """Return what rows (N, R, H + 2 H', d) read; keys and values are put behind their slots'."""
+    N, R, heads, D = qkv.shape
     if R > ROW_TILE:
-        query = place(qkv, keys, values, lengths, slots, rows.offsets, rotary)
+        query = place(qkv, keys, values, lengths, slots, rows.offsets, rotary, norms)
         return attend(query, keys, values, lengths, slots, rows.sees, rows.tiles)
-    out, S = torch.empty(N, R, H, D, device=qkv.device, dtype=qkv.dtype), keys.shape[2]
-    tables = keys, values, out, lengths, slots, rows.offsets, rotary, rows.sees
-    settings = how(N * H) | early()
-    launch(attend_few_kernel, (N * H,), qkv, *tables, R, S, H=H, D=D, ROWS=ROW_TILE, **settings)
+    H, S = heads - 2 * keys.shape[1], keys.shape[2]
+    out = torch.empty(N, R, H, D, device=qkv.device, dtype=qkv.dtype)
+    tables = keys, values, out, lengths, slots, rows.offsets, rotary, weights_of(qkv, norms)
+    settings = how(N * H) | early() | sizes_of(qkv, keys, norms)
+    launch(
+        attend_few_kernel, (N * H,), qkv, *tables, rows.sees, R, S, H=H, ROWS=ROW_TILE, **settings
+    )
     return out
 
 
 def place_and_attend_alone(
     qkv: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, slots: Tensor, rows: Any,
-    rotary: Tensor,
+    rotary: Tensor, norms: HeadNorms | None,
 ) -> Tensor:  # fmt: skip
     """Do what `place_and_attend` does, to the bit the same for a row whatever is beside it."""
-    N, R, _, H, D = qkv.shape
-    query = place(qkv, keys, values, lengths, slots, rows.offsets, rotary)
-    out, S = torch.empty_like(query), keys.shape[2]
-    tables = keys, values, out, lengths, slots, rows.listed
-    grid = (N * R, H)
-    launch(attend_alone_kernel, grid, query, *tables, R, S, H=H, D=D, MOST=R, TILE=KEY_TILE)
+    query = place(qkv, keys, values, lengths, slots, rows.offsets, rotary, norms)
+    (N, R, H, D), (KV, S) = query.shape, keys.shape[1:3]
+    out = torch.empty_like(query)
+    tables, sizes = (keys, values, out, lengths, slots, rows.listed), {"H": H, "GROUP": H // KV}
+    launch(
+        attend_alone_kernel, (N * R, H), query, *tables, R, S,
+        D=D, MOST=R, TILE=KEY_TILE, **sizes,
+    )  # fmt: skip
     return out
 
 
