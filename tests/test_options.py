@@ -35,7 +35,7 @@ def test_the_signature_has_every_option_and_no_star_arguments(method):
     kinds = {parameter.kind for parameter in parameters.values()}
     assert inspect.Parameter.VAR_KEYWORD not in kinds
     assert set(all_names()) <= set(parameters)
-    about_drafts = {"candidates", "guides"} if method is SSDLM.stream else set()
+    about_drafts = {"candidates", "guides", "states"} if method is SSDLM.stream else set()
     own = {"self", "prompts", "prompt", "options"} | about_drafts
     assert set(parameters) - set(all_names()) <= own
     for name, option in known_options().items():
@@ -62,8 +62,8 @@ def test_every_keyword_has_a_flag_and_every_flag_a_keyword():
     python_only = {name for name, option in known_options().items() if option.kind is OBJECT}
     assert set(all_names()) - python_only <= flags
     about_the_command = {"help", "prompts", "input", "output", "model", "device", "dtype"}
-    about_the_command |= {"deterministic", "shard", "ray", "json", "drafts", "no_live"}
-    assert flags - set(all_names()) == about_the_command | {"candidates", "guides"}
+    about_the_command |= {"deterministic", "shard", "ray", "json", "drafts", "no_live", "chat"}
+    assert flags - set(all_names()) == about_the_command | {"candidates", "guides", "system"}
 
 
 def test_flags_give_what_keywords_give():
