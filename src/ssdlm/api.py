@@ -6,6 +6,7 @@ The arguments of `generate` and `stream` are in engine/signature.py, generated f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ssdlm.denoiser import Denoiser, DenoiserModule
 from ssdlm.engine.chat import Messages, chat_text
 from ssdlm.engine.controls import Control
 from ssdlm.engine.ending import text_of
+from ssdlm.engine.explaining import Explanation, about, explain
 from ssdlm.engine.plain import Engine, Prompt
 from ssdlm.engine.requests import Draft, Generation, Requests, in_order
 from ssdlm.engine.signature import Signature
@@ -172,14 +174,7 @@ class SSDLM(Signature):
         return self
 
     def __repr__(self) -> str:
-        kind, weights = type(self.denoiser).__name__, ""
-        if isinstance(self.denoiser, DenoiserModule):
-            parameters = list(self.denoiser.parameters())
-            number = sum(weight.numel() for weight in parameters)
-            size = f"{number / 1e6:.1f}M" if number > 1e5 else str(number)
-            numbers = str(parameters[0].dtype).removeprefix("torch.")
-            weights = f", {size} parameters in {numbers}"
-        return f"SSDLM({kind}, V={self.denoiser.V}{weights}, on {self.device})"
+        return f"SSDLM({about(self.engine)}, on {self.device})"
 
     def run(
         self,
@@ -217,6 +212,24 @@ class SSDLM(Signature):
         The tokenizer's own chat template makes a prompt of them. Options are those of `generate`.
         """
         return self.generate(chat_text(self.tokenizer, messages), **options)
+
+    def explain(
+        self,
+        prompt: Prompt = "",
+        *,
+        stream: bool = False,
+        states: bool = False,
+        options: GenerateOptions | None = None,
+        **changes: Any,
+    ) -> Explanation:
+        """Return how `generate`, or `stream`, would write a text with these arguments.
+
+        `states` is for a stream with candidates, guides or states. Nothing is written; what has no
+        text is refused as there. Printed, it is plain words.
+        """
+        (firsts,) = self.requests([prompt], changes, options).firsts
+        watched = {"is_watched": stream or states, "keeps_states": states}
+        return explain(self.engine, [replace(one, **watched) for one in firsts])
 
     def requests(
         self,

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -117,7 +118,7 @@ def test_generate_takes_a_temperature_and_chooses_among_several(capsys, block_fo
     assert code == 0, err
     model = SSDLM.from_pretrained(block_folder, device="cpu")
     expected = model.generate(prompts, temperature=0.6, best_of=2, **options)
-    assert [json.loads(line) for line in out.splitlines()] == [vars(text) for text in expected]
+    assert [json.loads(line) for line in out.splitlines()] == [asdict(text) for text in expected]
     found = [text.tokens for text in expected]
     for other in ({"temperature": 0.6}, {"best_of": 2}):
         assert found != [text.tokens for text in model.generate(prompts, **other, **options)]

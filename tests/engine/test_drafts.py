@@ -1,5 +1,7 @@
 """Texts on their way: what a draft tells, and events that rebuild it."""
 
+from dataclasses import asdict
+
 import pytest
 import tokenizers
 import torch
@@ -92,7 +94,7 @@ class Client:
 def test_the_events_of_a_text_rebuild_it(model, path):
     text = model.generate("the river", seed=3, **PATHS[path])
     request, events = events_of(model, seed=3, **PATHS[path])
-    assert events[-1] == {"event": "done", **vars(text)}
+    assert events[-1] == {"event": "done", **asdict(text)}
     client = Client()
     for event in events:
         client.take(event)

@@ -1,7 +1,7 @@
 """The native form: options as JSON, answers as the library gives them, drafts as events."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from tests import tiny
@@ -38,13 +38,13 @@ def test_an_answer_is_what_generate_returns(server):
     body = {"prompt": ["ab", "cd"], "num_samples": 2, "best_of": 2, "length": 6, "seed": [3, 4]}
     answer = server.post("/v1/generate", body).json()
     texts = server.model.generate(["ab", "cd"], num_samples=2, best_of=2, length=6, seed=[3, 4])
-    assert answer == {"model": "tiny", "texts": [vars(text) for text in texts]}
+    assert answer == {"model": "tiny", "texts": [asdict(text) for text in texts]}
 
 
 def test_every_length_of_a_gap_is_tried(server):
     options = {"gap": [3, 5], "suffix": " end", "num_samples": 2, "best_of": 2}
     answer = server.post("/v1/generate", {"prompt": "ab"} | options).json()
-    assert answer["texts"] == [vars(text) for text in server.model.generate("ab", **options)]
+    assert answer["texts"] == [asdict(text) for text in server.model.generate("ab", **options)]
     refusal = server.refusal("/v1/generate", prompt="ab", gap="3-5", suffix=" end", stream=True)
     assert "shows one text, and 3 are to be written" in refusal["message"]
 
@@ -66,7 +66,7 @@ def test_who_needs_particles_is_counted_with_them(tmp_path):
 def test_the_models_own_settings_may_be_sent_back(server):
     defaults = server.get("/v1/info").json()["defaults"]
     answer = server.post("/v1/generate", {"prompt": "ab"} | defaults).json()
-    assert answer["texts"] == [vars(server.model.generate("ab"))]
+    assert answer["texts"] == [asdict(server.model.generate("ab"))]
 
 
 def test_a_stream_shows_every_draft_and_ends_with_the_text(server):
@@ -75,7 +75,7 @@ def test_a_stream_shows_every_draft_and_ends_with_the_text(server):
     assert names[0] == "queued" and names[-1] == "done"
     assert names.count("draft") == 16 and names.count("block") == 2
     text = server.model.generate("ab", **SETTLING)
-    assert events[-1] == {"event": "done", **vars(text)}
+    assert events[-1] == {"event": "done", **asdict(text)}
     assert rebuilt(events) == text.text
     listed = [
         len(c["candidates"]) for e in events for c in e.get("changed", ()) if "candidates" in c
@@ -112,7 +112,7 @@ def test_guides_have_the_servers_names(guided):
     answer = guided.post("/v1/generate", body).json()
     controls = [f"{folder}=positive:50", f"{folder}!=neutral"]
     text = guided.model.generate("ab", length=6, control=controls)
-    assert answer["texts"] == [vars(text)]
+    assert answer["texts"] == [asdict(text)]
     plain = guided.model.generate("ab", length=6)
     assert plain.text != text.text  # the guide was heard
 
@@ -159,6 +159,26 @@ def test_what_cannot_be_done_is_said(guided, body, words):
     assert words in error["message"]
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"suffix": " end", "gap": [3, 5]}, {"early_exit": True, "grid": "uniform"}]
+)
+def test_how_a_text_would_be_written_is_told_without_writing_it(server, options):
+    body = {"prompt": ["ab", "cd"], "num_samples": 2} | options
+    answer = server.post("/v1/explain", body).json()
+    found = [
+        json.loads(json.dumps(server.model.explain(one, **options).json())) for one in ("ab", "cd")
+    ]
+    assert answer == {"model": "tiny", "explained": found}
+    texts = server.post("/v1/generate", body).json()["texts"]
+    assert {json.dumps(text["written"]) for text in texts} == {json.dumps(found[0]["written"])}
+    completion = server.post("/v1/completions", options | {"prompt": "ab"}).json()
+    assert completion["choices"][0]["written"] == found[0]["written"]
+    last = server.events(prompt="ab")[-1]
+    watched = server.post("/v1/explain", {"prompt": "ab", "stream": True}).json()
+    assert last["written"] == watched["explained"][0]["written"]
+    assert "lenght" in server.refusal("/v1/explain", prompt="ab", lenght=3)["message"]
+
+
 def test_a_prompt_must_be_there(server):
     assert "there is no prompt" in server.refusal("/v1/generate", length=5)["message"]
 
@@ -189,7 +209,7 @@ def test_particles_count_as_texts_and_have_no_draft_to_show(guided):
     answer = guided.post("/v1/generate", steered).json()
     folder = guided.server.served.guides.folders["mood"]
     text = guided.model.generate("ab", length=4, control=f"{folder}=positive", particles=3)
-    assert answer["texts"] == [vars(text)]
+    assert answer["texts"] == [asdict(text)]
     many = guided.refusal("/v1/generate", **steered, num_samples=22)
     assert many["message"].startswith("66 texts are more than the 64")
     watched = guided.refusal("/v1/generate", **steered, stream=True)

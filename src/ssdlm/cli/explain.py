@@ -1,4 +1,4 @@
-"""The command that tells how controls would steer: explain."""
+"""The command that tells how a text would be written: explain."""
 
 from __future__ import annotations
 
@@ -7,37 +7,38 @@ import json
 from typing import Any
 
 from ssdlm.cli.flags import add_options, given_options, refuse_bad_values
-from ssdlm.options import CONTROL
-from ssdlm.storage.builtin import DEFAULT_MODEL
+from ssdlm.cli.generate import add_model, open_model
 
 
 def add_explain(commands: Any) -> None:
     command = commands.add_parser(
-        "explain", help="tell how each control would steer, by gradient or particles, and why"
+        "explain",
+        help="tell how `generate` would write a text: the program, captured or why not, passes, "
+        "controls",
     )
     command.set_defaults(run=run_explain)
     command.add_argument(
-        "--model",
-        default=DEFAULT_MODEL,
-        help=f"folder or Hub id of a checkpoint (default {DEFAULT_MODEL})",
+        "prompt", nargs="?", default="", metavar="PROMPT", help="a text to continue"
     )
-    command.add_argument("--json", action="store_true", help="print one JSON object per control")
-    add_options(command, groups=(CONTROL,))
+    add_model(command)
+    command.add_argument(
+        "--stream",
+        action="store_true",
+        help="of a text that is watched, as by --json --drafts or the live view of `generate`",
+    )
+    command.add_argument(
+        "--states",
+        action="store_true",
+        help="of one whose drafts tell more than tokens, as with --candidates or --guides",
+    )
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+    add_options(command)
 
 
 def run_explain(arguments: argparse.Namespace) -> None:
-    """Print a line for each control."""
+    """Print how a text would be written."""
     refuse_bad_values(arguments)
-    from ssdlm.api import SSDLM
-    from ssdlm.engine.ways import explained
-
-    model = SSDLM.from_pretrained(arguments.model, device="cpu")
-    options = model.options.change(**given_options(arguments))
-    if not options.control:
-        raise ValueError("there is no control to explain; give --control CLASSIFIER=LABEL")
-    model.engine.check(options)
-    controls = model.engine.controls
-    count = controls.num_particles(options)
-    for way in controls.ways(options):
-        line = way.json(options, count)
-        print(json.dumps(line) if arguments.json else explained(way, options, count))
+    model, changes = open_model(arguments), given_options(arguments)
+    watched = {"stream": arguments.stream, "states": arguments.states}
+    found = model.explain(arguments.prompt, **watched, **changes)
+    print(json.dumps(found.json()) if arguments.json else found)

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -65,22 +66,7 @@ def add_generate(commands: Any) -> None:
     )
     add_shard(command, "with --input: write one of N parts of the prompts")
     add_ray(command, "with --input: write")
-    command.add_argument(
-        "--model",
-        default=DEFAULT_MODEL,
-        help=f"folder or Hub id of a checkpoint (default {DEFAULT_MODEL}); defaults below are its",
-    )
-    command.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
-    command.add_argument(
-        "--dtype",
-        default="auto",
-        help="float32 or bfloat16 (default auto: bfloat16 on a GPU where it writes as well)",
-    )
-    command.add_argument(
-        "--deterministic",
-        action="store_true",
-        help="on a GPU, too, write the same text whatever else is being written",
-    )
+    add_model(command)
     command.add_argument("--json", action="store_true", help="print one JSON object per text")
     command.add_argument(
         "--drafts",
@@ -102,6 +88,26 @@ def add_generate(commands: Any) -> None:
     )
     command.add_argument("--no-live", action="store_true", help="do not show the text settling")
     add_options(command)
+
+
+def add_model(command: argparse.ArgumentParser) -> None:
+    """Add which model is opened, where and how: what `open_model` reads."""
+    command.add_argument(
+        "--model",
+        default=DEFAULT_MODEL,
+        help=f"folder or Hub id of a checkpoint (default {DEFAULT_MODEL}); defaults below are its",
+    )
+    command.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
+    command.add_argument(
+        "--dtype",
+        default="auto",
+        help="float32 or bfloat16 (default auto: bfloat16 on a GPU where it writes as well)",
+    )
+    command.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="on a GPU, too, write the same text whatever else is being written",
+    )
 
 
 def run_generate(arguments: argparse.Namespace) -> None:
@@ -137,7 +143,7 @@ def run_generate(arguments: argparse.Namespace) -> None:
         return
     for text in in_order(model.engine.write(requests)):
         shown = "" if arguments.chat else text.prompt
-        line = json.dumps(vars(text)) if arguments.json else shown + text.text
+        line = json.dumps(asdict(text)) if arguments.json else shown + text.text
         print(line, flush=True)
     tell_of_scorers(model.engine)
 

@@ -88,22 +88,13 @@ class Swarm:
     def requests(self) -> list[tuple[Request, Particle]]:
         """Return what is to be written before the next weighing."""
         first, size, made = self.request, self.chunks[self.round], []
-        own, placement = first.options, first.placement
-        if len(self.chunks) > 1:
-            B = own.B if first.slides else (own.whole_block(self.round),)
-            own = replace(own, length=size, B=B, stop=())
         for number, particle in enumerate(self.particles):
             if particle.is_over:
                 continue
-            request = replace(
-                first,
-                context=(*first.context, *particle.tokens),
-                options=own,
-                branch=(self.round, number),
-                num_after=sum(self.chunks[self.round + 1 :]),
-            )
-            if placement is not None and len(self.chunks) > 1:
-                request = replace(request, placement=placement.after(particle.tokens, size))
+            request = piece_of(first, self.chunks, self.round, particle.tokens, number)
+            if first.placement is not None and len(self.chunks) > 1:
+                placement = first.placement.after(particle.tokens, size)
+                request = replace(request, placement=placement)
             made.append((request, particle))
         return made
 
@@ -278,6 +269,23 @@ def chunks_of(request: Request) -> list[int]:
         return request.blocks()
     length, step = request.options.length, request.options.particle_step
     return [min(step, length - start) for start in range(0, length, step)]
+
+
+def piece_of(
+    first: Request, chunks: Sequence[int], round: int, tokens: tuple[int, ...], number: int = 0
+) -> Request:
+    """Return what a particle with some tokens writes before its next weighing."""
+    own = first.options
+    if len(chunks) > 1:
+        B = own.B if first.slides else (own.whole_block(round),)
+        own = replace(own, length=chunks[round], B=B, stop=())
+    return replace(
+        first,
+        context=(*first.context, *tokens),
+        options=own,
+        branch=(round, number),
+        num_after=sum(chunks[round + 1 :]),
+    )
 
 
 def normalised(log_weights: Sequence[float]) -> list[float]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import accumulate, islice
 from typing import Any
@@ -31,9 +31,9 @@ from ssdlm.engine.choosing import by_length, kept
 from ssdlm.engine.controls import Controls
 from ssdlm.engine.drafts import DraftEncoder, Feed, Watcher
 from ssdlm.engine.ending import end, end_token, text_of, unwritten
-from ssdlm.engine.particles import Swarms
-from ssdlm.engine.requests import Draft, Generation, Request, Requests, token_ids
-from ssdlm.engine.runners import CPU_SLOTS, Runners
+from ssdlm.engine.particles import Swarms, chunks_of, piece_of
+from ssdlm.engine.requests import Draft, Generation, Request, Requests, Written, token_ids
+from ssdlm.engine.runners import CPU_SLOTS, Key, Runners
 from ssdlm.engine.schedule import Batch, Job, Schedule, Worker
 from ssdlm.engine.strategy import before_suffix, strategy_of
 from ssdlm.engine.wanted import Compile, placed, wanted_of
@@ -207,7 +207,24 @@ class Engine:
             calls=max(job.passes),
             passes_per_token=sum(job.passes) / max(1, len(ended.tokens)),
             finish_reason="length" if len(ended.tokens) == sum(request.blocks()) else "stop",
+            written=self.written(request, job.kind),
         )
+
+    def written(self, request: Request, kind: Hashable = None) -> Written:
+        """Return how a text is written, by nothing but its request, the model and the device.
+
+        Where `kind_of` is known, and tells the program, this is quick.
+        """
+        if isinstance(kind, Key):
+            return self.runners.written(request, kind)
+        if self.num_particles(request) == 1:
+            return self.runners.written(request, self.runners.key_of(request))
+        chunks = chunks_of(request)
+        # Later pieces have longer contexts, which guides may not read; only the first may be empty.
+        done = (0,) * sum(chunks[:-1])
+        ends = piece_of(request, chunks, 0, ()), piece_of(request, chunks, len(chunks) - 1, done)
+        found = map(self.written, ends)
+        return min(found, key=lambda one: (one.program != "reference", one.is_captured))
 
     def may_have_ended(self, job: Job) -> bool:
         """Tell whether a text has come to the end of a block, or to an end-of-text token.
@@ -293,7 +310,7 @@ class Engine:
         for job, text in self.follow(request, keeps_states=watcher.reads_logits):
             yield from encoder.take(job)
             if text is not None:
-                yield {"event": "done", **vars(text)}
+                yield {"event": "done", **asdict(text)}
 
     def follow(
         self, request: Request, *, keeps_states: bool

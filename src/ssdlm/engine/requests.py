@@ -151,6 +151,21 @@ def in_order(texts: Iterable[tuple[int, Generation]]) -> Iterator[Generation]:
 
 
 @dataclass(frozen=True)
+class Written:
+    """How a text is written: a function of its request, the model and the device alone."""
+
+    device: str = ""
+    """cpu or cuda."""
+    program: str = ""
+    """What does its passes: chain, tree, window, guided or encoder; reference for the plain loops;
+    transformers for a model of that library; nothing where nothing was to be written."""
+    is_captured: bool = False
+    """Whether each pass is one CUDA graph, in which nothing waits for Python."""
+    why: str = ""
+    """Why it is not captured, and what to do; nothing where it is."""
+
+
+@dataclass(frozen=True)
 class Generation:
     """One text that was written."""
 
@@ -172,6 +187,8 @@ class Generation:
     included, over its tokens."""
     finish_reason: str = "length"
     """Why it ends where it does: "length", or "stop" where it is shorter than was asked for."""
+    written: Written = Written()
+    """How it was written: on which device, by which program, captured or why not."""
 
 
 class Candidate(NamedTuple):

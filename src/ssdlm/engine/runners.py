@@ -22,6 +22,7 @@ from ssdlm.diffusion.grid import Sliding
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.simplex import to_ids
 from ssdlm.diffusion.speculative import WordsAlone, tree_of
+from ssdlm.engine import reasons
 from ssdlm.engine.batch import DecodeBatch, Entry
 from ssdlm.engine.ending import end_token, unwritten
 from ssdlm.engine.path import Path, steady_levels
@@ -30,11 +31,10 @@ from ssdlm.engine.programs.encoder import EncoderWindow
 from ssdlm.engine.programs.guided import GuidedWindow
 from ssdlm.engine.programs.tree import Tree
 from ssdlm.engine.programs.window import Window
-from ssdlm.engine.requests import Request, noise_seeds
+from ssdlm.engine.requests import Request, Written, noise_seeds
 from ssdlm.engine.strategy import before_suffix, strategy_of
 from ssdlm.engine.views import BlockView, SlidingView, TokenView, View
 from ssdlm.guidance.gradient import guided
-from ssdlm.options import GenerateOptions
 from ssdlm.shapes import Tensor
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ class Runners:
     def __init__(self, engine: Engine) -> None:
         self.engine, self.controls = engine, engine.controls
         self.denoiser, self.tokenizer = engine.denoiser, engine.tokenizer
-        self.is_gpu = self.denoiser.device.type != "cpu"
+        self.device = self.denoiser.device.type
+        self.is_gpu = self.device != "cpu"
         self.tell: Callable[[str], AbstractContextManager[object]] = nullcontext
         """Shows a few words while something lasts: in a batch's first turn kernels are compiled."""
         self.idle: OrderedDict[tuple[Key, int], DecodeBatch] = OrderedDict()
@@ -100,54 +101,66 @@ class Runners:
         alone.fill_all()
         return alone.table @ denoiser.head.to(denoiser.dtype).T
 
+    def written(self, request: Request, key: Key | None) -> Written:
+        """Return how a text is written that has no particles, its key being known."""
+        if key is None:
+            return Written(self.device, "reference", why=self.why_not(request))
+        if not self.is_gpu:
+            return Written(self.device, key.program, why=reasons.ON_A_CPU)
+        why = self.why_chosen(request) if key.has_choosers else ""
+        why = self.why_steered(request) if key.has_guides else why
+        return Written(self.device, key.program, not why, why)
+
     def why_not(self, request: Request) -> str:
         """Return why no program writes a text; nothing where one does."""
         denoiser, options, blocks = self.denoiser, request.options, request.blocks()
         if not request.context:
-            return "its context is empty"
+            return reasons.NO_CONTEXT
         if options.mode == "diffusion" and options.early_exit:
-            return "early_exit looks at the whole block after every step"
+            return reasons.EARLY_EXIT
         if options.mode == "diffusion" and options.reduction != "sum":
-            return f"reduction={options.reduction} makes texts depend on each other"
+            return reasons.averaged(options)
         if PaddedEncoder.takes(denoiser):
             return self.why_no_encoder(request)
         if not Slots.takes(denoiser):
-            return f"a {type(denoiser).__name__} of this kind does not read rows behind a cache"
+            return reasons.without_rows(type(denoiser).__name__)
         if self.is_gpu and not Slots.has_kernels(denoiser):
-            return "there are no kernels for its heads here"
+            return reasons.without_kernels(type(denoiser).__name__)
         if options.mode == "speculative" and not self.is_gpu:
-            return "guesses are checked by the reference loop on a CPU"
+            return reasons.NO_GUESSES
         if options.mode != "diffusion":
             return ""
         if request.slides and any(options.T != B for B in options.B):
-            return f"T={options.T} does not move the window by a position a pass"
+            return reasons.moved_otherwise(options)
         if not request.slides and any(B != blocks[0] for B in blocks):
-            return f"its blocks {blocks} are not of one length"
-        is_single = request.slides and len(steady_levels(options.width)) == 1
-        if is_single and (is_drawn(options) or options.projection == "greedy"):
+            return reasons.uneven(blocks)
+        is_drawn = options.projection == "sampling" and options.returns == "w_0"
+        if is_single(request) and (is_drawn or options.projection == "greedy"):
             return ""
-        return "" if keeps_tokens(options) else "an open position keeps more than its latest token"
+        why = reasons.of_state(options, reasons.WINDOW)
+        return why or ("" if options.top_p > 0 else reasons.NOTHING_DRAWN)
 
     def why_no_encoder(self, request: Request) -> str:
         """Return why no program writes a text of an encoder; nothing where one does."""
         options, room = request.options, self.denoiser.max_len
         if self.engine.is_deterministic:
-            return "an encoder's roundings depend on the other texts of its batch"
+            return reasons.ROUNDED_TOGETHER
         if request.placement is not None or options.control or self.is_looked_at(request):
-            return "an encoder's passes are captured whole"
-        is_known = options.grid in ("uniform", "warped") and len(options.B) == 1
-        is_drawn = options.projection in ("sampling", "greedy") and has_fresh_noise(options)
-        if options.mode != "diffusion" or not is_known or not is_drawn:
-            return "an open position keeps more than its latest token"
-        if room is not None and len(request.context) + options.length > room:
-            return f"it is longer than the model's {room} positions"
-        return ""
+            return reasons.beside_encoder(request)
+        if options.grid not in ("uniform", "warped"):
+            return reasons.staggered(options)
+        if len(options.B) > 1:
+            return reasons.SEVERAL_B
+        if why := reasons.of_state(options, reasons.ENCODER):
+            return why
+        is_long = room is not None and len(request.context) + options.length > room
+        return reasons.too_long(room) if is_long else ""
 
     def key_of(self, request: Request) -> Key | None:
         """Return what a request has in common with those of its batch; None for a plain loop."""
         if self.why_not(request):
             return None
-        options, has_chooser = request.options, self.needs_chooser(request)
+        options, has_chooser = request.options, bool(self.why_chosen(request))
         is_masked = request.placement is not None and not has_chooser
         is_watched = self.is_gpu and self.is_looked_at(request)
         rest = {"is_masked": is_masked, "has_choosers": has_chooser and self.is_gpu}
@@ -193,33 +206,37 @@ class Runners:
         """Tell whether somebody looks at every step of a text."""
         return request.is_watched or request.options.streamer is not None
 
-    def needs_chooser(self, request: Request) -> bool:
-        """Tell whether something beside a draw within the graph chooses a text's tokens."""
+    def why_chosen(self, request: Request) -> str:
+        """Return why the host chooses a text's tokens, between the halves of a pass.
+
+        Nothing where a draw within the graph does.
+        """
         options, placement = request.options, request.placement
         if options.mode != "diffusion":
-            return False
-        is_single = request.slides and len(steady_levels(options.width)) == 1
+            return ""
         if request.keeps_states:
-            return True
-        if placement is None:
-            return False
+            return reasons.STATES
         # Particles of a grammar are told what theirs are worth.
         is_weighed = options.has_grammar and bool(request.branch)
-        return not (is_single and placement.is_free) or is_weighed
+        is_free = placement is None or (is_single(request) and placement.is_free and not is_weighed)
+        return "" if is_free else reasons.held(request)
 
     def has_own_guide(self, request: Request) -> bool:
         """Tell whether guides steer a text between the halves of a pass."""
-        return not self.needs_chooser(request) and not self.has_captured_guides(request)
+        return not self.why_chosen(request) and bool(self.why_steered(request))
 
-    def has_captured_guides(self, request: Request) -> bool:
-        """Tell whether all that steers a text fits into the graph; nothing does."""
+    def why_steered(self, request: Request) -> str:
+        """Return why what steers a text does not fit into the graph; nothing where it does."""
         options = request.options
         if not options.control or not self.controls.guides(options):
-            return True
-        if not self.is_gpu or not request.slides or self.controls.captured_key(options) is None:
-            return False
+            return ""
+        if not self.is_gpu:
+            return reasons.ON_A_CPU
+        if not request.slides or self.controls.captured_key(options) is None:
+            return reasons.steered(request, self.controls.ways(options))
         room, W = self.controls.room(options), len(steady_levels(options.width))
-        return room is None or len(request.context) + options.length + W + 1 <= room
+        is_read = room is None or len(request.context) + options.length + W + 1 <= room
+        return "" if room is None or is_read else reasons.unread(room)
 
     def view(self, request: Request) -> View:
         """Return what makes steps of a text's passes, for those who watch it."""
@@ -247,7 +264,7 @@ class Runners:
     def entry(self, request: Request, seed: int) -> Entry:
         """Return a request as a batch takes it, its text's seed being known."""
         options = request.options
-        has_chooser, has_guide = self.needs_chooser(request), self.has_own_guide(request)
+        has_chooser, has_guide = bool(self.why_chosen(request)), self.has_own_guide(request)
         return Entry(
             request.context,
             seed,
@@ -330,17 +347,6 @@ class Runners:
         return GuidedWindow(denoiser, path, steering, room=room, **sizes)
 
 
-def keeps_tokens(options: GenerateOptions) -> bool:
-    """Tell whether a state is its latest tokens, drawn from a nucleus, and fresh noise."""
-    is_cut = options.nucleus == "network" and options.top_p > 0
-    return is_drawn(options) and is_cut and has_fresh_noise(options)
-
-
-def is_drawn(options: GenerateOptions) -> bool:
-    """Tell whether a block ends as the tokens that were drawn last."""
-    return options.projection == "sampling" and options.returns == "w_0"
-
-
-def has_fresh_noise(options: GenerateOptions) -> bool:
-    """Tell whether a step forgets its state (Eq. 18)."""
-    return options.rule == "renoise" and options.rho == 0
+def is_single(request: Request) -> bool:
+    """Tell whether one position at a time is open."""
+    return request.slides and len(steady_levels(request.options.width)) == 1

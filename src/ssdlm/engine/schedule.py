@@ -48,6 +48,8 @@ class Job:
     """Why it has no text, where that shows only as it is written."""
     is_over: bool = False
     """Nothing that is written later would change its text, or nobody wants it any more."""
+    kind: Hashable = None
+    """What it has in common with those that go through the network with it."""
 
     def cancel(self) -> None:
         """Give up a text; its place is free at the next turn."""
@@ -211,8 +213,8 @@ class Schedule:
         self, request: Request, *, look_every: int | None = None, parent: Job | None = None
     ) -> Job:
         """Put a request at the end of the queue; a parent's text is its context."""
-        job = Job(request, look_every=look_every, parent=parent)
-        self.queues.setdefault(self.kind_of(request), deque()).append(job)
+        job = Job(request, look_every=look_every, parent=parent, kind=self.kind_of(request))
+        self.queues.setdefault(job.kind, deque()).append(job)
         return job
 
     def turn(self) -> list[Job]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ssdlm.constraints.placement import Placement
 from ssdlm.constraints.words import TextConstraint, Wanted
@@ -15,10 +16,13 @@ from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion.projection import untruncated
 from ssdlm.engine.requests import Request
 from ssdlm.engine.strategy import strategy_of
+from ssdlm.options import GenerateOptions
 from ssdlm.storage.files import MOST_BY_HAND, named_path, parse_object, read_whole
 from ssdlm.tokenizer import Tokenizer
 from ssdlm.values import shorten
 
+PLACED = ("must", "suffix", "pin")
+"""Constraints that have places in the text."""
 CONSTRAINTS = ("must", "must_not", "suffix", "pin", "end_at_sentence", "regex", "json_schema")
 
 Compile = Callable[[list[Wanted]], Sequence[Placement]]
@@ -40,13 +44,18 @@ def placed(
     return [[replace(one, placement=next(placements)) for one in group] for group in groups]
 
 
-def wanted_of(request: Request, denoiser: Denoiser, tokenizer: Tokenizer | None) -> Wanted | None:
-    """Return what a text must and must not contain, None if it is free."""
-    options = request.options
+def asked_of(options: GenerateOptions) -> dict[str, Any]:
+    """Return the constraints that were given, by name."""
     given = {name: getattr(options, name) for name in CONSTRAINTS}
     asked = {n: value for n, value in given.items() if value not in ((), "", False, None)}
     if options.regex is not None:
         asked["regex"] = options.regex  # the empty one too
+    return asked
+
+
+def wanted_of(request: Request, denoiser: Denoiser, tokenizer: Tokenizer | None) -> Wanted | None:
+    """Return what a text must and must not contain, None if it is free."""
+    options, asked = request.options, asked_of(request.options)
     if not asked:
         return None
     if tokenizer is None:

@@ -6,7 +6,7 @@ reads texts: any classifier, any function. Where both would do, particles are a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ssdlm.guidance.fitting import ClassifierGuide
@@ -52,14 +52,14 @@ class Way:
         return found
 
 
-def explained(way: Way, options: GenerateOptions, num_particles: int) -> str:
-    """Return in one line how a control steers, and why so."""
+def explained(found: Mapping[str, object]) -> str:
+    """Return in one line how a control steers, and why so, of what `Way.json` tells."""
     parts = []
-    if way.guide is not None:
-        parts.append(f"gradient ({options.gradient}, lambda {way.lam:g})")
-    if way.scorer is not None:
-        parts.append(f"{num_particles} particles (weight {way.weight:g})")
-    return f"{way.name}: {' and '.join(parts)}; {way.why}"
+    if "lam" in found:
+        parts.append("gradient ({gradient}, lambda {lam:g})".format(**found))
+    if "weight" in found:
+        parts.append("{particles} particles (weight {weight:g})".format(**found))
+    return f"{found['control']}: {' and '.join(parts)}; {found['why']}"
 
 
 def count_particles(ways: Sequence[Way], options: GenerateOptions) -> int:

@@ -18,7 +18,7 @@ import torch
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.layer import norm
 from ssdlm.diffusion.noise import mix
-from ssdlm.engine.requests import Generation
+from ssdlm.engine.requests import Generation, Written
 from ssdlm.engine.writers import KeywordWriter
 from ssdlm.shapes import Tensor, Tokens
 from ssdlm.storage import checkpoint
@@ -175,6 +175,7 @@ class AutoregressiveLM:
             for prompt in prompts
             for sample in range(num_samples)
         ]
+        how = Written(self.device.type, "transformers", why="another library writes it")
         written: dict[int, Generation] = {}
         for indices in equal_lengths([ids for _, ids, _ in rows], batch_size):
             tokens = self.draw([rows[index][1:] for index in indices], seed, asked)
@@ -182,7 +183,7 @@ class AutoregressiveLM:
                 prompt, ids, sample = rows[index]
                 text = self.tokenizer.decode_after(ids, new)
                 written[index] = Generation(
-                    prompt, text, new, seed, sample, calls=length, passes_per_token=1.0
+                    prompt, text, new, seed, sample, calls=length, passes_per_token=1.0, written=how
                 )
         return [written[index] for index in range(len(rows))]
 

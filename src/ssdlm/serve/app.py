@@ -23,7 +23,7 @@ from ssdlm.serve.fields import Served, field_at_fault
 from ssdlm.serve.gate import Gate
 from ssdlm.serve.log import RequestLog
 from ssdlm.serve.metrics import CONTENT_TYPE, Metrics
-from ssdlm.serve.native import read_native
+from ssdlm.serve.native import read_explain, read_native
 from ssdlm.serve.pages import INDEX, Pages, docs_page
 from ssdlm.serve.schemas import COMPLETION, completion_schema, native_schema
 from ssdlm.serve.worker import Worker
@@ -32,6 +32,7 @@ PATHS = {
     "/": "the page: watch a text settle, and steer it",
     "/v1/completions": "POST: continue prompts, as OpenAI defines it",
     "/v1/generate": "POST: the native form; an answer, or every draft as an event",
+    "/v1/explain": "POST: the native form; how it would be written, without writing it",
     "/v1/models": "GET: the model there is",
     "/v1/info": "GET: the model's own settings, the guides and their labels, the limits",
     "/health": "GET: whether the server is well",
@@ -112,6 +113,7 @@ class Server:
         for path, answer, schema in (
             ("/v1/completions", self.completions, completion_schema()),
             ("/v1/generate", self.generate, native_schema()),
+            ("/v1/explain", self.explain, native_schema()),
         ):
             body = {"required": True, "content": {"application/json": {"schema": schema}}}
             app.add_api_route(path, answer, methods=["POST"], openapi_extra={"requestBody": body})
@@ -125,6 +127,10 @@ class Server:
     async def generate(self, request: Request) -> Response:
         """Continue prompts with the options of this library."""
         return await self.ask(request, read_native)
+
+    async def explain(self, request: Request) -> Response:
+        """Tell how prompts would be continued."""
+        return await self.ask(request, read_explain)
 
     async def ask(
         self, request: Request, read: Callable[[Mapping[str, Any], Served], Asked]

@@ -10,7 +10,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ssdlm.engine.chains import check_stream
@@ -67,6 +67,7 @@ class Completion:
                 index = len(choices)
                 choices.append(self.choice(index, self.shown(request, text), text.finish_reason))
                 choices[-1]["logprobs"] = self.rated(engine, request, text)
+                choices[-1]["written"] = asdict(text.written)
         return choices
 
     def shown(self, request: Request, text: Generation) -> str:
@@ -126,7 +127,8 @@ class Completion:
             text = self.shown(request, event.text)
         else:
             text = gap_of(request, event.text)[len(told) :]
-        return self.choice(event.row, text, event.text.finish_reason) | {"logprobs": event.extra}
+        more = {"logprobs": event.extra, "written": asdict(event.text.written)}
+        return self.choice(event.row, text, event.text.finish_reason) | more
 
     def chunk(self, *choices: dict[str, Any], **more: Any) -> bytes:
         """Return a message of the stream."""

@@ -1,17 +1,18 @@
 """`POST /v1/generate`: the options of this library as JSON, and every draft as an event.
 
-fields -> [native] -> tickets
+fields -> [native] -> tickets. `POST /v1/explain` takes the same and tells how it would be written.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ssdlm.engine.choosing import kept
 from ssdlm.engine.drafts import CANDIDATES, DraftEncoder, Watcher
+from ssdlm.engine.explaining import explain
 from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Generation, Request
 from ssdlm.serve.errors import ApiError
@@ -32,7 +33,7 @@ class Native:
 
     def answer(self, texts: list[Generation]) -> dict[str, Any]:
         """Return the body of the whole answer."""
-        return {"model": self.model, "texts": [vars(text) for text in texts]}
+        return {"model": self.model, "texts": [asdict(text) for text in texts]}
 
     def chunks(self, event: Event) -> Iterator[bytes]:
         """Yield what a client that watches is told about an event."""
@@ -41,7 +42,7 @@ class Native:
         elif isinstance(event, News):
             yield message(event.item)
         elif isinstance(event, Written):
-            yield message({"event": "done", **vars(event.text)})
+            yield message({"event": "done", **asdict(event.text)})
 
     def failure(self, error: ApiError) -> bytes:
         """Return the last thing that a client is told whose text will not be whole."""
@@ -50,6 +51,13 @@ class Native:
     def ending(self) -> bytes:
         """Return what follows the last event: nothing."""
         return b""
+
+
+class Explained(Native):
+    """A request of the native form of which only is told how it would be written."""
+
+    def answer(self, texts: list[Any]) -> dict[str, Any]:
+        return {"model": self.model, "explained": texts}
 
 
 def read_native(body: Mapping[str, Any], served: Served) -> Native:
@@ -76,6 +84,13 @@ def read_native(body: Mapping[str, Any], served: Served) -> Native:
     return Native(ticket, is_stream, served.name)
 
 
+def read_explain(body: Mapping[str, Any], served: Served) -> Explained:
+    """Return the same as a request to explain, in which nothing is written."""
+    ticket = read_native(body, served).ticket
+    ticket.close, ticket.look, ticket.is_written = explained, None, False
+    return Explained(ticket, is_stream=False, model=served.name)
+
+
 def look_of(
     served: Served, candidates: int, guides: Sequence[str]
 ) -> Callable[[Engine, Request], Look]:
@@ -95,6 +110,15 @@ def look_of(
 def chosen(engine: Engine, texts: Texts) -> list[Generation]:
     """Return the texts that were asked for; of candidates the likeliest."""
     return [text for _, text in kept(engine.rate, texts)]
+
+
+def explained(engine: Engine, texts: Texts) -> list[dict[str, Any]]:
+    """Return how the text of each prompt would be written."""
+    firsts: dict[int, list[Request]] = {}
+    for request, _ in texts:
+        if request.sample == 0:  # others are as these are
+            firsts.setdefault(request.number, []).append(request)
+    return [explain(engine, group).json() for group in firsts.values()]
 
 
 def message(event: Mapping[str, Any]) -> bytes:

@@ -1,0 +1,145 @@
+"""How a text would be written, told before it is.  plain -> [explaining] -> api, server
+
+What it says of programs is what `Generation.written` says afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ssdlm.denoiser import DenoiserModule
+from ssdlm.engine.plain import Engine
+from ssdlm.engine.requests import Request, Written
+from ssdlm.engine.strategy import before_suffix, strategy_of
+from ssdlm.engine.wanted import asked_of
+from ssdlm.engine.ways import explained
+
+PROGRAMS = {
+    "chain": "a token a pass, by the context stream",
+    "tree": "a tree of guesses that each pass checks",
+    "window": "a window of noise behind what is decided",
+    "guided": "a window of noise, with its guides in the graph",
+    "encoder": "whole blocks of an encoder",
+    "reference": "the reference loop, step by step in Python",
+}
+CONSTRAINED = {
+    "must": "the words have places in the text, which is planned before it is written",
+    "must_not": "a token that would complete a forbidden word cannot be drawn",
+    "suffix": "it is given, and the passes go to the gap before it",
+    "pin": "the text is given at its position, and the network sees it from the start",
+    "end_at_sentence": "the text is cut at its last end of a sentence, and is sure to have one",
+    "regex": "a token after which the text could not match in time cannot be drawn",
+    "json_schema": "a token after which the text could not follow it in time cannot be drawn",
+}
+"""What each constraint does."""
+WEIGHED = "{} particles are weighed by how likely their tokens are without the grammar"
+COMPETING = "{} texts are written for each that is kept, and the context stream rates them"
+UNGUESSED = (
+    "mode=speculative guesses nothing beside a grammar, in a stream, or for a huge vocabulary"
+)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How a text would be written; as a string, line by line in plain words."""
+
+    model: str
+    written: Written
+    passes_per_token: float
+    """Network passes of a text of full length over its tokens; about, where candidates compete."""
+    is_most: bool
+    """Whether it may take fewer: guesses come true, and blocks may be left early."""
+    controls: Sequence[Mapping[str, object]]
+    """How each control steers, by what, and why so."""
+    constraints: Mapping[str, str]
+    """What each constraint does, by its option."""
+    notes: Sequence[str]
+
+    def json(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        how, most = self.written, "at most " if self.is_most else ""
+        captured = "yes: each pass is one CUDA graph" if how.is_captured else f"no: {how.why}"
+        return "\n".join(
+            [
+                f"model: {self.model}",
+                f"device: {how.device}",
+                f"program: {how.program}, {PROGRAMS[how.program]}",
+                f"captured: {captured}",
+                f"passes per token: {most}{self.passes_per_token:.3g}",
+                *(f"control {explained(one)}" for one in self.controls),
+                *(f"{name}: {said}" for name, said in self.constraints.items()),
+                *self.notes,
+            ]
+        )
+
+
+def explain(engine: Engine, requests: Sequence[Request]) -> Explanation:
+    """Return how a prompt's text would be written; the requests are one for each length tried."""
+    first, controls = requests[0], engine.controls
+    options, count, written = first.options, engine.num_particles(first), engine.written(first)
+    ways = controls.ways(options) if options.mode == "diffusion" else ()
+    notes = []
+    if count > 1 and not ways:
+        notes.append(WEIGHED.format(count))
+    if first.num_candidates > 1:
+        notes.append(COMPETING.format(first.num_candidates))
+    if options.mode == "speculative" and written.program == "chain":
+        notes.append(UNGUESSED)
+    return Explanation(
+        about(engine),
+        written,
+        passes_per_token(engine, requests, written),
+        is_most=options.early_exit or options.mode == "speculative",
+        controls=tuple(way.json(options, count) for way in ways),
+        constraints={name: CONSTRAINED[name] for name in asked_of(options)},
+        notes=tuple(notes),
+    )
+
+
+def about(engine: Engine) -> str:
+    """Return what kind of model it is, and how large."""
+    denoiser = engine.denoiser
+    said = f"{type(denoiser).__name__}, V={denoiser.V}"
+    if isinstance(denoiser, DenoiserModule):
+        parameters = list(denoiser.parameters())
+        number = sum(weight.numel() for weight in parameters)
+        size = f"{number / 1e6:.1f}M" if number > 1e5 else str(number)
+        said += f", {size} parameters in {str(parameters[0].dtype).removeprefix('torch.')}"
+    return said
+
+
+def passes_per_token(engine: Engine, requests: Sequence[Request], written: Written) -> float:
+    """Return how many passes a text of full length takes over its tokens, with candidates."""
+    first, found = requests[0], [num_passes(engine, one, written) for one in requests]
+    length = max(sum(one.blocks()) for one in requests)
+    if first.num_candidates == 1:
+        return found[0] / length
+    return first.options.best_of * sum(passes + 1 for passes in found) / length  # rated by a pass
+
+
+def num_passes(engine: Engine, request: Request, written: Written) -> int:
+    """Return the passes of one text of full length, by all of its particles."""
+    options, blocks = request.options, request.blocks()
+    is_by_token = options.mode != "diffusion" or request.slides
+    if options.mode != "diffusion":
+        passes = sum(blocks)
+    elif request.slides:
+        whole = (options.whole_block(number) for number in range(len(blocks)))
+        passes = sum(
+            max(1, math.ceil(options.T * size / B)) for size, B in zip(blocks, whole, strict=True)
+        )
+    else:
+        strategy = strategy_of(options, engine.denoiser)
+        if num_given := sum(blocks) - options.length:
+            strategy = before_suffix(strategy, options, num_given)
+        passes = sum(strategy.grid(B).T + engine.denoiser.num_context_passes for B in blocks)
+    # On a GPU a program reads the prompt by itself; elsewhere it goes with the first pass.
+    is_read_apart = written.device != "cpu" and written.program != "reference" and is_by_token
+    passes += is_read_apart and len(request.context) > 1
+    return passes * engine.num_particles(request)

@@ -1,0 +1,162 @@
+"""Why a text's passes are not captured, in words that users read.  wanted -> [reasons] -> runners
+
+Each reason names what is in the way, by its option, and after a semicolon what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ssdlm.engine.requests import Request
+from ssdlm.engine.wanted import PLACED, asked_of
+from ssdlm.engine.ways import Way
+from ssdlm.guidance.padding import can_be_padded
+from ssdlm.options import GenerateOptions
+from ssdlm.values import show
+
+# Why the reference loops write a text.
+
+NO_CONTEXT = "the prompt has no tokens; begin it with an end-of-text token"
+EARLY_EXIT = "early_exit looks at a whole block after every step; leave it out"
+NO_GUESSES = "on a CPU the reference loop checks the guesses of mode=speculative; use a GPU"
+ROUNDED_TOGETHER = (
+    "an encoder's roundings depend on the other texts of its batch, and deterministic forbids "
+    "that; leave out deterministic"
+)
+SEVERAL_B = "blocks of several lengths are no program's of an encoder; give one B"
+NOTHING_DRAWN = "top_p=0 draws nothing, and a program keeps what it draws; use a top_p above 0"
+DRAWN = {"rule": ("renoise",), "rho": (0,)}
+WINDOW: Mapping[str, Sequence[object]] = {
+    "projection": ("sampling",),
+    "returns": ("w_0",),
+    "nucleus": ("network",),
+    **DRAWN,
+}
+"""What options must be for an open position to be its latest token under fresh noise."""
+ENCODER: Mapping[str, Sequence[object]] = {"projection": ("sampling", "greedy"), **DRAWN}
+"""The same for an encoder."""
+
+
+def of_state(options: GenerateOptions, needed: Mapping[str, Sequence[object]]) -> str:
+    """Return which option asks more of an open position than its latest token."""
+    for name, fitting in needed.items():
+        if (value := getattr(options, name)) not in fitting:
+            return (
+                f"with {name}={show(value)} an open position keeps more than its latest token; use "
+                f"{name}={fitting[0]}"
+            )
+    return ""
+
+
+def averaged(options: GenerateOptions) -> str:
+    return (
+        f"reduction={options.reduction} makes the texts of a batch depend on each other; use "
+        "reduction=sum"
+    )
+
+
+def without_rows(kind: str) -> str:
+    return (
+        f"programs read rows behind a cache, and this {kind} cannot; use a BlockDenoiser with "
+        "evidence and without self-conditioning"
+    )
+
+
+def without_kernels(kind: str) -> str:
+    return (
+        f"there are no kernels here for this {kind}; install triton, and use a BlockDenoiser whose "
+        "heads are 16, 32, 64 or 128 wide"
+    )
+
+
+def moved_otherwise(options: GenerateOptions) -> str:
+    return (
+        f"T={options.T} does not move a window by a position a pass where B={show(options.B)}; use "
+        "one B, and the same T"
+    )
+
+
+def uneven(blocks: Sequence[int]) -> str:
+    listed = ", ".join(map(str, blocks[:3])) + (" ..." if len(blocks) > 3 else "")
+    return (
+        f"blocks of {listed} tokens are not of one length; use one B, and a length that is a "
+        "multiple of it"
+    )
+
+
+def beside_encoder(request: Request) -> str:
+    return (
+        f"an encoder's passes are captured whole, and nothing can act inside, as {actor(request)} "
+        "would; leave it out"
+    )
+
+
+def staggered(options: GenerateOptions) -> str:
+    return f"grid={options.grid} is no program's of an encoder; use grid=uniform"
+
+
+def too_long(room: int | None) -> str:
+    return f"prompt and text are longer than the model's {room} positions; use a shorter length"
+
+
+# Why the host acts between the two halves of a pass.
+
+ON_A_CPU = "a CPU has no CUDA graphs; use a GPU"
+STATES = "candidates, guides and states of drafts need logits, which no graph keeps; leave them out"
+
+
+def steered(request: Request, ways: Sequence[Way]) -> str:
+    """Return why guides are asked between the halves of a pass."""
+    options, between = request.options, "is asked between the halves of a pass"
+    if options.grid != "sliding":
+        return f"on grid={options.grid} control {between}; use grid=sliding"
+    if request.reads_block:
+        return f"a control that sees a block alone {between}; use sees=context"
+    if options.band != (0.0, 1.0):
+        return f"with band={show(options.band)} control {between}; use band=0,1"
+    names = [way.name for way in ways if way.guide is not None and not can_be_padded(way.guide)]
+    return (
+        f"no graph can hold control {names[0]}, which {between}; use a classifier of RoBERTa's or "
+        "BERT's kind"
+    )
+
+
+def unread(room: int) -> str:
+    return (
+        f"control reads {room} tokens at most, and this text may have more: it is asked between "
+        "the halves of a pass; use a shorter prompt or length"
+    )
+
+
+def held(request: Request) -> str:
+    """Return why constraints are obeyed between the halves of a pass."""
+    options, names = request.options, list(asked_of(request.options))
+    if request.placement is not None and not request.placement.is_free:
+        names = [name for name in names if name in PLACED]
+        them, are = ("them", "are") if len(names) > 1 else ("it", "is")
+        return f"{' and '.join(names)} {are} obeyed between the halves of a pass; leave {them} out"
+    what = " and ".join(names)
+    if request.branch and options.has_grammar:
+        return (
+            f"particles weigh what {what} makes of each token, between the halves of a pass; leave "
+            "out particles"
+        )
+    if request.reads_block:
+        return (
+            f"{what} beside a control that sees a block alone has its place between the halves of "
+            "a pass; use sees=context"
+        )
+    how = f"width={options.width:g}" if options.grid == "sliding" else f"grid={options.grid}"
+    return (
+        f"{what} with {how} has its place between the halves of a pass; use grid=sliding and "
+        "width=1"
+    )
+
+
+def actor(request: Request) -> str:
+    """Return what acts while a text is written, by its option."""
+    if request.is_watched:
+        return "a stream"
+    if request.options.streamer is not None:
+        return "a streamer"
+    return next(iter(asked_of(request.options)), "control")
