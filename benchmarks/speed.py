@@ -5,7 +5,8 @@
 
 A row's JSON is written as soon as it is measured, so that a run can be stopped; one that was
 measured before (same `--out`) is not measured again. Rows begin only before `--seconds` are over.
-Beside those of the tables there is one with a grammar, which `bench decode` does not have.
+Two more rows, which `bench decode` does not have: grammars, and whatever else acts between logits
+and draw or looks at each pass (`--only between`).
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ ROWS: dict[str, dict[str, Any]] = {
         for count in (1, 2)
     },
 }
+STAGGERED = {"grid": "staggered", "T": 63, "width": 8.0}
 GRAMMAR = r"(( [a-z]+){3,9}[,.]){9,}"
 """Sentences without names or figures, longer than a text of 50 tokens may be."""
 
@@ -70,6 +72,44 @@ def grammars(device: str, repeats: int) -> dict[str, Any]:
     return {"tokens_per_s": found}
 
 
+def letters(context: Any, logits: Any) -> Any:
+    """Return how likely one token is: a function of a user."""
+    return logits.log_softmax(-1)[..., 262].sum((1, 2)) + 0 * context.sum()
+
+
+BETWEEN: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "stream": {"is_stream": True},
+    "forbidden words": {"must_not": ["the"]},
+    "required words": {"must": ["water"]},
+    "pin": {"pin": {3: " water"}},
+    "suffix": {"suffix": " was gone."},
+    "function": {"control": [letters], "lam": 1.0},
+    "staggered": STAGGERED,
+    "staggered, stream": STAGGERED | {"is_stream": True},
+    "staggered, guide": STAGGERED | {"control": "sentiment=positive"},
+}
+
+
+def between(device: str, repeats: int) -> dict[str, Any]:
+    """Return tokens per second of one text, for what acts between logits and draw."""
+    model, found = SSDLM.from_pretrained("builtin:mini", device=device), {}
+    for name, options in BETWEEN.items():
+        own, speeds = dict(options), []
+        is_stream = own.pop("is_stream", False)
+        for seed in range(repeats + 2):  # the first two get everything ready
+            began = time.perf_counter()
+            asked = {"length": 50, "seed": seed, **own}
+            if is_stream:
+                *_, draft = model.stream("The river had", **asked)
+                num_tokens = draft.start + len(draft.tokens)
+            else:
+                num_tokens = len(model.generate("The river had", **asked).tokens)
+            speeds.append(num_tokens / (time.perf_counter() - began))
+        found[name] = median(speeds[2:])
+    return {"tokens_per_s": found}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="JSON lines, one a row")
@@ -81,14 +121,15 @@ def main() -> None:
     began, done = time.perf_counter(), set()
     if args.out and args.out.exists():
         done = {json.loads(line)["row"] for line in args.out.read_text().splitlines()}
-    for name in [*ROWS, "grammars"]:
+    others = {"grammars": grammars, "between": between}
+    for name in [*ROWS, *others]:
         if name in done or not re.search(args.only, name):
             continue
         if time.perf_counter() - began > args.seconds:
             print("not measured for want of time:", name, flush=True)
             continue
-        if name == "grammars":
-            found = grammars(args.device, args.repeats)
+        if name in others:
+            found = others[name](args.device, args.repeats)
         else:
             asked = DecodeBench(device=args.device, repeats=args.repeats)
             found = bench_decode(replace(asked, **ROWS[name]), lambda _: None)

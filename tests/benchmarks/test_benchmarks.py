@@ -30,6 +30,7 @@ def load(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     yield lambda name: importlib.import_module(name)
     for name in (
+        "causal",
         "runs",
         "train",
         "memory",
@@ -351,3 +352,15 @@ def test_the_benchmark_of_grammars_holds_texts_against_their_patterns(
     assert found["patterns"] == 3 and found["texts"] == 6 and found["match"] == 1.0
     # Every second pattern is written without it, too.
     assert set(found["cost_ratio"]) == {"left to right", "window in blocks"}
+
+
+def test_a_causal_model_is_timed_beside_transformers(load, monkeypatch, capsys):
+    causal = load("causal")
+    monkeypatch.setattr(causal, "LENGTH", 3)
+    given = ["causal.py", "--shapes", "tiny", "--batches", "2", "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", given)
+    causal.main()
+    heading, ours, theirs = capsys.readouterr().out.splitlines()
+    assert heading.startswith("tiny: weights read in")
+    assert float(ours.split()[5]) > 0 and "ours, 2 at a time" in ours
+    assert float(theirs.split()[5]) > 0 and "transformers, 2 at a time" in theirs
