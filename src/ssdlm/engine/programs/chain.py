@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ssdlm.denoiser.block import BlockDenoiser
+from ssdlm.denoiser.slots import Network
 from ssdlm.engine.batch import DecodeBatch
 from ssdlm.ops.counters import GUMBEL
 from ssdlm.ops.draws import draw_perturbed
@@ -17,7 +17,7 @@ from ssdlm.ops.rows import Rows
 class Chain(DecodeBatch):
     """One row a pass: the last token, and what comes after it."""
 
-    def __init__(self, denoiser: BlockDenoiser, **sizes: Any) -> None:
+    def __init__(self, denoiser: Network, **sizes: Any) -> None:
         super().__init__(denoiser, **sizes)
         self.rows = Rows.causal(1, self.device)
 
