@@ -10,9 +10,10 @@ from typing import Any
 import tokenizers
 import torch
 
-from ssdlm.config import BlockConfig
+from ssdlm.config import BlockConfig, CausalConfig
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.encoder import EncoderDenoiser, masked_lm
+from ssdlm.denoiser.llama import LlamaDenoiser
 from ssdlm.tokenizer import Tokenizer
 
 V = 64
@@ -44,6 +45,21 @@ def block(*, V: int = V, seed: int = 0, **settings: Any) -> BlockDenoiser:
     for weight in denoiser.parameters():
         weight.data.copy_(0.3 * torch.randn(weight.shape, generator=generator))
     denoiser.set_unigram(torch.randint(100, (V,), generator=generator))
+    return denoiser.eval().requires_grad_(False)
+
+
+def llama(*, V: int = V, seed: int = 0) -> LlamaDenoiser:
+    """Return a causal language model on layers of ours, with all that they can have."""
+    generator = torch.Generator().manual_seed(seed)
+    config = CausalConfig(
+        V=V, D=32, num_layers=2, num_heads=4, num_kv_heads=2, head_size=8, hidden=48, max_len=128,
+        has_qkv_bias=True, has_out_bias=True, has_qk_norms=True, rope="linear", factor=2.0,
+    )  # fmt: skip
+    denoiser = LlamaDenoiser(config)
+    for weight in denoiser.parameters():
+        weight.data.copy_(0.3 * torch.randn(weight.shape, generator=generator))
+        if weight.dim() == 1:
+            weight.data.add_(1.0)
     return denoiser.eval().requires_grad_(False)
 
 

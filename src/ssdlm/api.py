@@ -26,7 +26,7 @@ from ssdlm.guidance.gradient import LogProb
 from ssdlm.guidance.scorers import Scorer
 from ssdlm.options import GenerateOptions, P, R, all_names, explained
 from ssdlm.storage import checkpoint
-from ssdlm.tokenizer import Tokenizer, load_tokenizer
+from ssdlm.tokenizer import Tokenizer, load_causal_tokenizer, load_tokenizer
 from ssdlm.values import choose, quote
 
 LOADING = ("device", "dtype", "deterministic", "revision", "local_files_only")
@@ -100,7 +100,7 @@ class SSDLM(Signature):
         revision: str | None = None,
         local_files_only: bool = False,
     ) -> SSDLM:
-        """Open `builtin:mini`, a folder or a Hub id, in our layout or the authors'.
+        """Open `builtin:mini`, a folder or a Hub id, in our layout, the authors' or transformers'.
 
         By default bfloat16 on a GPU where that writes as well, float32 elsewhere. On a GPU rounding
         depends on how many texts go together; with `deterministic` a text is the same whatever else
@@ -113,7 +113,8 @@ class SSDLM(Signature):
         if denoiser.device.type == "cpu":
             denoiser.store_for_cpu()
         has_tokenizer = any((folder / name).exists() for name in ("tokenizer.json", "vocab.json"))
-        tokenizer = load_tokenizer(folder) if has_tokenizer else None
+        load = load_causal_tokenizer if checkpoint.is_causal(folder) else load_tokenizer
+        tokenizer = load(folder) if has_tokenizer else None
         options = checkpoint.load_options(folder) or GenerateOptions(B=(denoiser.config.B,))
         return cls(denoiser, tokenizer, options, deterministic=deterministic)
 
@@ -127,6 +128,11 @@ class SSDLM(Signature):
         if not isinstance(self.denoiser, DenoiserModule):
             raise ValueError(
                 f"a {type(self.denoiser).__name__} has no weights to save; use a DenoiserModule"
+            )
+        if self.denoiser.most_open is not None:
+            raise ValueError(
+                f"a {type(self.denoiser).__name__} stays in the folder that transformers wrote; "
+                "copy that"
             )
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -254,7 +260,7 @@ class SSDLM(Signature):
         return OptionsWriter(self.engine, self.options.change(**changes))
 
     def context(self, prompt: Prompt) -> tuple[int, ...]:
-        """Return a prompt's ids; an empty text begins after an end-of-text token."""
+        """Return a prompt's ids; an empty text begins as the tokenizer says."""
         return self.engine.context(prompt)
 
     def text(self, tokens: Sequence[int], context: Sequence[int] = ()) -> str:

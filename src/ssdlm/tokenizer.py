@@ -77,6 +77,16 @@ class Tokenizer:
         """bos_token, eos_token and chat_template, as far as its folder has them."""
         named = vocab.get(self.settings.get("eos_token", ""))
         self.end_of_text: int = find_end_of_text(backend) if named is None else named
+        self.begin: list[int] = []
+        """What stands before every prompt."""
+        self.start = [self.end_of_text]
+        """What stands before an empty text; nothing where a model knows no such token."""
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Return the ids of a prompt, before which stands what the model wants there."""
+        ids = self.encode(text)
+        has_begun = ids[: len(self.begin)] == self.begin
+        return (ids if has_begun else self.begin + ids) if text else list(self.start)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text; the name of a special token in it becomes that token."""
@@ -168,7 +178,8 @@ class Tokenizer:
         write_text(Path(folder, FILE_NAME), self.to_json())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return tokenizer_from_json, (self.to_json(), self.settings)
+        state = {"end_of_text": self.end_of_text, "begin": self.begin, "start": self.start}
+        return tokenizer_from_json, (self.to_json(), self.settings), state
 
 
 def load_tokenizer(name_or_path: str | os.PathLike[str]) -> Tokenizer:
@@ -184,6 +195,24 @@ def load_tokenizer(name_or_path: str | os.PathLike[str]) -> Tokenizer:
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", name):
         raise ValueError(f"tokenizer {name} is not there; give a folder, builtin:mini or a Hub id")
     return Tokenizer(load_from_hub(name))
+
+
+def load_causal_tokenizer(folder: Path) -> Tokenizer:
+    """Return the tokenizer of a causal language model, whose texts begin and end as it says."""
+    tokenizer, model = load_tokenizer(folder), read_json(folder / "config.json")
+    backend, numbers = tokenizer.backend, {}
+    for kind in ("bos", "eos"):
+        number = backend.token_to_id(tokenizer.settings.get(f"{kind}_token", ""))
+        given = model.get(f"{kind}_token_id") if number is None else number
+        listed = given if isinstance(given, list) else [given]
+        numbers[kind] = [one for one in listed[:1] if isinstance(one, int)]
+    # Many put a token before a text, and a few one behind it, which a prompt does not want.
+    whole, plain = (backend.encode("a", add_special_tokens=has).ids for has in (True, False))
+    places = reversed(range(len(whole) - len(plain) + 1))
+    first = next((at for at in places if whole[at : at + len(plain)] == plain), 0)
+    tokenizer.begin, tokenizer.start = whole[:first], whole[:first] or numbers["bos"]
+    tokenizer.end_of_text = next(iter(numbers["eos"]), tokenizer.end_of_text)
+    return tokenizer
 
 
 def nested(source: str | os.PathLike[str] | Tokenizer, size: int) -> Tokenizer:

@@ -23,6 +23,23 @@ def read(denoiser, slots, slot, tokens):
     return hidden
 
 
+@pytest.mark.parametrize("make", [tiny.block, tiny.llama])
+def test_a_text_in_a_slot_is_the_same_to_the_bit_whoever_is_in_the_others(make):
+    denoiser = make()
+    denoiser.store_for_cpu()
+    alone, crowded = Slots(denoiser, 1, 32), Slots(denoiser, 3, 32)
+    texts = [[3, 1, 4, 1, 5, 9], [2, 7], [5, 5, 5, 5]]
+    read(denoiser, alone, 0, texts[1])
+    for slot, tokens in enumerate(texts):
+        read(denoiser, crowded, slot, tokens)
+    last = denoiser.embed(torch.tensor([[6], [8], [9]]))
+    for rows in (Rows.causal(1, denoiser.device), Rows.causal(3, denoiser.device)):
+        x = last.expand(-1, len(rows.offsets), -1).contiguous()
+        among = crowded.read(x.clone(), Behind(rows, crowded.all_slots, crowded.lengths))
+        single = alone.read(x[1:2].clone(), Behind(rows, alone.all_slots, alone.lengths))
+        assert torch.equal(among[1:2], single)
+
+
 def test_reading_a_context_is_the_context_stream(denoiser):
     slots, tokens = Slots(denoiser, 3, 32), [3, 1, 4, 1, 5, 9]
     hidden = read(denoiser, slots, 1, tokens)

@@ -19,52 +19,58 @@ def model():
     return SSDLM(tiny.block(), tiny.tokenizer(), SETTINGS)
 
 
+@pytest.fixture(scope="module", params=[tiny.block, tiny.llama])
+def either(request):
+    """A model of ours, and a causal language model of transformers on layers of ours."""
+    return SSDLM(request.param(), tiny.tokenizer(), SETTINGS)
+
+
 CHAINS = ["autoregressive", "speculative"]
 every_chain = pytest.mark.parametrize("mode", CHAINS)
 
 
 @every_chain
-def test_a_text_is_its_own_whatever_is_asked_for_beside_it(model, mode):
-    alone = model.generate("the river", mode=mode, seed=3)
+def test_a_text_is_its_own_whatever_is_asked_for_beside_it(either, mode):
+    alone = either.generate("the river", mode=mode, seed=3)
     assert len(alone.tokens) == 24
-    several = model.generate(["a", "the river"], mode=mode, seed=3, num_samples=2)
+    several = either.generate(["a", "the river"], mode=mode, seed=3, num_samples=2)
     assert several[2] == alone
     assert len({tuple(text.tokens) for text in several}) == 4
-    assert model.generate("the river", mode=mode, seed=4).tokens != alone.tokens
-    assert model.generate("the river", mode=mode, seed=3, B=[5, 7]).tokens == alone.tokens
+    assert either.generate("the river", mode=mode, seed=4).tokens != alone.tokens
+    assert either.generate("the river", mode=mode, seed=3, B=[5, 7]).tokens == alone.tokens
 
 
 @every_chain
-def test_without_draws_the_seed_does_not_matter(model, mode):
+def test_without_draws_the_seed_does_not_matter(either, mode):
     ways = [{"projection": "greedy"}, {"do_sample": False}, {"top_p": 0.0}]
     texts = [
-        model.generate("a", mode=mode, seed=seed, **way).tokens for way in ways for seed in (0, 1)
+        either.generate("a", mode=mode, seed=seed, **way).tokens for way in ways for seed in (0, 1)
     ]
     assert texts == [texts[0]] * 6
 
 
 @every_chain
-def test_a_streamer_gets_tokens_one_by_one_and_a_stream_ends_as_the_text(model, mode):
+def test_a_streamer_gets_tokens_one_by_one_and_a_stream_ends_as_the_text(either, mode):
     recorder = Recorder()
-    text = model.generate("a", mode=mode, seed=2, streamer=recorder)
+    text = either.generate("a", mode=mode, seed=2, streamer=recorder)
     assert (recorder.tokens, recorder.ends) == (text.tokens, 1)
-    drafts = list(model.stream("a", mode=mode, seed=2))
+    drafts = list(either.stream("a", mode=mode, seed=2))
     assert drafts[-1].text == text.text
     assert all(text.text.startswith(draft.text) for draft in drafts)
     assert {draft.block for draft in drafts} == {0, 1, 2, 3}
 
 
-def test_the_passes_of_a_chain_are_the_tokens_of_its_longest_block(model):
-    assert model.generate("a", mode="autoregressive").calls == 6
-    assert model.generate("a", mode="autoregressive", B=[4, 10]).calls == 10
-    best = model.generate("a", mode="autoregressive", best_of=3)
+def test_the_passes_of_a_chain_are_the_tokens_of_its_longest_block(either):
+    assert either.generate("a", mode="autoregressive").calls == 6
+    assert either.generate("a", mode="autoregressive", B=[4, 10]).calls == 10
+    best = either.generate("a", mode="autoregressive", best_of=3)
     assert best.calls == 3 * (6 + 1)
 
 
 @every_chain
-def test_the_likeliest_of_several_is_one_of_them(model, mode):
-    samples = model.generate(["a"], mode=mode, num_samples=3)
-    best = model.generate("a", mode=mode, best_of=3)
+def test_the_likeliest_of_several_is_one_of_them(either, mode):
+    samples = either.generate(["a"], mode=mode, num_samples=3)
+    best = either.generate("a", mode=mode, best_of=3)
     assert best.tokens in [text.tokens for text in samples]
 
 

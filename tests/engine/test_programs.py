@@ -54,9 +54,15 @@ def plain(denoiser, one, width, length=8):
     return last.tokens[0].tolist()
 
 
-@pytest.mark.parametrize("width", [1.0, 2.0, 3.5])
-def test_texts_of_a_batch_are_those_of_the_plain_loop(width):
-    denoiser = tiny.block()
+both = pytest.mark.parametrize("make", [tiny.block, tiny.llama])
+
+
+@pytest.mark.parametrize(
+    ("make", "width"),
+    [(tiny.block, 1.0), (tiny.block, 2.0), (tiny.block, 3.5), (tiny.llama, 1.0)],
+)
+def test_texts_of_a_batch_are_those_of_the_plain_loop(make, width):
+    denoiser = make()
     batch = Window(denoiser, Path.sliding(width), num_slots=3, capacity=64)
     rows = [row(0), row(1, top_p=1.0, temperature=0.7), row(2, top_p=0.5, suppressed=11)]
     batch.join(rows, [2, 0, 1])
@@ -66,9 +72,11 @@ def test_texts_of_a_batch_are_those_of_the_plain_loop(width):
         assert texts[slot] == plain(denoiser, one, width)
 
 
-@pytest.mark.parametrize("width", [1.0, 3.0])
-def test_texts_join_and_leave_between_passes(width):
-    denoiser = tiny.block()
+@pytest.mark.parametrize(
+    ("make", "width"), [(tiny.block, 1.0), (tiny.block, 3.0), (tiny.llama, 1.0)]
+)
+def test_texts_join_and_leave_between_passes(make, width):
+    denoiser = make()
     batch = Window(denoiser, Path.sliding(width), num_slots=2, capacity=64)
     first, second, third = row(0), row(1), row(2)
     with torch.no_grad():
@@ -87,9 +95,12 @@ def test_texts_join_and_leave_between_passes(width):
     assert tokens_of(batch)[1] == plain(denoiser, third, width, 6)
 
 
-@pytest.mark.parametrize("draft_nodes", [0, 1, 5, 16])
-def test_chains_of_a_batch_are_the_plain_chain(draft_nodes):
-    denoiser, sizes = tiny.block(), {"num_slots": 3, "capacity": 256}
+@pytest.mark.parametrize(
+    ("make", "draft_nodes"),
+    [(tiny.block, 0), (tiny.block, 1), (tiny.block, 5), (tiny.block, 16), (tiny.llama, 0)],
+)
+def test_chains_of_a_batch_are_the_plain_chain(make, draft_nodes):
+    denoiser, sizes = make(), {"num_slots": 3, "capacity": 256}
     batch = Chain(denoiser, **sizes)
     if draft_nodes:
         table = WordsAlone(denoiser)
@@ -222,14 +233,15 @@ def test_who_comes_and_who_leaves_is_seen_within_a_long_block():
     assert batch.passes_for(6) == 10
 
 
+@both
 @pytest.mark.parametrize("kind", ["sliding", "guided", "chain"])
-def test_texts_of_a_batch_are_held_to_their_grammars_as_in_the_plain_loop(kind, tmp_path):
+def test_texts_of_a_batch_are_held_to_their_grammars_as_in_the_plain_loop(make, kind, tmp_path):
     options = {"length": 12, "B": (12,), "T": 12, "grid": "sliding", "width": 1.0, "returns": "w_0"}
     if kind == "guided":
         options["control"] = f"{tiny.save_classifier(tmp_path)}=positive"
     if kind == "chain":
         options = {"length": 12, "mode": "autoregressive"}
-    model = SSDLM(tiny.block(), tiny.tokenizer(), GenerateOptions())
+    model = SSDLM(make(), tiny.tokenizer(), GenerateOptions())
     each = [
         options | {"regex": "[a-e]{3} (b|cd)*", "seed": 1},
         options | {"regex": "a{0,3}", "seed": 2, "top_p": 0.6},

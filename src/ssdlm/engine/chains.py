@@ -20,6 +20,7 @@ from ssdlm.engine.ending import end_token, unwritten
 from ssdlm.engine.requests import Request
 from ssdlm.options import GenerateOptions
 from ssdlm.tokenizer import Tokenizer
+from ssdlm.values import quote
 
 
 def check_stream(denoiser: Denoiser, given: str, remedy: str) -> None:
@@ -30,12 +31,24 @@ def check_stream(denoiser: Denoiser, given: str, remedy: str) -> None:
         )
 
 
-def check_context(request: Request) -> None:
-    """Raise on a prompt after which there is no next token."""
-    if not request.context:
+def check_context(request: Request, denoiser: Denoiser) -> None:
+    """Raise on a prompt after which there is no next token, or no room for all of them."""
+    context, options, room = request.context, request.options, denoiser.max_len
+    if denoiser.most_open is None:
+        if options.mode != "diffusion" and not context:
+            raise ValueError(
+                f"mode={options.mode} continues a text and prompt [] has no tokens; begin with an "
+                "end-of-text token, or use mode=diffusion"
+            )
+    elif not context:
         raise ValueError(
-            f"mode={request.options.mode} continues a text and prompt [] has no tokens; begin "
-            "with an end-of-text token, or use mode=diffusion"
+            f"prompt {quote(request.prompt)} has no tokens, and this model knows none to begin "
+            "with; write a word"
+        )
+    elif room is not None and len(context) + options.length > room:
+        raise ValueError(
+            f"a prompt of {len(context)} tokens and length={options.length} are more than the "
+            f"model's {room} positions; shorten one of them"
         )
 
 
@@ -57,7 +70,8 @@ class Chains:
     ) -> None:
         self.denoiser, self.tokenizer = cast(RowDenoiser, denoiser), tokenizer  # see `check`
         # A GPU's products of many rows round otherwise than those of one.
-        self.has_guesses = denoiser.device.type == "cpu" or not is_deterministic
+        is_exact = denoiser.device.type == "cpu" or not is_deterministic
+        self.has_guesses = denoiser.most_open is None and is_exact
         """Whether the plain loop guesses."""
 
     @cached_property
@@ -72,11 +86,6 @@ class Chains:
         """Raise on a mode that the model does not have."""
         mode = f"mode={options.mode}"
         check_stream(self.denoiser, mode, "predicts the next token; use mode=diffusion")
-        if options.mode == "speculative" and self.denoiser.most_open is not None:
-            raise ValueError(
-                "mode=speculative needs a model that guesses and checks in one pass, a "
-                "BlockDenoiser; use mode=autoregressive"
-            )
 
     def steps(self, batch: Sequence[Request]) -> Iterator[Step]:
         """Yield the steps of requests of equal context length; with guesses, of one request."""

@@ -92,8 +92,7 @@ class Engine:
             request = Request(
                 shown, context, own, number=number, num_candidates=rivals, reads_block=block
             )
-            if own.mode != "diffusion":
-                check_context(request)
+            check_context(request, self.denoiser)
             firsts.append(by_length(request))
             number += own.num_samples
         wanted = [
@@ -127,7 +126,7 @@ class Engine:
             self.controls.check_scorers(options)
 
     def context(self, prompt: Prompt) -> tuple[int, ...]:
-        """Return a prompt's ids; an empty text begins after an end-of-text token."""
+        """Return a prompt's ids; an empty text begins as the tokenizer says."""
         if not isinstance(prompt, str):
             ids = token_ids(prompt)
             if ids and not 0 <= min(ids) <= max(ids) < self.denoiser.V:
@@ -142,7 +141,7 @@ class Engine:
             )
         if not is_utf8(prompt):
             raise ValueError(f"prompt {quote(prompt)} is not UTF-8; save or type it as UTF-8")
-        return tuple(self.tokenizer.encode(prompt) if prompt else [self.tokenizer.end_of_text])
+        return tuple(self.tokenizer.encode_prompt(prompt))
 
     def compile(self, wanted: Sequence[Wanted]) -> list[Placement]:
         """Return a legal placement of what each text must contain, or raise where there is none."""

@@ -88,6 +88,7 @@ class Runners:
         self.denoiser, self.tokenizer = engine.denoiser, engine.tokenizer
         self.device = self.denoiser.device.type
         self.is_gpu = self.device != "cpu"
+        self.has_drafts = self.denoiser.most_open is None
         self.tell: Callable[[str], AbstractContextManager[object]] = nullcontext
         """Shows a few words while something lasts: in a batch's first turn kernels are compiled."""
         self.idle: OrderedDict[tuple[Key, int], DecodeBatch] = OrderedDict()
@@ -126,7 +127,7 @@ class Runners:
             return reasons.without_rows(type(denoiser).__name__)
         if self.is_gpu and not Slots.has_kernels(denoiser):
             return reasons.without_kernels(type(denoiser).__name__)
-        if options.mode == "speculative" and not self.is_gpu:
+        if options.mode == "speculative" and self.has_drafts and not self.is_gpu:
             return reasons.NO_GUESSES
         if options.mode != "diffusion":
             return ""
@@ -185,7 +186,8 @@ class Runners:
     def chain_key(self, request: Request, *, is_masked: bool) -> Key:
         """Return the key of a text token by token; guesses do not change it."""
         nodes = request.options.draft_nodes if request.options.mode == "speculative" else 0
-        if is_masked or self.is_looked_at(request) or self.denoiser.V > MOST_GUESSED:
+        is_plain = is_masked or self.is_looked_at(request) or self.denoiser.V > MOST_GUESSED
+        if is_plain or not self.has_drafts:
             nodes = 0
         tree = tree_of(nodes)
         capacity = self.capacity(request, len(tree.parents) * (1 + tree.m))

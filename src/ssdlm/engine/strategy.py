@@ -12,10 +12,33 @@ from ssdlm.diffusion.projection import Projection, Truncation, greedy, mean, mul
 from ssdlm.diffusion.sampler import Strategy
 from ssdlm.diffusion.steps import Ddpm, Renoise, StepRule
 from ssdlm.options import GenerateOptions
+from ssdlm.values import shorten, show
+
+
+def require_one_open(options: GenerateOptions) -> None:
+    """Raise on options under which a causal language model would have several open positions."""
+    planned = [name for name in ("must", "pin", "suffix") if getattr(options, name)]
+    wanted = [
+        (f"{name}={shorten(show(getattr(options, name)))}", "leave it out") for name in planned
+    ]
+    if options.sees == "block":
+        wanted.append(("sees=block", "use sees=context"))
+    if options.grid != "sliding" or options.width > 1:
+        given = f"grid={options.grid}, width={options.width:g}"
+        wanted.append((given, "use grid=sliding, width=1, or mode=autoregressive"))
+    if any(options.T != B for B in options.B):
+        wanted.append((f"B={show(options.B)}, T={options.T}", "use one number for B and T"))
+    for given, remedy in wanted[:1]:
+        raise ValueError(
+            f"{given} needs several open positions, and a causal language model has one: it needs "
+            f"an adapter (`ssdlm train --recipe adapt`); {remedy}"
+        )
 
 
 def strategy_of(options: GenerateOptions, denoiser: Denoiser) -> Strategy:
     """Return the sampler's strategy that the options name, for this model."""
+    if denoiser.most_open == 1:
+        require_one_open(options)
     if options.grid == "sliding" and denoiser.has_memory:
         raise ValueError(
             "grid=sliding does not go with a model that reads its own estimate of the step before "

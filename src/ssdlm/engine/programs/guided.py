@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ssdlm.denoiser.block import BlockDenoiser
+from ssdlm.denoiser.llama import LlamaDenoiser
 from ssdlm.engine.batch import Entry
 from ssdlm.engine.path import Path
 from ssdlm.engine.programs.window import Window
@@ -47,7 +48,7 @@ class GuidedWindow(Window):
 
     def __init__(
         self,
-        denoiser: BlockDenoiser,
+        denoiser: BlockDenoiser | LlamaDenoiser,
         path: Path,
         steering: Callable[..., guided],
         *,

@@ -11,12 +11,13 @@ moves on; one that stays in its block decides all of them in T passes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 
 from ssdlm.denoiser.block import BlockDenoiser
+from ssdlm.denoiser.llama import LlamaDenoiser
 from ssdlm.engine.batch import DecodeBatch, Entry, Text
 from ssdlm.engine.path import Path
 from ssdlm.engine.views import Frame
@@ -31,16 +32,20 @@ MOST_PASSES = 32
 
 
 class Window(DecodeBatch):
-    """W open rows behind a decided one."""
+    """W open rows behind a decided one; of a causal language model, that row is the open one."""
 
-    def __init__(self, denoiser: BlockDenoiser, path: Path, **sizes: Any) -> None:
+    def __init__(self, denoiser: BlockDenoiser | LlamaDenoiser, path: Path, **sizes: Any) -> None:
         is_open = (path.levels > 0) & (path.levels < 1)
         self.is_noisy = bool(is_open.any()) or path.after is None
         """Whether any position ever has evidence."""
         super().__init__(denoiser, is_padded=not self.is_noisy, **sizes)
         self.follow(path)
-        self.rows, self.causal = Rows.window(self.W, self.device), Rows.causal(self.W, self.device)
-        self.blank = denoiser.blank()
+        self.rows = self.causal = Rows.causal(self.W, self.device)
+        self.first = int(denoiser.most_open is None)
+        """The first open row."""
+        if self.first:
+            self.rows = Rows.window(self.W, self.device)
+            self.blank = cast(BlockDenoiser, denoiser).blank()
         gain, a = denoiser.gain(self.levels).cpu() * denoiser.K, path.alpha_bar
         gains = (torch.where(is_open, gain * part, 0.0) for part in ((1 - a).sqrt(), 2 * a.sqrt()))
         self.gain_z, self.gain_w = (one.float().to(self.device).contiguous() for one in gains)
@@ -103,7 +108,8 @@ class Window(DecodeBatch):
 
     def say(self) -> None:
         """Run the rows."""
-        self.logits = self.slots.logits(self.read(self.inputs(), 1), self.head)
+        hidden = self.read(self.inputs(), self.first)
+        self.logits = self.slots.logits(hidden, self.head, is_single=not self.first)
 
     def pick(self) -> None:
         """Draw a token for each open position."""
@@ -171,7 +177,7 @@ class Window(DecodeBatch):
         here, word = self.here, self.denoiser.embed(self.last[self.here])
         if not self.is_noisy:  # a position without evidence starts from the word before it
             self.ell = None
-            return word.expand(-1, 2, -1).contiguous()
+            return word.expand(-1, 1 + self.first, -1).contiguous()
         at, tokens = self.passes[here].clamp(max=self.T - 1), self.tokens[here]
         levels = self.levels[at]
         if self.has_pins:

@@ -183,13 +183,19 @@ class Scorer:
         bare = context.rstrip()
         continuation, context = context[len(bare) :] + continuation, bare
         if not context:
-            return [self.tokenizer.end_of_text], self.tokenizer.encode(continuation)
+            return self.beginning, self.tokenizer.encode(continuation)
         count = len(self.tokenizer.encode(context))
         whole = self.tokenizer.encode(context + continuation)
-        return whole[:count], whole[count:]
+        return [*self.tokenizer.begin, *whole[:count]], whole[count:]
 
     def pieces(self, text: str) -> list[Pair]:
         """Return a text as pairs in which every token follows once, with half the room before."""
-        ids = [self.tokenizer.end_of_text, *self.tokenizer.encode(text)]
-        size = len(ids) if self.room is None else max(1, self.room // 2)
-        return [(ids[:start], ids[start : start + size]) for start in range(1, len(ids), size)]
+        ids, before = self.tokenizer.encode(text), self.beginning
+        size = max(1, len(ids)) if self.room is None else max(1, self.room // 2)
+        starts = range(0, len(ids), size)
+        return [([*before, *ids[:start]], ids[start : start + size]) for start in starts]
+
+    @property
+    def beginning(self) -> list[int]:
+        """Return what stands before a text."""
+        return self.tokenizer.start or [self.tokenizer.end_of_text]
