@@ -74,7 +74,7 @@ def grammars(device: str, repeats: int) -> dict[str, Any]:
 
 def letters(context: Any, logits: Any) -> Any:
     """Return how likely one token is: a function of a user."""
-    return logits.log_softmax(-1)[..., 262].sum((1, 2)) + 0 * context.sum()
+    return logits.log_softmax(-1)[..., 262].sum(-1) + 0 * context.sum()
 
 
 BETWEEN: dict[str, dict[str, Any]] = {

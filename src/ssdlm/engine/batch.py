@@ -86,6 +86,7 @@ class DecodeBatch(ABC):
         capacity: int,
         is_padded: bool = True,
         is_masked: bool = False,
+        is_strict: bool = False,
         is_invariant: bool = False,
         num_frames: int = 1,
     ) -> None:
@@ -95,6 +96,8 @@ class DecodeBatch(ABC):
         self.is_captured = self.device.type == "cuda"
         self.set_up(capacity, is_padded=is_padded, is_invariant=is_invariant)
         V = len(self.prior)
+        self.is_strict = is_strict
+        """Whether a graph draws from what is legal alone, for all its texts."""
         self.masks = GrammarMask(num_slots, V, self.device) if is_masked else None
         self.seeds, self.done, self.active = self.whole(), self.whole(), self.whole()
         self.passes = self.whole()

@@ -72,6 +72,8 @@ class Key(NamedTuple):
     """Tokens that a slot holds; 0 on a CPU where slots grow."""
     is_masked: bool = False
     """Whether draws are held to grammars."""
+    is_strict: bool = False
+    """Whether a graph holds all draws to grammars; forbidden words replace what was drawn."""
     is_watched: bool = False
     """Whether a graph keeps frames of its passes."""
     has_guides: bool = False
@@ -165,6 +167,7 @@ class Runners:
         is_masked = request.placement is not None and not has_chooser
         is_watched = self.is_gpu and self.is_looked_at(request)
         rest = {"is_masked": is_masked, "has_choosers": has_chooser and self.is_gpu}
+        rest["is_strict"] = is_masked and options.has_grammar and self.is_gpu
         rest["is_watched"] = is_watched
         rest["has_guides"] = self.is_gpu and self.has_own_guide(request)
         if PaddedEncoder.takes(self.denoiser):
@@ -337,7 +340,7 @@ class Runners:
         if key.program == "encoder":
             (B,), is_logits = options.B, options.returns == "logits"
             return EncoderWindow(denoiser, strategy.grid(B), B=B, returns_logits=is_logits, **sizes)
-        sizes["is_masked"] = key.is_masked
+        sizes |= {"is_masked": key.is_masked, "is_strict": key.is_strict}
         if not request.slides:
             if num_given := sum(request.blocks()) - options.length:
                 strategy = before_suffix(strategy, options, num_given)

@@ -136,6 +136,9 @@ class Window(DecodeBatch):
         assert self.masks is not None
         here, V = self.here, logits.shape[-1]
         self.allowed = self.masks.allowed()[here, None, :V]
+        if self.is_strict:
+            self.legal = torch.where(self.allowed, logits, -torch.inf)
+            return
         never = self.suppressed[here, None, None]
         words = torch.arange(V, device=self.device)
         self.shares = torch.where(words == never, LEAST, logits.float() + added)
@@ -145,6 +148,8 @@ class Window(DecodeBatch):
 
     def replaced(self, drawn: Tensor) -> Tensor:
         """Return tokens with the likeliest legal one in place of one that is not."""
+        if self.is_strict:
+            return drawn
         is_legal = self.allowed.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
         best = self.shares.masked_fill(~self.allowed, -torch.inf).argmax(-1)
         return torch.where(is_legal, drawn, best)
