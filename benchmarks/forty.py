@@ -25,6 +25,8 @@ WAYS = {
     "schema": ["--length", "96", "--json-schema", str(HERE / "forty_schema.json")],
 }
 CHAT = "smollm2"
+MARKS = "\\`*_[]<>&|#!~$"
+"""Characters that mean something in Markdown or HTML."""
 
 
 def prompts() -> list[dict[str, str]]:
@@ -66,9 +68,9 @@ def page(texts: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
 
 def cell(text: str) -> str:
     """Return a text as code in a table: as it is, with line ends spelled."""
-    shown = text.replace("\\", "\\\\").replace("\n", "\\n").replace("|", "&#124;")
-    shown = shown.replace("<", "&lt;").replace("`", "&#96;")
-    return f"<code>{shown}</code>" if text else "(nothing)"
+    shown = text.replace("\n", "\\n")
+    plain = "".join(f"&#{ord(one)};" if one in MARKS else one for one in shown)
+    return f"<code>{plain}</code>" if text else "(nothing)"
 
 
 INTRODUCTION = """

@@ -114,7 +114,7 @@ def test_transformers_reads_the_model_of_the_file_to_the_bit(package, tmp_path, 
         expected = model(ids).logits
         assert torch.equal(read(ids).logits, expected)
     assert expected.std() > 1
-    assert read.generation_config.temperature == 0.7
+    assert read.generation_config.temperature == 0.2
 
 
 def test_the_tokenizer_is_that_of_the_file(package):
