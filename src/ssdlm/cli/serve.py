@@ -26,7 +26,9 @@ def add_serve(commands: Any) -> None:
     )
     command.set_defaults(run=run_serve)
     command.add_argument(
-        "--model", default=DEFAULT_MODEL, help=f"folder or Hub id (default {DEFAULT_MODEL})"
+        "--model",
+        default=DEFAULT_MODEL,
+        help=f"smollm2, folder or Hub id (default {DEFAULT_MODEL})",
     )
     command.add_argument("--name", help="what clients call the model (default: its own name)")
     command.add_argument("--host", default="127.0.0.1", help="address (default 127.0.0.1)")
