@@ -2,9 +2,11 @@
 
 The prompts (forty_prompts.jsonl) and the schema (forty_schema.json) were there before any text. One
 seed, no text twice, none left out; what is not said here is as each model has it. smollm2 is asked
-in a chat, builtin:mini continues the prompt. A file that is done is not written again.
+in a chat, builtin:mini continues the prompt. A file that is done is not written again, and the page
+has all that are done.
 
     python benchmarks/forty.py --out runs/forty --page docs/forty.md
+    python benchmarks/forty.py --out runs/forty --page page.md --models smollm2 --ways plain
 """
 
 from __future__ import annotations
@@ -31,14 +33,18 @@ MARKS = "\\`*_[]<>&|#!~$"
 
 def prompts() -> list[dict[str, str]]:
     """Return the prompts with their kinds."""
-    text = (HERE / "forty_prompts.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
+    return read(HERE / "forty_prompts.jsonl")
 
 
-def write(model: str, way: str, out: Path) -> list[dict[str, Any]]:
-    """Return the texts of a model after all prompts, written now or before."""
-    name = f"{model.replace(':', '-')}-{way}.jsonl"
-    source, target = out / "prompts" / name, out / name
+def file_of(model: str, way: str, out: Path) -> Path:
+    """Return where the texts of a model are."""
+    return out / f"{model.replace(':', '-')}-{way}.jsonl"
+
+
+def write(model: str, way: str, out: Path) -> None:
+    """Write the texts of a model after all prompts, unless they are there."""
+    target = file_of(model, way, out)
+    source = out / "prompts" / target.name
     source.parent.mkdir(parents=True, exist_ok=True)
     asked = [one["prompt"] for one in prompts()]
     lines = [
@@ -49,12 +55,25 @@ def write(model: str, way: str, out: Path) -> list[dict[str, Any]]:
     files = ["--input", str(source), "--output", str(target)]
     if ssdlm(["generate", "--model", model, *files, "--seed", "0", *WAYS[way]]):
         raise SystemExit(2)
-    return [json.loads(line) for line in target.read_text(encoding="utf-8").splitlines()]
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def all_texts(out: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Return the texts of all files that are done, by model and way."""
+    files = {(model, way): file_of(model, way, out) for model in MODELS for way in WAYS}
+    return {name: read(path) for name, path in files.items() if path.exists()}
 
 
 def page(texts: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
     """Return a page with all texts, prompt by prompt."""
     lines = ["# Forty prompts, every text", "", *INTRODUCTION.strip().splitlines()]
+    sets = [(model, way) for model in MODELS for way in WAYS]
+    if missing := [" ".join(one) for one in sets if one not in texts]:
+        lines += ["", f"Not written yet: {', '.join(missing)}."]
     kind = ""
     for number, one in enumerate(prompts()):
         if one["kind"] != kind:
@@ -89,9 +108,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the texts")
     parser.add_argument("--page", type=Path, required=True, help="the page to write")
     parser.add_argument("--models", default=",".join(MODELS), help="names, separated by commas")
+    parser.add_argument("--ways", default=",".join(WAYS), help="names, separated by commas")
     given = parser.parse_args(argv)
-    models = given.models.split(",")
-    texts = {(model, way): write(model, way, given.out) for model in models for way in WAYS}
+    for model in given.models.split(","):
+        for way in given.ways.split(","):
+            write(model, way, given.out)
+    texts = all_texts(given.out)
     given.page.write_text(page(texts), encoding="utf-8")
     print(json.dumps({"texts": sum(map(len, texts.values())), "page": str(given.page)}))
 
