@@ -15,6 +15,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from ssdlm.cli import main as ssdlm
@@ -79,7 +80,15 @@ def page(texts: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
         if one["kind"] != kind:
             kind = one["kind"]
             lines += ["", f"## {kind.capitalize()}"]
-        lines += ["", f"### {one['prompt']}", "", "| model | way | text |", "|---|---|---|"]
+        lines += [
+            "",
+            f"### {number + 1}",
+            "",
+            *wrap(one["prompt"], 100),
+            "",
+            "| model | way | text |",
+            "|---|---|---|",
+        ]
         for (model, way), written in texts.items():
             lines.append(f"| {model} | {way} | {cell(written[number]['text'])} |")
     return "\n".join(lines) + "\n"
