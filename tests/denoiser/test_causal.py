@@ -68,7 +68,6 @@ def test_without_a_part_of_its_family_a_model_is_another(folders, family):
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
 def test_words_read_one_by_one_are_words_read_at_once(folders, family):
     denoiser = load_denoiser(folders(family))
-    denoiser.store_for_cpu()
     whole = logits_of(denoiser)
     cache = denoiser.prefill(TEXTS[:, :5])
     for place in range(5, 12):
@@ -111,7 +110,6 @@ def test_within_its_window_a_sliding_attention_is_exact(folders):
 @pytest.mark.parametrize("family", ["llama-tied", "qwen2", "qwen3"])
 def test_a_row_is_the_same_to_the_bit_in_any_company(folders, family):
     denoiser = load_denoiser(folders(family))
-    denoiser.store_for_cpu()
     together, alone = logits_of(denoiser), logits_of(denoiser, TEXTS[1:])
     assert torch.equal(together[1:], alone)
 

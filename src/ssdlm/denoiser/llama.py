@@ -141,13 +141,6 @@ class LlamaDenoiser(CausalDenoiser, Network):
             logits = slots.logits(hidden, self.head, is_single=R == 1).float()
         return logits, slots.keys_values
 
-    @torch.no_grad()
-    def store_for_cpu(self) -> None:
-        """Lay matrices out as a CPU multiplies few rows fastest; their values stay."""
-        for weight in self.parameters():
-            if weight.dim() == 2:
-                weight.data = weight.t().contiguous().t()
-
 
 def frequencies(config: CausalConfig) -> Tensor:
     """Return the frequencies (d / 2,) of rotary position embedding, scaled as the model wants."""
