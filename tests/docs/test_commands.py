@@ -279,7 +279,7 @@ def is_known_elsewhere(name: str) -> bool:
     """Tell whether a name is built in, on the Hub, in this repository, or for the reader to say."""
     on_the_hub = {PAPERS_MODEL, "gpt2", "roberta-large", "openwebtext"}
     is_placeholder = re.fullmatch(r"[A-Z_]+", name) is not None
-    is_ready = name.startswith("builtin:") or name in on_the_hub
+    is_ready = name.startswith("builtin:") or name == "smollm2" or name in on_the_hub
     return is_ready or is_placeholder or (ROOT / name).exists()
 
 
