@@ -118,7 +118,7 @@ def started(model: str, *more: str) -> Iterator[Started]:
 
 
 WORDS = [{"must": ["time"]}, {"must_not": ["the", "movie"], "end_at_sentence": True}]
-"""What no lane of a GPU takes."""
+"""Required and forbidden words: what a GPU looks at between passes."""
 
 
 def plan(args: argparse.Namespace, count: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -321,7 +321,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, help="how often load asks for all")
     parser.add_argument("--warm", type=int, default=16, help="texts before load counts any")
     parser.add_argument("--guides", default="", help="guides that steer some of the texts")
-    choices = ("all", "lanes", "default")
+    choices = ("all", "captured", "default")
     parser.add_argument("--kinds", choices=choices, default="all", help="of texts, of load")
     parser.add_argument("--deterministic", action="store_true", help="on a GPU, of load")
     parser.add_argument("--at-once", type=int, default=32, help="connections of fuzz")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests import bpe, tiny
+from tests.constraints.patterns import PATTERNS
 from torch.autograd.profiler import profile
 
 from ssdlm.constraints import table_pool
@@ -21,23 +22,6 @@ from ssdlm.tokenizer import load_tokenizer
 
 CPU = torch.device("cpu")
 PADDING = 6
-PATTERNS = [
-    "",
-    "a",
-    "a*",
-    "[ab]{3}",
-    "(ab|ba)*c?",
-    "(?i)ab+",
-    ".*",
-    "(?s).+",
-    r"\w+( \w+)*\.",
-    "(|a|bc)(c|)",
-    "[^a]*",
-    "a{12}",
-    "(((a|b)c|c)*|)b",
-    "[A-Z][a-z]+( [a-z]+){1,3}[.!?]",
-    "(the|a) (dog|cat|river)( (had|was))?",
-]
 SCHEMAS = [
     {"type": "boolean"},
     {"enum": ["a", "bc", None]},
@@ -99,12 +83,6 @@ class Twin:
     def leave(self, slots) -> None:
         for slot in slots:
             self.texts.pop(slot, None)
-
-    def fork(self, source, targets) -> None:
-        text = self.texts.get(source)
-        self.leave(targets)
-        if text is not None:
-            self.texts.update(dict.fromkeys(targets, text))
 
     def advance(self, tokens, active) -> None:
         for slot, (placement, state, position) in self.texts.items():
@@ -171,11 +149,11 @@ def test_grammar_mask_matches_placements(compilers, name, seed):
     assert mask.version == 0
 
 
-def test_texts_come_go_and_fork(compilers):
+def test_texts_come_and_go(compilers):
     compiler, rng = compilers["bytes"], random.Random(5)
     placements, num_slots = [*grammars(compiler, rng), None], 7
-    mask, twin = (GrammarMask(num_slots, compiler.V, CPU), Twin(num_slots, compiler.V))
-    done = {"join": 0, "leave": 0, "fork": 0}
+    mask, twin = GrammarMask(num_slots, compiler.V, CPU), Twin(num_slots, compiler.V)
+    done = {"join": 0, "leave": 0}
     for _ in range(150):
         step(mask, twin, rng)
         kind = rng.choice([*done, ""])
@@ -187,9 +165,6 @@ def test_texts_come_go_and_fork(compilers):
         elif kind == "leave":
             mask.leave(some)
             twin.leave(some)
-        elif kind == "fork":
-            mask.fork(some[0], some[1:] or some)
-            twin.fork(some[0], some[1:] or some)
         if kind:
             done[kind] += len(twin.texts) > 2
         assert set(mask.tables) == set(twin.texts)
@@ -278,10 +253,7 @@ def test_what_has_no_table_is_read_on_the_host(compilers):
         one.join([large, words, parity, small, None], range(5))
     assert mask.needs_host and set(mask.on_host) == {0, 1, 2}
     every = torch.ones(num_slots, dtype=torch.int64)
-    for number in range(30):
-        if number == 4:
-            mask.fork(0, [4])
-            twin.fork(0, [4])
+    for _ in range(30):
         allowed = compare(mask, twin)
         tokens = [rng.choice(row.nonzero()[:, 0].tolist()) for row in allowed]
         full = [slot for slot in twin.texts if twin.is_full(slot)]
@@ -291,8 +263,8 @@ def test_what_has_no_table_is_read_on_the_host(compilers):
         mask.advance(torch.tensor(tokens), every)
         mask.read(tokens)
         twin.advance(tokens, every)
-    assert set(mask.on_host) == {0, 4}
-    mask.leave([0, 4])
+    assert set(mask.on_host) == {0}
+    mask.leave([0])
     assert not mask.needs_host
 
 

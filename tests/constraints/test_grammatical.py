@@ -16,6 +16,7 @@ import tokenizers as hub
 import torch
 from tests import bpe, tiny
 from tests.constraints.babbler import CPU, Babbler, CheapNoise
+from tests.constraints.patterns import PATTERNS
 
 from ssdlm import SSDLM, DecodeConfig, classifier_guide, cli
 from ssdlm.constraints.grammatical import grammatical
@@ -24,25 +25,6 @@ from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.engine.schedule import Batch, Job
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
-PATTERNS = [
-    "",
-    "a",
-    "a*",
-    "[ab]{3}",
-    "(ab|ba)*c?",
-    "(?i)ab+",
-    ".*",
-    ".{0,3}",
-    "(?s).+",
-    r"\w+( \w+)*\.",
-    "a{0}b",
-    "(|a|bc)(c|)",
-    "^[A-C]a*$",
-    "[^a]*",
-    r"(a b|b a)\n?",
-    "a{12}",
-    "(((a|b)c|c)*|)b",
-]
 BYTE_PATTERNS = [
     "\u65e5\u672c\u8a9e?",
     "[\u00e9\u00e8]{1,3}",

@@ -86,18 +86,6 @@ class GrammarMask:
         """Let texts go; every token is allowed in their slots."""
         self.join([None] * len(slots), slots)
 
-    def fork(self, source: int, targets: Sequence[int]) -> None:
-        """Continue one slot's text in other slots, too, under its grammar and from its state."""
-        key, place = self.tables.get(source), self.on_host.get(source)
-        self.forget(targets)
-        if key is not None:
-            self.tables.update(dict.fromkeys(targets, key))
-        if place is not None:
-            self.on_host.update(dict.fromkeys(targets, place))
-        at = self.index(targets)
-        self.cursors[:, at] = self.cursors[:, source : source + 1].clone()
-        self.kind_of[at] = self.kind_of[source].clone()
-
     def read(self, tokens: Sequence[int]) -> None:
         """Take in the token that each slot has drawn, where grammars are read on the host."""
         self.on_host = {slot: place.after(tokens[slot]) for slot, place in self.on_host.items()}

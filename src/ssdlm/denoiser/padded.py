@@ -1,4 +1,4 @@
-"""An encoder over texts of different lengths, for GPUs.  encoder -> [padded] -> engine.encoder_lane
+"""An encoder over texts of different lengths, for GPUs.  encoder -> [padded] -> engine.programs
 
 Rows are a block's positions and, behind them, its context's, padded to a common length; keys that
 are only padding are not looked at. The plain reference is `EncoderDenoiser.forward`.

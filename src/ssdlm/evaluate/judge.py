@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from ssdlm.guidance.classifiers import one_line, without_bars
+from ssdlm.guidance.classifiers import one_line
+from ssdlm.progress import without_bars
 from ssdlm.settings import nearest
 from ssdlm.storage.builtin import SMOLLM2, builtin_folder, is_builtin
 from ssdlm.storage.checkpoint import resolve_device

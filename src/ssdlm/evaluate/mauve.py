@@ -21,8 +21,7 @@ from ssdlm.evaluate.judge import MINILM, Judge, is_encoder
 from ssdlm.evaluate.perplexity import Observe, batches, ignore, pad
 from ssdlm.evaluate.samples import Pool
 from ssdlm.extras import lacking
-from ssdlm.guidance.classifiers import without_bars
-from ssdlm.progress import without_native_lines
+from ssdlm.progress import without_bars, without_native_lines
 
 MAX_TEXT_TOKENS = 256
 SCALE = 5.0

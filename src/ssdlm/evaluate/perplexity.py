@@ -18,7 +18,7 @@ import torch
 from ssdlm.evaluate.cache import NO_CACHE, Arrays, JudgeCache
 from ssdlm.evaluate.judge import Judge
 from ssdlm.evaluate.samples import Pool
-from ssdlm.guidance.classifiers import without_bars
+from ssdlm.progress import without_bars
 
 ABSURD = 1e4
 """Macro perplexity leaves out samples at or above this."""

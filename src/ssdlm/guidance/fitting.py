@@ -22,11 +22,11 @@ from ssdlm.guidance.classifiers import (
     has_independent_labels,
     longest_text,
     one_line,
-    without_bars,
     word_table,
 )
 from ssdlm.guidance.gradient import LogProb
 from ssdlm.guidance.grammar import check_lam
+from ssdlm.progress import without_bars
 from ssdlm.shapes import Context, Simplex, Tensor
 
 DEFAULT_LAM = {"logits": 2000.0, "simplex": 10.0, "words": 5.0}

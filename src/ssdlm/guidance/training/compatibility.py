@@ -17,11 +17,11 @@ from ssdlm.guidance.classifiers import (
     one_line,
     pad_id,
     pad_rows,
-    without_bars,
     word_table,
 )
 from ssdlm.guidance.training.loop import batch_loss, encode_training_set
 from ssdlm.guidance.training.settings import SHORTEST, GuideConfig
+from ssdlm.progress import without_bars
 from ssdlm.shapes import Tensor
 
 

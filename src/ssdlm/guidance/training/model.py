@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 from torch.nn.utils import parametrize
 
-from ssdlm.guidance.classifiers import TextClassifier, one_line, without_bars
+from ssdlm.guidance.classifiers import TextClassifier, one_line
 from ssdlm.guidance.training.settings import GuideConfig
+from ssdlm.progress import without_bars
 from ssdlm.shapes import Tensor
 from ssdlm.storage.checkpoint import WEIGHTS, find, read_tensors
 from ssdlm.tokenizer import Tokenizer, load_tokenizer

@@ -19,13 +19,13 @@ from ssdlm.guidance.classifiers import (
     has_finite_weights,
     load_text_classifier,
     longest_text,
-    without_bars,
 )
 from ssdlm.guidance.training.compatibility import check_trainable
 from ssdlm.guidance.training.loop import Score, score, train_classifier
 from ssdlm.guidance.training.model import build_classifier, factor_embeddings
 from ssdlm.guidance.training.record import digest_of, finished, identity, write_record
 from ssdlm.guidance.training.settings import GuideConfig, check_config
+from ssdlm.progress import without_bars
 from ssdlm.storage.checkpoint import WEIGHTS
 from ssdlm.storage.files import new_folder, read_json, write_json, write_text
 from ssdlm.storage.tensors import as_os_errors
