@@ -137,6 +137,27 @@ class CausalConfig:
 
 
 @dataclass(frozen=True)
+class AdapterConfig:
+    """An AdaptedDenoiser: a causal language model, and low-rank additions for noisy rows."""
+
+    base: str = ""
+    """The language model: `smollm2`, a folder or a Hub id; `init` of a run."""
+    digest: str = ""
+    """What tells its weights from those of other models."""
+    rank: int = ranged(16, least=1, most=MOST)
+    """Rank of what is added to each matrix."""
+    K: float = ranged(5.0, above=0, most=MOST)
+    """Simplex scale."""
+    B: int = ranged(16, least=1, most=MOST)
+    """Block length in training."""
+    T: int = ranged(5000, least=1, most=MOST)
+    """Diffusion steps in training."""
+
+    def __post_init__(self) -> None:
+        require_ranges(self)
+
+
+@dataclass(frozen=True)
 class DataConfig:
     """How token streams become training sequences."""
 
@@ -192,6 +213,10 @@ class TrainConfig:
     """band: share of blocks in which every position has a level of its own."""
     ramp_share: float = ranged(0.0, least=0, most=1)
     """band: share of blocks whose levels rise from left to right."""
+    noise_share: float = ranged(0.0, least=0, most=1)
+    """band: share of blocks that are noise alone."""
+    gap_share: float = ranged(0.0, least=0, most=1)
+    """band: share of blocks that are clean on both sides of a gap, at one level or on a ramp."""
     widest_ramp: float = ranged(2.0, above=0)
     """band: the widest such ramp, in blocks; widths are drawn evenly in their logarithm."""
 
@@ -239,7 +264,7 @@ class TrainConfig:
     """auto: an accelerator when there is one; cpu; or cuda, and no other."""
 
     init: str = ""
-    """Start from these weights: a checkpoint's folder or, for an encoder, a masked LM."""
+    """Start from a checkpoint's folder or, for an encoder or an adapter, a language model."""
     init_from: Literal["ema", "raw"] = "ema"
     """Which weights of a training checkpoint `init` reads; ema falls back to raw."""
 
@@ -290,7 +315,7 @@ RETIRED: dict[str, dict[str, Any]] = {
 class Config:
     """A whole run: what is trained, on what, and how."""
 
-    model: EncoderConfig | BlockConfig = field(default_factory=BlockConfig)
+    model: EncoderConfig | BlockConfig | AdapterConfig = field(default_factory=BlockConfig)
     """The denoiser."""
     data: DataConfig = field(default_factory=DataConfig)
     """The sequences."""

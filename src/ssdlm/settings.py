@@ -13,12 +13,16 @@ from difflib import SequenceMatcher
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from ssdlm.config import RETIRED, BlockConfig, Config, EncoderConfig
+from ssdlm.config import RETIRED, AdapterConfig, BlockConfig, Config, EncoderConfig
 from ssdlm.values import quote, shorten
 
 C = TypeVar("C")
 
-DENOISERS: dict[str, type] = {"encoder": EncoderConfig, "block": BlockConfig}
+DENOISERS: dict[str, type] = {
+    "encoder": EncoderConfig,
+    "block": BlockConfig,
+    "adapter": AdapterConfig,
+}
 """The name each kind of model goes by in JSON."""
 LARGEST_FLOAT = sys.float_info.max
 

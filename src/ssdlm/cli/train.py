@@ -101,7 +101,7 @@ def add_train(commands: Any) -> None:
     command.add_argument(
         "--recipe",
         required=True,
-        help="paper_large, paper_rocstories, paper_mini, large, mini, autoregressive, tiny",
+        help="paper_large, paper_rocstories, paper_mini, large, mini, autoregressive, adapt, tiny",
     )
     command.add_argument("--data", nargs="+", required=True, help="token stores written by prepare")
     command.add_argument("--out", required=True, help="folder of the run; an existing run resumes")

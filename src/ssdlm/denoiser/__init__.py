@@ -1,7 +1,8 @@
 """Networks that denoise, and what they have in common beyond `diffusion.denoiser`.
 
-There are three families: `encoder.EncoderDenoiser`, the paper's, `block.BlockDenoiser`, ours, and
-`causal.CausalDenoiser`, a causal language model with one open position.
+There are four families: `encoder.EncoderDenoiser`, the paper's, `block.BlockDenoiser`, ours,
+`causal.CausalDenoiser`, a causal language model with one open position, and
+`adapted.AdaptedDenoiser`, such a model with an adapter, for any number.
 """
 
 from __future__ import annotations

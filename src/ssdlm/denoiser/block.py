@@ -20,8 +20,7 @@ import torch.nn.functional as F
 from ssdlm.denoiser import each_row, row_by_row
 from ssdlm.denoiser.attention import causal_mask, noisy_bias
 from ssdlm.denoiser.layer import norm
-from ssdlm.denoiser.network import BlockNetwork
-from ssdlm.diffusion import schedule
+from ssdlm.denoiser.network import BlockNetwork, noised
 from ssdlm.diffusion.loss import Losses
 from ssdlm.diffusion.tree import TreePass, TreeRows
 from ssdlm.ops.cross_entropy import block_cross_entropy, clean_cross_entropy
@@ -298,11 +297,7 @@ class BlockDenoiser(BlockNetwork):
 
     def noised(self, tokens: Block, progress: Tensor, z: Simplex) -> Noisy:
         """Return noised tokens in factors: gain * w_t (Eq. 7), up to a constant per position."""
-        # w_t = K sqrt(a) (2 onehot - 1) + K sqrt(1 - a) z; a softmax does not see the -1.
-        a = schedule.cosine(progress)
-        scale = self.gain(progress) * self.K
-        gain_z, gain_w = scale * (1 - a).sqrt(), 2 * scale * a.sqrt()
-        return Noisy(z.flatten(0, 1), tokens.flatten(), gain_z.flatten(), gain_w.flatten())
+        return noised(tokens, progress, z, gain=self.gain(progress), K=self.K)
 
     def streams(
         self,

@@ -22,7 +22,7 @@ from ssdlm.ops.noisy_logits import Noisy
 from ssdlm.ops.padding import pad_prior, pad_table
 from ssdlm.ops.rotary import rotation
 from ssdlm.ops.soft_embedding import soft_embedding
-from ssdlm.shapes import Block, Context, Tensor
+from ssdlm.shapes import Block, Context, Simplex, Tensor
 
 MAX_SNR = 30.0
 """Evidence stops growing here: the token is certain, and exp stays finite."""
@@ -99,8 +99,7 @@ class BlockNetwork(Network):
     @torch.no_grad()
     def set_unigram(self, counts: Tensor) -> None:
         """Store the smoothed log frequencies of the training tokens."""
-        smoothed = counts.double() + 1.0  # a token that was never seen is rare, not impossible
-        self.log_unigram.copy_((smoothed / smoothed.sum()).log())
+        self.log_unigram.copy_(smoothed_unigram(counts))
 
     def transformer_layers(self) -> list[Layer]:
         return cast(list[Layer], list(self.layers))
@@ -240,6 +239,20 @@ class BlockNetwork(Network):
         """Return output head and prior, padded to a width, and the weights of a mean."""
         mean = torch.full((count,), 1 / count, device=self.device)
         return pad_table(self.head.to(self.dtype), width), pad_prior(self.prior, width), mean
+
+
+def smoothed_unigram(counts: Tensor) -> Tensor:
+    """Return log frequencies of tokens; one that was never seen is rare, not impossible."""
+    smoothed = counts.double() + 1.0
+    return (smoothed / smoothed.sum()).log()
+
+
+def noised(tokens: Block, progress: Tensor, z: Simplex, *, gain: Tensor, K: float) -> Noisy:
+    """Return noised tokens in factors: gain * w_t (Eq. 7), up to a constant per position."""
+    # w_t = K sqrt(a) (2 onehot - 1) + K sqrt(1 - a) z; a softmax does not see the -1.
+    a, scale = schedule.cosine(progress), gain * K
+    gain_z, gain_w = scale * (1 - a).sqrt(), 2 * scale * a.sqrt()
+    return Noisy(z.flatten(0, 1), tokens.flatten(), gain_z.flatten(), gain_w.flatten())
 
 
 def evidence_gain(progress: Tensor, K: float) -> Tensor:

@@ -40,6 +40,8 @@ class Denoiser:
     """Positions that it denoises at once at the most; None for any number."""
     has_memory: bool = False
     """Whether `denoise` reads the logits of the step before: self-conditioning."""
+    num_given: int = 0
+    """Tokens at the start of a sequence that are never noised: 1 where a word must come first."""
     has_windows: bool = False
     """Whether a step may be about a window of a block, and nobody looks at the rest."""
     has_evidence: bool = False

@@ -132,13 +132,17 @@ def one_block(
 def all_blocks(
     denoiser: RowDenoiser, tokens: Tokens, blocks: Tensor, noise: Callable[[int], Simplex]
 ) -> Measure:
-    """Return how to measure all blocks of a sequence in one pass."""
+    """Return how to measure all blocks of a sequence in one pass.
+
+    `blocks` and the levels are of the tokens that are noised: all, or all but the first.
+    """
+    noised = tokens[:, denoiser.num_given :]
 
     @torch.no_grad()
     def measure(progress: Tensor, k: int) -> Errors:
-        levels = progress.to(tokens.device).expand(tokens.shape)
+        levels = progress.to(tokens.device).expand(noised.shape)
         logits = denoiser.all_logits(tokens, levels, z=noise(k), blocks=blocks)
-        return errors_of(logits, tokens)
+        return errors_of(logits, noised)
 
     return measure
 

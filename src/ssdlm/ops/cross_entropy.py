@@ -66,7 +66,8 @@ class HeadLoss(torch.autograd.Function):
     ) -> Tensor:
         ctx.has_prior_grad = ctx.needs_input_grad[3]
         grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32)
+        has_weight_grad = ctx.needs_input_grad[2]
+        grad_weight = torch.zeros_like(weight if has_weight_grad else prior, dtype=torch.float32)
         grad_prior = torch.zeros_like(prior, dtype=torch.float32)
         unit = weights.max().clamp(min=1e-30)  # so that gradients suit fp16 before loss scaling
         step = noisy_step if len(parts) == 4 else clean_step
@@ -77,6 +78,7 @@ class HeadLoss(torch.autograd.Function):
             values[part], grad = step(scores, prior, weights[part] / unit, loss, *pieces)
             if any(ctx.needs_input_grad):  # not in validation
                 grad_hidden[part] = grad @ weight
+            if has_weight_grad:  # not of a frozen head
                 grad_weight += grad.T @ hidden[part]
             if ctx.has_prior_grad:
                 grad_prior += grad.sum(0, dtype=torch.float32)
@@ -91,7 +93,8 @@ class HeadLoss(torch.autograd.Function):
         scale = grads[0] * unit
         hidden = (scale * grad_hidden.float()).to(grad_hidden.dtype)
         prior = scale * grad_prior if ctx.has_prior_grad else None
-        return None, hidden, (scale * grad_weight).to(ctx.weight_dtype), prior, *[None] * 5
+        weight = (scale * grad_weight).to(ctx.weight_dtype) if ctx.needs_input_grad[2] else None
+        return None, hidden, weight, prior, *[None] * 5
 
 
 def block_cross_entropy(

@@ -8,6 +8,7 @@ transformers opens runs by its own forward pass. No code of a model is ever run.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -26,7 +27,7 @@ from ssdlm.denoiser.foreign import ForeignDenoiser
 from ssdlm.denoiser.llama import LlamaDenoiser
 from ssdlm.options import GenerateOptions
 from ssdlm.progress import without_bars
-from ssdlm.storage.files import read_json
+from ssdlm.storage.files import about, read_json
 from ssdlm.storage.tensors import fill, first_few, require_sizes, shapes_in
 from ssdlm.values import first_line
 
@@ -61,6 +62,9 @@ UNREAD = (HEAD, "rotary_emb.inv_freq")
 """Tensors that a file may have for nothing: a tied head, and what old versions kept."""
 
 
+PAGE = 4096
+
+
 def is_causal(folder: Path) -> bool:
     """Tell whether a folder contains a causal language model of transformers."""
     path = folder / CONFIG
@@ -91,6 +95,22 @@ def load_causal(folder: Path, device: torch.device, dtype: torch.dtype) -> Causa
     }
     fill(denoiser, tensors, source=folder, is_copied=False)
     return denoiser
+
+
+def weights_digest(folder: Path) -> str:
+    """Return what tells a model's weights from others': of each file its head and every 64th page.
+
+    All of it would take seconds, and training changes every page.
+    """
+    total = hashlib.sha256()
+    for path in weight_files(folder):
+        with about(path), path.open("rb") as file:
+            length = min(int.from_bytes(file.read(8), "little"), path.stat().st_size)
+            total.update(file.read(length))
+            for start in range(file.tell(), path.stat().st_size, 64 * PAGE):
+                file.seek(start)
+                total.update(file.read(PAGE))
+    return total.hexdigest()
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -5,19 +5,22 @@ config.json  model.safetensors  tokenizer.json  generation_config.json
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ssdlm.config import BlockConfig, EncoderConfig
+from ssdlm.config import AdapterConfig, BlockConfig, EncoderConfig
 from ssdlm.denoiser import DenoiserModule, RowDenoiser
+from ssdlm.denoiser.adapted import AdaptedDenoiser
 from ssdlm.denoiser.encoder import EncoderDenoiser, masked_lm
+from ssdlm.denoiser.llama import LlamaDenoiser
 from ssdlm.options import GenerateOptions
 from ssdlm.settings import DENOISERS, from_json, to_json
 from ssdlm.storage.builtin import builtin_folder, is_builtin
-from ssdlm.storage.causal import causal_options, is_causal, load_causal
+from ssdlm.storage.causal import causal_options, is_causal, load_causal, weights_digest
 from ssdlm.storage.files import read_json, sha256, write_file, write_json
 from ssdlm.storage.hub import download
 from ssdlm.storage.int8 import SCALE, dequantise, is_quantised, quantise
@@ -166,7 +169,7 @@ def load_ours(folder: Path) -> DenoiserModule:
     sizes = config.backbone if isinstance(config, EncoderConfig) else vars(config)
     require_sizes(sizes, stored, source=source)
     with torch.device("meta"):  # what does not fit is refused before it fills memory
-        denoiser = build(config)
+        denoiser = build(config)  # the model under an adapter is read all the same
     own = denoiser.state_dict()
     require_shapes(own, stored, source=source)
     known = {key: value for key, value in stored.items() if key.removesuffix(SCALE) in own}
@@ -177,7 +180,7 @@ def load_ours(folder: Path) -> DenoiserModule:
     return denoiser
 
 
-def read_config(folder: Path) -> EncoderConfig | BlockConfig:
+def read_config(folder: Path) -> EncoderConfig | BlockConfig | AdapterConfig:
     """Return the denoiser's settings in the config.json of a folder of ours."""
     settings = read_json(folder / CONFIG)
     kind, path = settings.get("denoiser", ""), folder / CONFIG
@@ -190,8 +193,10 @@ def read_config(folder: Path) -> EncoderConfig | BlockConfig:
         raise ValueError(f"{path}: {error}") from None
 
 
-def build(config: EncoderConfig | BlockConfig) -> DenoiserModule:
-    """Return a denoiser with random weights."""
+def build(config: EncoderConfig | BlockConfig | AdapterConfig) -> DenoiserModule:
+    """Return a denoiser with random weights; those under an adapter are a language model's."""
+    if isinstance(config, AdapterConfig):
+        return build_adapted(config)
     if isinstance(config, EncoderConfig):
         return EncoderDenoiser.from_config(config)
     from ssdlm.denoiser.block import BlockDenoiser
@@ -205,6 +210,31 @@ def build(config: EncoderConfig | BlockConfig) -> DenoiserModule:
         given = ", ".join(f"{name}={getattr(config, name)}" for name in sizes)
         raise ValueError(f"there is no room for a network of {given}; use smaller sizes")
     return BlockDenoiser(config)
+
+
+def build_adapted(config: AdapterConfig) -> AdaptedDenoiser:
+    """Return a language model with an adapter that changes nothing; another model is refused."""
+    if not config.base:
+        raise ValueError("the adapter has no language model; give init=MODEL, such as smollm2")
+    folder = find(config.base)
+    if not is_causal(folder):
+        raise ValueError(
+            f"{config.base} is no causal language model (architectures ...ForCausalLM), which an "
+            "adapter is for; give another"
+        )
+    digest = weights_digest(folder)
+    if config.digest not in ("", digest):
+        raise ValueError(
+            f"the adapter is for other weights than those of {config.base} ({folder}); give it the "
+            f"model it was trained with, whose digest is {config.digest[:12]}"
+        )
+    model = load_causal(folder, torch.device("cpu"), torch.float32)
+    if not isinstance(model, LlamaDenoiser):
+        raise ValueError(
+            f"{config.base} runs by transformers' own code, which takes no adapter; give a model "
+            "of the Llama family"
+        )
+    return AdaptedDenoiser(replace(config, digest=digest), model)
 
 
 def load_released(folder: Path, settings: dict[str, Any]) -> EncoderDenoiser:

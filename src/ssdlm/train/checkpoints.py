@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ssdlm.config import ranged, require_ranges, required
+from ssdlm.config import AdapterConfig, ranged, require_ranges, required
 from ssdlm.options import GenerateOptions
 from ssdlm.settings import to_json
 from ssdlm.shapes import Tensor
@@ -32,6 +32,8 @@ from ssdlm.train.spikes import Spikes
 SETTINGS, STATE = "train.json", "state.json"
 OPTIMIZER = "optimizer.safetensors"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+NARROW = {"grid": "sliding", "width": 4.0, "returns": "w_0", "top_p": 0.9, "nucleus": "network"}
+"""How a language model with an adapter writes: four positions open, two passes a token."""
 MODEL_FILES = (checkpoint.CONFIG, checkpoint.DECODING, *TOKENIZER)
 """Files of a checkpoint that OUT has too, beside the weights."""
 
@@ -147,6 +149,8 @@ def rest_of(run: Run) -> Callable[[Path], None]:
         write_json(folder / SETTINGS, to_json(config))
         write_json(folder / STATE, state)
         options = GenerateOptions(B=(config.model.B,), T=config.train.decode_T)
+        if isinstance(config.model, AdapterConfig):
+            options = options.change(**NARROW)
         checkpoint.save_options(options, folder)
         for source in (run.stores[0].dir / name for name in TOKENIZER):
             if source.exists():

@@ -9,12 +9,14 @@ done twice, padding and the optimiser are not counted.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any, NamedTuple, cast
 
 import torch
 
-from ssdlm.config import BlockConfig, Config
+from ssdlm.config import AdapterConfig, BlockConfig, CausalConfig, Config, EncoderConfig
 from ssdlm.denoiser import DenoiserModule
+from ssdlm.denoiser.adapted import AdaptedDenoiser
 from ssdlm.ops.soft_embedding import CHUNK
 from ssdlm.train.initial_weights import build
 from ssdlm.train.optimizer import MuonAdamW, make_optimizer
@@ -61,6 +63,22 @@ def encoder_flops(backbone: dict[str, Any], B: int, c: int) -> float:
     return 3.0 * (backbone["num_hidden_layers"] * (layer + attention) + head) + 2 * soft
 
 
+def adapter_flops(model: CausalConfig, rank: int, B: int, length: int) -> float:
+    """Return the FLOPs of one sequence: words once, noisy rows twice, no weight gradients."""
+    D, queries = model.D, model.num_heads * model.head_size
+    sides = 2 * queries + 2 * model.num_kv_heads * model.head_size, 3 * model.hidden
+    inner = D * (3 + 1 + 2 + 1) + sum(sides)  # what low-rank products read and write
+    seen = length * (length + 1) / 2 + 2 * (length * (length - B) / 2 + length * B)
+    layer = 3 * 2 * length * D * sum(sides) + 3 * 2 * length * rank * inner
+    return model.num_layers * (layer + 4 * queries * seen) + 3 * 2 * length * model.V * D
+
+
+@cache
+def language_model(model: AdapterConfig) -> CausalConfig:
+    """Return the sizes of the language model under an adapter."""
+    return cast(AdaptedDenoiser, build(model)).model.config
+
+
 def sequence_flops(config: Config) -> float:
     """Return the FLOPs of a sequence, on average over a run."""
     model, length = config.model, config.data.max_len
@@ -68,6 +86,8 @@ def sequence_flops(config: Config) -> float:
         share = config.train.context_share if model.block_weight > 0 else 1.0
         alone = block_flops(model, length, has_blocks=False)
         return share * alone + (1 - share) * block_flops(model, length)
+    if isinstance(model, AdapterConfig):
+        return adapter_flops(language_model(model), model.rank, model.B, length - 1)
     contexts = range(1, length - model.B + 1)
     return sum(encoder_flops(model.backbone, model.B, c) for c in contexts) / len(contexts)
 
@@ -127,6 +147,8 @@ def moments_of(
     number = count(denoiser)
     own = FLOAT * number / shards
     buffers = sum(buffer.numel() * buffer.element_size() for buffer in denoiser.buffers())
+    if isinstance(denoiser, AdaptedDenoiser):
+        buffers += FLOAT * sum(weight.numel() for weight in denoiser.model.parameters())
     optimizer = make_optimizer(denoiser, train)
     moved = moved_weights(optimizer)
     averaged = sum(value.numel() for value in denoiser.state_dict().values())  # tied ones twice
@@ -213,7 +235,10 @@ class Pass(NamedTuple):
 def pass_of(config: Config, share: int) -> Pass:
     """Return what goes through the network in a micro-batch of so many sequences, at the most."""
     model, train, length = config.model, config.train, config.data.max_len
-    if not isinstance(model, BlockConfig):
+    if isinstance(model, AdapterConfig):
+        own, rows = language_model(model), share * (length - 1)
+        return Pass(own.D, own.V, own.num_layers, rows, rows)
+    if isinstance(model, EncoderConfig):
         D, V, num_layers = (
             model.backbone[name] for name in ("hidden_size", "vocab_size", "num_hidden_layers")
         )
@@ -241,7 +266,7 @@ def layer_bytes(config: Config, share: int) -> LayerBytes:
     """Return what the layers need in a micro-batch of so many sequences."""
     train, sizes = config.train, pass_of(config, share)
     is_float = train.precision == "fp32"
-    kind = "block" if isinstance(config.model, BlockConfig) else "encoder"
+    kind = "encoder" if isinstance(config.model, EncoderConfig) else "block"
     # Single blocks come after contexts of many lengths, for which ours is not compiled.
     if train.compile and (kind == "encoder" or train.objective == "all_blocks"):
         kinds = COMPILED_FLOAT_LAYER_BYTES if is_float else COMPILED_LAYER_BYTES
@@ -275,9 +300,10 @@ def vocabulary_bytes(config: Config, share: int) -> VocabularyBytes:
     number = FLOAT if config.train.precision == "fp32" else HALF
     tokens = sizes.noised or sizes.positions
     rows = tokens / max(1, -(-tokens // CHUNK))
-    is_ours = isinstance(model, BlockConfig)
+    is_ours = not isinstance(model, EncoderConfig)
+    has_evidence = getattr(model, "has_evidence", is_ours)
     # Scores and their gradient; noisy logits are read several times, and so stored between.
-    wide = 2 * number + (FLOAT if is_ours and sizes.noised and model.has_evidence else 0.0)
+    wide = 2 * number + (FLOAT if sizes.noised and has_evidence else 0.0)
     num_losses = 2 if is_ours and 0 < sizes.noised < sizes.positions else 1
     return VocabularyBytes(
         noise=HALF * sizes.noised * sizes.V,

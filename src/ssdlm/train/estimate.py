@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ssdlm.config import BlockConfig, Config, EncoderConfig
-from ssdlm.train.costs import Memory, memory_of, sequence_flops
+from ssdlm.config import AdapterConfig, BlockConfig, Config, EncoderConfig
+from ssdlm.train.costs import Memory, language_model, memory_of, sequence_flops
 from ssdlm.values import require
 
 DEFAULT_V = 8192
@@ -167,7 +167,10 @@ def estimate(
         )
     config = with_sizes(config)
     model = config.model
-    width = model.D if isinstance(model, BlockConfig) else model.backbone["hidden_size"]
+    if isinstance(model, EncoderConfig):
+        width = model.backbone["hidden_size"]
+    else:
+        width = (language_model(model) if isinstance(model, AdapterConfig) else model).D
     alike = [case for case in MEASURED if case.objective == config.train.objective]
     nearest = min(alike, key=lambda case: abs(math.log(case.D / width)))
     memory = memory_of(config, num_gpus=num_gpus)
@@ -200,6 +203,8 @@ def find_gpu(name: str | None, memory: float | None, tflops: float | None) -> Gp
 def with_sizes(config: Config) -> Config:
     """Return a config whose model has all its sizes, which data and `init` decide in a run."""
     model = config.model
+    if isinstance(model, AdapterConfig):
+        return config
     if isinstance(model, BlockConfig):
         return replace(config, model=replace(model, V=model.V or DEFAULT_V))
     backbone = dict(model.backbone)

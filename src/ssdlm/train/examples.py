@@ -15,7 +15,7 @@ from ssdlm.ops.fusing import fused
 from ssdlm.ops.padding import padded
 from ssdlm.shapes import Seeds, Tensor, Tokens
 
-NOISE, LEVEL, SHAPE, WIDTH, OWN, SPLIT, BEFORE, FRESH = range(8)
+NOISE, LEVEL, SHAPE, WIDTH, OWN, SPLIT, BEFORE, FRESH, GAP = range(9)
 """What a row's seed is used for; each use has random numbers of its own."""
 
 

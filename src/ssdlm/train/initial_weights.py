@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ssdlm.config import BlockConfig, Config, EncoderConfig
+from ssdlm.config import AdapterConfig, BlockConfig, Config, EncoderConfig
 from ssdlm.data.shards import TokenStore
 from ssdlm.denoiser import DenoiserModule
 from ssdlm.denoiser.encoder import EncoderDenoiser
@@ -29,7 +29,9 @@ def make_denoiser(config: Config, stores: list[TokenStore]) -> DenoiserModule:
     """Return the denoiser a run begins with, whole; refuse one that does not fit the data."""
     denoiser = load_init(config) if config.train.init else build(config.model)
     require_room(config, stores, denoiser)
-    if isinstance(config.model, BlockConfig) and not config.train.init:
+    is_adapter = isinstance(config.model, AdapterConfig)
+    has_own = checkpoint.is_ours(find_init(config.train.init)) if is_adapter else config.train.init
+    if not isinstance(config.model, EncoderConfig) and not has_own:
         denoiser.set_unigram(count_tokens(stores, denoiser.V))
     return denoiser
 
@@ -48,7 +50,7 @@ def require_room(config: Config, stores: list[TokenStore], denoiser: DenoiserMod
         )
 
 
-def build(model: EncoderConfig | BlockConfig) -> DenoiserModule:
+def build(model: EncoderConfig | BlockConfig | AdapterConfig) -> DenoiserModule:
     """Return a denoiser with random weights, ready to train."""
     if isinstance(model, EncoderConfig) and not model.backbone:
         raise ValueError("the encoder has no configuration; give train.init or model.backbone")
@@ -62,11 +64,13 @@ def load_init(config: Config) -> DenoiserModule:
     if checkpoint.is_ours(folder):
         path = find_weights(folder, config.train.init_from)
         tensors = checkpoint.read_tensors(path)
-        sizes = vars(model) if isinstance(model, BlockConfig) else model.backbone
+        sizes = model.backbone if isinstance(model, EncoderConfig) else vars(model)
         checkpoint.require_sizes(sizes, tensors, source=path)
         denoiser = build(model)
         checkpoint.fill(denoiser, tensors, source=path)
         return denoiser
+    if isinstance(model, AdapterConfig):
+        return build(model)
     if isinstance(model, BlockConfig):
         raise ValueError(f"train.init={init} is not the folder of an SSD-LM checkpoint; give one")
     if checkpoint.is_released(folder):

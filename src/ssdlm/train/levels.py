@@ -1,7 +1,8 @@
 """Noise levels for training: the progress t/T of each position, from uniform numbers.
 
-Three shapes within a block: one level for all, one of its own for each position, and a ramp that
-rises from a clean left end to a noisy right end. Decoding may then take any path between them.
+Five shapes within a block: one level for all, one of its own for each position, a ramp that rises
+from a clean left end to a noisy right end, noise alone, and a gap between clean sides. Decoding may
+then take any path between them.
 examples -> [levels] -> objective
 """
 
@@ -15,7 +16,7 @@ from ssdlm.config import TrainConfig
 from ssdlm.diffusion.grid import ramp_progress
 from ssdlm.diffusion.loss import draw_steps
 from ssdlm.shapes import Tensor
-from ssdlm.train.examples import LEVEL, OWN, SHAPE, WIDTH, Examples, send, uniforms
+from ssdlm.train.examples import GAP, LEVEL, OWN, SHAPE, WIDTH, Examples, send, uniforms
 
 BAND = (0.15, 0.60)
 """Below, every token is known; above, little is (design: where the information is)."""
@@ -38,12 +39,15 @@ class LevelSampler:
     ramp_share: float
     T: int
     widest_ramp: float = 2.0
+    noise_share: float = 0.0
+    gap_share: float = 0.0
 
     @classmethod
     def of(cls, train: TrainConfig, T: int) -> LevelSampler:
         """Return the sampler that a run's settings describe."""
         shares = (train.own_share, train.ramp_share)
-        return cls(train.levels, train.stratify, *shares, T, train.widest_ramp)
+        more = (train.widest_ramp, train.noise_share, train.gap_share)
+        return cls(train.levels, train.stratify, *shares, T, *more)
 
     def draw(self, examples: Examples, blocks: Tensor) -> Tensor:
         """Return the progress t/T of every position (N, L); `blocks` is on the CPU."""
@@ -52,12 +56,12 @@ class LevelSampler:
         u = self.draw_uniforms(examples, count)
         if self.levels == "uniform":
             return (draw_steps(u, T=self.T) / self.T)[:, blocks]
-        if self.own_share == self.ramp_share == 0:
+        if self.own_share == self.ramp_share == self.noise_share == self.gap_share == 0:
             return shared(u, blocks)
         # One number per position, however many blocks: a single shape, compiled once.
         shape, width, own = (uniforms(examples.seeds, use, length) for use in (SHAPE, WIDTH, OWN))
         shape, width = shape[:, :count], width[:, :count]
-        return mixed(
+        levels = mixed(
             torch.stack((shape, u, width)),
             own,
             blocks,
@@ -65,6 +69,14 @@ class LevelSampler:
             ramp_share=self.ramp_share,
             widest=self.widest_ramp,
         )
+        if self.noise_share == self.gap_share == 0:
+            return levels
+        # Of what is neither own nor a ramp, the first part is noise alone and the next has gaps.
+        shape, noise = shape[:, blocks] - self.own_share, self.noise_share
+        levels = torch.where((shape >= 0) & (shape < noise), 1.0, levels)
+        drawn = uniforms(examples.seeds, GAP, 3 * length).unflatten(1, (3, length))[:, :, :count]
+        cut = gaps(torch.stack((u, width, *drawn.unbind(1))), blocks, widest=self.widest_ramp)
+        return torch.where((shape >= noise) & (shape < noise + self.gap_share), cut, levels)
 
     def draw_uniforms(self, examples: Examples, count: int) -> Tensor:
         """Return a uniform number per block (N, count), stratified over the batch where asked."""
@@ -95,6 +107,11 @@ def place_in_block(blocks: Tensor) -> Tensor:
     return place - torch.where(is_first, place, 0).cummax(0).values
 
 
+def block_length(blocks: Tensor) -> Tensor:
+    """Return how long each position's block is, (L,)."""
+    return (blocks.unsqueeze(1) == blocks).sum(1).float()  # a bincount would wait for the GPU
+
+
 def banded(u: Tensor) -> Tensor:
     """Return progress from uniform numbers, mostly in the informative band, some at both ends."""
     low, high = BAND
@@ -115,12 +132,33 @@ def ramps(u_front: Tensor, u_width: Tensor, blocks: Tensor, *, widest: float = 2
 
     Widths run from nearly a step to `widest` times the block, evenly in their logarithm.
     """
-    place = place_in_block(blocks)
-    length = (blocks.unsqueeze(1) == blocks).sum(1).float()  # a bincount would wait for the GPU
+    place, length = place_in_block(blocks), block_length(blocks)
+    return ramp(u_front[:, blocks], u_width[:, blocks], place, length, widest=widest)
+
+
+def ramp(
+    u_front: Tensor, u_width: Tensor, place: Tensor, length: Tensor, *, widest: float
+) -> Tensor:
+    """Return a ramp's level at each place of a stretch of some length."""
     most = (widest * length).clamp(min=STEEPEST)
-    width = STEEPEST * (most / STEEPEST) ** u_width[:, blocks]
-    front = u_front[:, blocks] * (length + width) - width
+    width = STEEPEST * (most / STEEPEST) ** u_width
+    front = u_front * (length + width) - width
     return ramp_progress((place - front) / width)
+
+
+def gaps(u: Tensor, blocks: Tensor, *, widest: float = 2.0) -> Tensor:
+    """Return a gap per block (N, L): at one level or on a ramp, and clean on both sides.
+
+    `u` (5, N, blocks) draws the level or the ramp's front, the ramp's width, the gap's length and
+    its place, and which of the two it is. A clean token at least comes after it in its block.
+    """
+    level, width, size, start, kind = u[:, :, blocks].unbind()
+    place, length = place_in_block(blocks), block_length(blocks)
+    size = 1 + (size * (length - 1)).floor()
+    place = place - (start * (length - size)).floor()
+    sloped = ramp(level, width, place, size, widest=widest)
+    inside = torch.where(kind < 0.5, banded(level), sloped)
+    return torch.where((place >= 0) & (place < size), inside, 0.0)
 
 
 def mixed(

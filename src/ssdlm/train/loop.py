@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ssdlm.config import Config
+from ssdlm.config import AdapterConfig, Config
 from ssdlm.data.windows import example_seeds
 from ssdlm.diffusion.loss import Losses
 from ssdlm.diffusion.noise import mix
@@ -70,6 +70,8 @@ def configure(name: str, overrides: Sequence[str] = ()) -> Config:
     folder = find_init(config.train.init)
     if config.train.init and checkpoint.is_ours(folder):
         config = replace(config, model=checkpoint.read_config(folder))
+    elif isinstance(config.model, AdapterConfig):
+        config = replace(config, model=replace(config.model, base=config.train.init))
     return override(config, overrides)
 
 
@@ -273,6 +275,6 @@ def describe_step(run: Run, result: StepResult) -> Record:
     }
     if train.spike > 0:
         record["skipped"] = run.spikes.skipped
-    if train.objective == "all_blocks":
+    if train.objective == "all_blocks" and not isinstance(run.config.model, AdapterConfig):
         record |= {"block": block, "next_token": next_token}
     return record

@@ -8,12 +8,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import nn
 
 from ssdlm.denoiser import Denoiser
+from ssdlm.denoiser.adapted import AdaptedDenoiser
 from ssdlm.denoiser.block import BlockDenoiser, Earlier
 from ssdlm.diffusion import noise, schedule
 from ssdlm.diffusion.loss import Losses, draw_splits, split_rows
@@ -53,7 +54,7 @@ class AllBlocks(nn.Module):
 
     def __init__(
         self,
-        denoiser: BlockDenoiser,
+        denoiser: BlockDenoiser | AdaptedDenoiser,
         level_sampler: LevelSampler,
         *,
         loss: Loss = "cross_entropy",
@@ -64,14 +65,14 @@ class AllBlocks(nn.Module):
         self.loss: Loss = loss
         self.block_lengths = block_lengths or (denoiser.B,)
         if not denoiser.denoises_blocks:
-            denoiser.freeze_blocks()
+            cast(BlockDenoiser, denoiser).freeze_blocks()
 
     def draw(self, examples: Examples) -> AllBlocksDraws:
         """Return examples on the network's device with blocks, levels and noise, by their seeds."""
         examples = examples.to(self.denoiser.device)
         if not self.denoiser.denoises_blocks or examples.is_context_only:
             return AllBlocksDraws(examples.tokens, None)
-        length = examples.tokens.shape[1]
+        length = examples.tokens.shape[1] - self.denoiser.num_given
         blocks = self.draw_blocks(length, examples.step_seed)
         progress = self.level_sampler.draw(examples, blocks)
         z = normals(examples.seeds, length, self.denoiser.V)
@@ -82,7 +83,7 @@ class AllBlocks(nn.Module):
         """Return the losses of sequences: noise their blocks, denoise them all in one pass."""
         noising = draws.noising
         if noising is None:
-            return self.denoiser.context_losses(draws.tokens)
+            return cast(BlockDenoiser, self.denoiser).context_losses(draws.tokens)
         return self.denoiser(
             draws.tokens,
             noising.progress,

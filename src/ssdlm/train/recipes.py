@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from difflib import get_close_matches
 
-from ssdlm.config import BlockConfig, Config, DataConfig, EncoderConfig, TrainConfig
+from ssdlm.config import AdapterConfig, BlockConfig, Config, DataConfig, EncoderConfig, TrainConfig
 
 
 def paper_large() -> Config:
@@ -175,6 +175,41 @@ def autoregressive() -> Config:
     return Config(replace(model, block_weight=0.0), own.data, replace(train, context_share=0.0))
 
 
+def adapt() -> Config:
+    """An adapter that teaches a causal language model to diffuse; `init` names the model.
+
+    A sequence of 257 tokens gives 256 rows, as a word comes before the first.
+    """
+    return Config(
+        model=AdapterConfig(),
+        data=DataConfig(max_len=257),
+        train=TrainConfig(
+            steps=20_000,
+            batch=256,
+            block_lengths=(8, 16, 16, 32),
+            own_share=0.15,
+            ramp_share=0.33,
+            noise_share=0.07,
+            gap_share=0.10,
+            lr=1e-3,
+            weight_decay=0.0,
+            schedule="wsd",
+            cooldown=0.4,
+            warmup=100,
+            ema=0.999,
+            precision="bf16",
+            compile=True,
+            log_every=20,
+            validate_every=0,
+            validate_sequences=64,
+            save_every=0,
+            save_seconds=60.0,
+            tensorboard=False,
+            decode_T=32,
+        ),
+    )
+
+
 def tiny() -> Config:
     """A toy that trains on two CPU cores in under a minute, even with a vocabulary of 50,257."""
     return Config(
@@ -208,6 +243,7 @@ RECIPES: dict[str, Callable[[], Config]] = {
         large,
         mini,
         autoregressive,
+        adapt,
         tiny,
     )
 }

@@ -106,8 +106,10 @@ def resolve(config: Config, stores: list[TokenStore]) -> Config:
     sizes = sorted({store.V for store in stores})
     if len(sizes) != 1:
         raise ValueError(f"the data folders have vocabularies of {sizes}; prepare them alike")
-    is_block = isinstance(model, BlockConfig)
-    if not is_block and (train.objective, train.optimizer) != ("one_block", "adamw"):
+    if isinstance(model, EncoderConfig) and (train.objective, train.optimizer) != (
+        "one_block",
+        "adamw",
+    ):
         raise ValueError(
             f"train.objective={train.objective} with train.optimizer={train.optimizer} needs a "
             "BlockDenoiser; an encoder has one_block and adamw"
@@ -122,7 +124,7 @@ def resolve(config: Config, stores: list[TokenStore]) -> Config:
             f"train.context_share={train.context_share:g} is of objective=all_blocks; "
             "with one_block use 0"
         )
-    if is_block and model.V == 0:
+    if isinstance(model, BlockConfig) and model.V == 0:
         model = replace(model, V=sizes[0])
     if isinstance(model, EncoderConfig) and model.backbone.get("vocab_size") == 0:
         model = replace(model, backbone=model.backbone | {"vocab_size": sizes[0]})
@@ -212,7 +214,7 @@ def make_objective(
 
 def read_validation_rows(config: Config, holdouts: list[TokenStore]) -> Tokens:
     """Return the rows a validation reads: shorter ones where the hold-out is short, or none."""
-    least = 2 if isinstance(config.model, BlockConfig) else config.model.B + 1
+    least = config.model.B + 1 if isinstance(config.model, EncoderConfig) else 2
     length = min(config.data.max_len, max(map(len, holdouts)))
     count = config.train.validate_sequences if length >= least else 0
     return held_out(holdouts, max(length, 1), count)

@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from ssdlm.config import BlockConfig, Config, EncoderConfig
+from ssdlm.config import AdapterConfig, BlockConfig, Config, EncoderConfig
 from ssdlm.data.shards import TokenStore
 from ssdlm.denoiser import DenoiserModule
 from ssdlm.denoiser.block import BlockDenoiser
@@ -59,9 +59,9 @@ def begin(
     return found
 
 
-def outline(model: EncoderConfig | BlockConfig) -> DenoiserModule:
+def outline(model: EncoderConfig | BlockConfig | AdapterConfig) -> DenoiserModule:
     """Return a denoiser whose weights have shapes but no memory."""
-    if isinstance(model, BlockConfig):
+    if not isinstance(model, EncoderConfig):
         with torch.device("meta"):
             return build(model)
     from accelerate import init_empty_weights
@@ -78,7 +78,7 @@ def begin_in_shards(config: Config, stores: list[TokenStore]) -> tuple[DenoiserM
     if isinstance(model, BlockConfig) and not init:
         denoiser = outline(model)
         return denoiser, partial(fill_with_random, cast(BlockDenoiser, denoiser), stores)
-    if not init:
+    if not init or isinstance(model, AdapterConfig):
         return None
     folder = find_init(init)
     if checkpoint.is_ours(folder):
@@ -97,12 +97,14 @@ def fill_with_random(denoiser: BlockDenoiser, stores: list[TokenStore]) -> None:
     denoiser.set_unigram(count_tokens(stores, denoiser.V))
 
 
-def outline_of(model: EncoderConfig | BlockConfig, path: Path) -> DenoiserModule | None:
+def outline_of(
+    model: EncoderConfig | BlockConfig | AdapterConfig, path: Path
+) -> DenoiserModule | None:
     """Return the denoiser of a file of ours as shapes; None where the file has int8."""
     shapes = shapes_in(path)
     if any(name.endswith(SCALE) for name in shapes):
         return None
-    sizes = vars(model) if isinstance(model, BlockConfig) else model.backbone
+    sizes = model.backbone if isinstance(model, EncoderConfig) else vars(model)
     checkpoint.require_sizes(sizes, shapes, source=path)
     denoiser = outline(model)
     own = unique_tensors(denoiser)

@@ -71,8 +71,10 @@ def measures(
     """Yield how rows are measured, and the tokens that are: all of them, or a block of each."""
     B, length = denoiser.B, rows.shape[1]
     if isinstance(denoiser, RowDenoiser):
-        draw = noise_of(denoiser, seeds, length)
-        yield likelihood.all_blocks(denoiser, rows, levels.block_index(length, B=B), draw), rows
+        noised = rows[:, denoiser.num_given :]
+        blocks = levels.block_index(noised.shape[1], B=B)
+        draw = noise_of(denoiser, seeds, noised.shape[1])
+        yield likelihood.all_blocks(denoiser, rows, blocks, draw), noised
         return
     c = 1 + seeds % max(1, length - B)
     for group, context, block in split_rows(rows, c, B=B):

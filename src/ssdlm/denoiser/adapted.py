@@ -1,0 +1,245 @@
+"""A causal language model that has learnt to diffuse: its own weights frozen, an adapter beside it.
+
+    context -> words ---------------------------------> keys and values, kept; next-token logits
+    w_t -> evidence ell -> softmax(log unigram + ell) -> soft words -> network + ell -> logits
+
+Words' rows are the language model's, to the bit. A noisy row starts from the word before it, at
+that word's place, as next-token prediction does, and has low-rank additions to every matrix. It
+does not see the row of the word before its block, which it starts from: a block of one row without
+evidence computes what that row does.  adapter, causal -> [adapted] -> storage.checkpoint, train
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ssdlm.config import AdapterConfig
+from ssdlm.denoiser import DenoiserModule, RowDenoiser, row_by_row
+from ssdlm.denoiser.adapter import AdapterLayer, clean_pass, compiled_clean, norm, own_weights
+from ssdlm.denoiser.attention import noisy_bias
+from ssdlm.denoiser.causal import CausalCache
+from ssdlm.denoiser.llama import LlamaDenoiser
+from ssdlm.denoiser.network import (
+    NUM_TIME_FEATURES,
+    evidence_gain,
+    level_features,
+    noised,
+    smoothed_unigram,
+)
+from ssdlm.diffusion.loss import Losses
+from ssdlm.ops.cross_entropy import block_cross_entropy
+from ssdlm.ops.noisy_logits import Noisy, noisy_logits
+from ssdlm.ops.padding import pad_prior, pad_table
+from ssdlm.ops.soft_embedding import soft_embedding
+from ssdlm.shapes import Block, Context, Simplex, Tensor, Tokens
+
+
+class AdaptedDenoiser(DenoiserModule, RowDenoiser):
+    """logits_theta of Eq. 13 as network + ell, by a causal language model and its adapter."""
+
+    config: AdapterConfig
+    log_unigram: Tensor
+    has_evidence = True
+    num_given = 1
+
+    def __init__(self, config: AdapterConfig, model: LlamaDenoiser) -> None:
+        super().__init__()
+        # Beside the module's own parts: no checkpoint, optimiser or average has the model's.
+        self.frozen = (model.requires_grad_(False),)
+        self.config, own = config, model.config
+        self.V, self.K, self.B, self.max_len = own.V, config.K, config.B, own.max_len
+        layers = (AdapterLayer(own, config.rank) for _ in range(own.num_layers))
+        self.layers = nn.ModuleList(layers)
+        self.own_embed = nn.Parameter(torch.zeros(own.D, own.D))
+        self.time_embed = nn.Parameter(torch.zeros(own.D, NUM_TIME_FEATURES))
+        # Uniform until `set_unigram`; a buffer, so that checkpoints carry it.
+        self.register_buffer("log_unigram", torch.full((own.V,), -math.log(own.V)))
+
+    @property
+    def model(self) -> LlamaDenoiser:
+        """The language model."""
+        return self.frozen[0]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AdaptedDenoiser:
+        self.model._apply(fn, recurse)
+        return super()._apply(fn, recurse)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision that rows run in: the weights', or what autocast says."""
+        kind = self.device.type
+        is_mixed = torch.is_autocast_enabled(kind)
+        return torch.get_autocast_dtype(kind) if is_mixed else self.model.dtype
+
+    @torch.no_grad()
+    def set_unigram(self, counts: Tensor) -> None:
+        """Store the smoothed log frequencies of the training tokens."""
+        self.log_unigram.copy_(smoothed_unigram(counts))
+
+    def transformer_layers(self) -> list[AdapterLayer]:
+        return cast(list[AdapterLayer], list(self.layers))
+
+    def compile_layers(self) -> None:
+        for layer in self.transformer_layers():
+            layer.is_compiled = True
+
+    def prefill(self, context: Context) -> CausalCache:
+        return self.model.prefill(context)
+
+    def extend(self, cache: CausalCache, block: Block) -> CausalCache:
+        return self.model.extend(cache, block)
+
+    def read_next(self, cache: CausalCache, tokens: Block) -> tuple[Tensor, CausalCache]:
+        """Return the logits (N, V) for the token after some new ones, and the longer cache."""
+        return self.model.read_next(cache, tokens)
+
+    def next_logits(self, cache: CausalCache, block: Block) -> Simplex:
+        """Return the logits for the token after each token of a block."""
+        return self.model.next_logits(cache, block)
+
+    def gain(self, progress: Tensor) -> Tensor:
+        """Return what w_t is multiplied by, which makes it evidence."""
+        return evidence_gain(progress, self.K)
+
+    def evidence(self, w_t: Tensor, progress: Tensor) -> Tensor:
+        """Return ell = gain * w_t: how much likelier w_t is under each token, in log-odds."""
+        return self.gain(as_levels(progress, w_t)).unsqueeze(-1) * w_t.float()
+
+    def denoise(
+        self, cache: CausalCache, w_t: Simplex, progress: Tensor, previous: Simplex | None = None
+    ) -> Simplex:
+        """Return the logits; where the language model's own are exact, those and the evidence.
+
+        That is so where all before a position is certain and nothing after it has evidence. Words
+        at a block's beginning that are certain are read as words.
+        """
+        del previous
+        progress = as_levels(progress, w_t).to(self.device)
+        count = int((progress == 0).all(0).long().cumprod(0).sum())
+        if count > 0:
+            clean = self.evidence(w_t[:, :count], progress[:, :count])
+            if count == w_t.shape[1]:
+                return clean
+            cache = self.extend(cache, w_t[:, :count].argmax(-1))
+            rest = self.denoise(cache, w_t[:, count:], progress[:, count:])
+            return torch.cat((clean, rest), 1)
+        if cache.logits is None:
+            raise ValueError("0 words before a block: a language model needs one; give a prompt")
+        is_alone = (progress[:, 1:] == 1).all(1)
+        exact = cache.logits.unsqueeze(1) + self.evidence(w_t[:, :1], progress[:, :1])
+        if w_t.shape[1] == 1:
+            return exact
+        logits = self.adapted_logits(cache, w_t, progress)
+        first = torch.where(is_alone.view(-1, 1, 1), exact, logits[:, :1])
+        return torch.cat((first, logits[:, 1:]), 1)
+
+    def adapted_logits(self, cache: CausalCache, w_t: Simplex, progress: Tensor) -> Simplex:
+        """Return what the adapted rows of a block say, whatever is exact."""
+        past = cache.past.movedim(2, 0)  # (N, layers, 2, heads, C, d)
+        return row_by_row(self.block_rows, w_t, progress, cache.context[:, -1:], past)
+
+    def block_rows(self, w_t: Tensor, progress: Tensor, last: Block, past: Tensor) -> Tensor:
+        """Return the logits of a block behind its context, whose last word it starts from."""
+        num_past, B = past.shape[4] - 1, w_t.shape[1]
+        ell = self.evidence(w_t, progress)
+        soft = (self.log_unigram + ell).softmax(-1).to(self.dtype) @ self.model.words
+        left = torch.cat((self.model.embed(last), soft[:, :-1]), 1)
+        x = self.embed_noisy(soft, left, progress)
+        rotary = self.model.rotary(torch.arange(num_past, num_past + B, device=self.device))
+        for layer, own, seen in zip(
+            self.layers, self.model.transformer_layers(), past.unbind(1), strict=True
+        ):
+            x = layer(own, x, rotary, None, seen[..., :num_past, :].movedim(1, 0))
+        return self.to_logits(x) + ell
+
+    def embed_noisy(self, soft: Tensor, left: Tensor, progress: Tensor) -> Tensor:
+        """Return the input of noisy rows: left neighbour, own evidence and level.
+
+        Evidence and level enter as what they add to knowing nothing, which adds nothing.
+        """
+        blank = self.log_unigram.softmax(-1).to(soft.dtype) @ self.model.words.to(soft.dtype)
+        features = level_features(progress).to(soft.dtype)
+        own = F.linear(soft - blank, self.own_embed.to(soft.dtype))
+        return left + own + F.linear(features, self.time_embed.to(soft.dtype))
+
+    def to_logits(self, x: Tensor) -> Tensor:
+        """Return what the head says of rows that have gone through the layers."""
+        return (self.last_norm(x) @ self.model.head.to(self.dtype).T).float()
+
+    def last_norm(self, x: Tensor) -> Tensor:
+        return norm(x, self.model.norm, self.model.config.eps)
+
+    def forward(
+        self,
+        tokens: Tokens,
+        progress: Tensor,
+        *,
+        z: Tensor,
+        blocks: Tensor,
+        earlier: Any = None,
+        loss: str = "cross_entropy",
+    ) -> Losses:
+        """Noise all tokens but the first, each at its level (N, L - 1), and return the losses.
+
+        `blocks` (L - 1,) numbers their blocks from the left; z (N, L - 1, V) is standard normal.
+        """
+        del earlier
+        noisy = self.noised(tokens, progress, z)
+        hidden = self.last_norm(self.run(tokens, progress, noisy, blocks))
+        count, width = hidden.shape[0] * hidden.shape[1], z.shape[-1]
+        head = pad_table(self.model.head.to(self.dtype), width)
+        prior = pad_prior(torch.zeros(self.V, device=self.device), width)
+        mean = torch.full((count,), 1 / count, device=self.device)
+        total = block_cross_entropy(hidden.flatten(0, 1), head, prior, mean, noisy, loss=loss)
+        return Losses(total, total.detach(), torch.zeros_like(total).detach())
+
+    def all_logits(self, tokens: Tokens, progress: Tensor, *, z: Tensor, blocks: Tensor) -> Tensor:
+        """Return the logits of all tokens but the first, all blocks at once."""
+        noisy = self.noised(tokens, progress, z)
+        logits = self.to_logits(self.run(tokens, progress, noisy, blocks))
+        return logits + noisy_logits(*noisy.parts())[:, : self.V].view_as(logits)
+
+    def noised(self, tokens: Tokens, progress: Tensor, z: Tensor) -> Noisy:
+        """Return all tokens but the first, noised."""
+        return noised(tokens[:, 1:], progress, z, gain=self.gain(progress), K=self.K)
+
+    def run(self, tokens: Tokens, progress: Tensor, noisy: Noisy, blocks: Tensor) -> Tensor:
+        """Return the noisy rows (N, L - 1, D) after all layers.
+
+        Row i starts from word i, noisy or clean, at its place, and is about the token after it. It
+        sees words before the one that its block starts from, and its block.
+        """
+        words, length = self.model.embed(tokens[:, :-1]).to(self.dtype), tokens.shape[1] - 1
+        with torch.no_grad():
+            width = noisy.z.shape[-1]
+            table = pad_table(self.model.words.to(self.dtype), width)
+            soft = soft_embedding(noisy, pad_prior(self.log_unigram, width), table)
+            soft = soft.unflatten(0, words.shape[:2])
+        is_first = F.pad(blocks[1:] != blocks[:-1], (1, 0), value=True).to(self.device)
+        before = torch.cat((words[:, :1], soft[:, :-1]), 1)
+        x = self.embed_noisy(soft, torch.where(is_first.unsqueeze(-1), words, before), progress)
+        rotary = self.model.rotary(torch.arange(length, device=self.device))
+        bias = noisy_bias(blocks.to(self.device), self.dtype)
+        for layer, own in zip(
+            self.transformer_layers(), self.model.transformer_layers(), strict=True
+        ):
+            with torch.no_grad():
+                read = compiled_clean() if layer.is_compiled else clean_pass
+                words, seen = read(words, rotary, own_weights(own), own.config)
+            x = layer(own, x, rotary, bias, seen)
+        return x
+
+
+def as_levels(progress: Tensor, w_t: Tensor) -> Tensor:
+    """Return a level for each position (N, B): progress may be one number, or one a row."""
+    return progress.reshape(*progress.shape, *[1] * (2 - progress.dim())).expand(w_t.shape[:2])
