@@ -50,32 +50,29 @@ TABLE = {
     "particles and a grammar": (
         {"regex": "[a-c]{6}", "particles": 2}, "window", "window",
         "particles weigh what regex makes of each token, between the halves of a pass; leave out"),
-    "words": (
-        {"must": ["a"]}, "window", "window",
-        "must is obeyed between the halves of a pass; leave it out"),
+    "words": ({"must": ["a"]}, "window", "window", ""),
+    "words, and words not to use": (
+        {"must": ["a"], "must_not": ["b"]}, "window", "window",
+        "must beside must_not is obeyed between the halves of a pass; leave one of them out"),
     "words not to use": ({"must_not": ["a"]}, "window", "window", ""),
     "words not to use in a wide window": (
         {"must_not": ["a"], "width": 3.0}, "window", "window", "must_not with width=3 has its"),
     "a grammar and a guide in a block": (
         {"regex": "[a-c]{6}", "control": "GUIDE", "sees": "block"}, "window", "window",
         "regex beside a control that sees a block alone has its place"),
-    "a suffix": ({"suffix": "ab"}, "window", "window", "suffix is obeyed between"),
-    "a gap": ({"suffix": "ab", "gap": "2-4"}, "window", "window", "suffix is obeyed between"),
-    "a pin": ({"pin": {2: "b"}}, "window", "window", "pin is obeyed between"),
+    "a suffix": ({"suffix": "ab"}, "window", "window", ""),
+    "a gap": ({"suffix": "ab", "gap": "2-4"}, "window", "window", ""),
+    "a pin": ({"pin": {2: "b"}}, "window", "window", ""),
     "a sentence": ({"end_at_sentence": True}, "window", "window", ""),
     "a streamer": ({"streamer": Streamer()}, "window", "window", ""),
-    "a guide in blocks": (
-        {"control": "GUIDE", "grid": "staggered"}, "window", "window",
-        "on grid=staggered control is asked between the halves of a pass; use grid=sliding"),
+    "a guide in blocks": ({"control": "GUIDE", "grid": "staggered"}, "window", "guided", ""),
     "a guide in a block": (
-        {"control": "GUIDE", "sees": "block"}, "window", "window", "use sees=context"),
-    "a guide and words": (
-        {"control": "GUIDE", "must": ["a"]}, "window", "window", "must is obeyed between"),
+        {"control": "GUIDE", "sees": "block"}, "window", "guided", "use sees=context"),
+    "a guide and words": ({"control": "GUIDE", "must": ["a"]}, "window", "guided", ""),
     "a guide at some levels": (
-        {"control": "GUIDE", "band": (0.0, 0.5)}, "window", "window",
-        "with band=0.0,0.5 control is asked between the halves of a pass; use band=0,1"),
+        {"control": "GUIDE", "band": (0.0, 0.5)}, "window", "guided", ""),
     "a guide of one's own": (
-        {"control": likes_a, "lam": 1.0}, "window", "window", "no graph can hold control likes_a"),
+        {"control": likes_a, "lam": 1.0}, "window", "guided", "no graph can hold control likes_a"),
     "uneven blocks": (
         {"grid": "uniform", "length": 7}, "reference", "reference",
         "blocks of 3, 3, 1 tokens are not of one length; use one B, and a length that is a mul"),

@@ -135,8 +135,8 @@ def test_guided_texts_of_a_batch_are_those_of_the_plain_loop(width, gradient, nu
     controls = Controls(denoiser, None)
     control = (f"{folder}=positive", f"{folder}!=neutral")
     options = GenerateOptions(control=control, gradient=gradient, threshold=0.5)
-    assert controls.captured_key(options) is not None
     room = controls.room(options)
+    assert controls.fits_graph(options, room) and not controls.fits_graph(options, room + 1)
     assert room == 62  # between the special tokens
     steering = partial(controls.steer_padded, options)
     path = Path.sliding(width)
@@ -172,8 +172,8 @@ def test_whole_blocks_of_a_batch_are_those_of_the_plain_loop(returns):
     for one in rows:
         strategy = Strategy(Uniform(T), sampling(5.0, one.top_p), returns=returns)
         expected[one] = in_blocks(denoiser, one, strategy, B)
-    assert {one: text.tokens for one, text in done.items()} == expected
-    assert done[rows[0]].when == [T] * B + [2 * T] * B
+    assert {one: text.tokens for one, text in zip(rows, done, strict=True)} == expected
+    assert done[0].when == [T] * B + [2 * T] * B
 
 
 def in_blocks(denoiser, one, strategy, B):
@@ -190,17 +190,17 @@ def written(batch, rows):
     batch.join(rows[:1], [1])
     batch.run(3)
     batch.join(rows[1:2], [0])  # it is three steps behind the other
-    done, waiting = {}, [rows[2]]
+    done, waiting, numbers = {}, [rows[2]], {id(one): number for number, one in enumerate(rows)}
     while batch.entries:
         batch.run(batch.passes_for(1))
         for slot, text in batch.texts().items():
             entry = batch.entries[slot]
             if len(text.tokens) == entry.length:
-                done[entry] = text
+                done[numbers[id(entry)]] = text
                 batch.leave([slot])
                 if waiting:
                     batch.join([waiting.pop()], [slot])
-    return done
+    return [done[number] for number in range(3)]
 
 
 @pytest.mark.parametrize(
@@ -215,12 +215,12 @@ def test_blocks_of_any_path_in_a_batch_are_those_of_the_plain_loop(path):
         row(2, top_p=1.0, suppressed=11, length=12),
     ]
     done = written(batch, rows)
-    for one in rows:
+    for one, text in zip(rows, done, strict=True):
         cut = Truncation(denoiser.evidence, one.top_p, one.temperature)
         strategy = Strategy(path, sampling(5.0, 1.0), truncate=cut, returns="w_0")
-        assert done[one].tokens == in_blocks(denoiser, one, strategy, B)
+        assert text.tokens == in_blocks(denoiser, one, strategy, B)
     passes = path.T + 1  # the context's too
-    assert done[rows[2]].when == [passes] * B + [2 * passes] * B
+    assert done[2].when == [passes] * B + [2 * passes] * B
 
 
 def test_who_comes_and_who_leaves_is_seen_within_a_long_block():
@@ -282,6 +282,63 @@ def test_texts_of_a_batch_are_held_to_their_grammars_as_in_the_plain_loop(make, 
         assert texts[slot][: len(wanted)] == wanted
         assert len(wanted) == 12 or wanted[-1] == end
     assert end in texts[0]
+
+
+def first_letters(context, logits):
+    """Return how likely the first tokens are, after what a text has."""
+    return logits.log_softmax(-1)[..., :4].logsumexp(-1).sum(-1) + 0 * context.sum()
+
+
+STAGGERED = {"grid": "staggered", "T": 9, "width": 3.0}
+STEERED_OR_PLACED = {
+    "staggered": STAGGERED | {"control": "GUIDE"},
+    "uniform": {"grid": "uniform", "T": 5, "control": "GUIDE", "gradient": "logits"},
+    "two guides": STAGGERED | {"control": ("GUIDE", first_letters), "gradient": "words"},
+    "function": {"control": first_letters, "gradient": "logits", "lam": 3.0},
+    "function, wide": {"control": first_letters, "width": 3.0, "gradient": "simplex", "lam": 3.0},
+    "block alone": STAGGERED | {"control": "GUIDE", "sees": "block"},
+    "band": {"control": "GUIDE", "band": (0.3, 0.9), "width": 3.0},
+    "band in blocks": STAGGERED | {"control": "GUIDE", "band": (0.3, 0.9)},
+    "word": {"must": ["fed"]},
+    "words": STAGGERED | {"must": ["fed", "b a"]},
+    "moving words": {"grid": "uniform", "T": 9, "must": ["fed", "b a"]},
+    "pin": STAGGERED | {"pin": {3: "e", 8: "ab"}, "stop_at_end": False},
+    "suffix": {"suffix": " abc", "length": 6},
+    "suffix and word": STAGGERED | {"suffix": " abc", "length": 6, "must": ["c"]},
+    "guided word": {"must": ["fed"], "control": "GUIDE", "gradient": "words"},
+    "word and function": STAGGERED | {"must": ["fed"], "control": first_letters, "lam": 3.0},
+}
+
+
+@pytest.mark.parametrize("own", STEERED_OR_PLACED.values(), ids=STEERED_OR_PLACED)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_what_a_graph_steers_or_places_is_as_in_the_plain_loop(own, layers, tmp_path, monkeypatch):
+    guide = f"{tiny.save_classifier(tmp_path, num_hidden_layers=layers)}=positive"
+    model = SSDLM(tiny.block(), tiny.tokenizer(), GenerateOptions())
+    if control := own.get("control"):
+        controls = control if isinstance(control, tuple) else (control,)
+        own = own | {"control": tuple(guide if one == "GUIDE" else one for one in controls)}
+    elif layers == 2:
+        pytest.skip("no guide")
+    own = {"length": 12, "T": 6, "grid": "sliding", "returns": "w_0", "nucleus": "network"} | own
+    own |= {} if "suffix" in own else {"B": 6}
+    own |= {} if own["grid"] == "uniform" else {"width": 1.0} | own
+    asked = [model.requests([prompt], own | {"seed": 3})[0] for prompt in ("a dog", "bed", "ee")]
+    runners = model.engine.runners
+    monkeypatch.setattr(runners, "is_gpu", True)
+    monkeypatch.setattr(Slots, "has_kernels", lambda network: True)
+    key = runners.key_of(asked[0])
+    assert key is not None and not key.has_choosers
+    assert key.program == ("guided" if control else "window")
+    done = written(runners.build(key, asked[0], 2), runners.entries(asked))
+    for request, text in zip(asked, done, strict=True):
+        steps = [step.tokens[0].tolist() for step in model.engine.steps([request]) if step.is_last]
+        wanted = [token for block in steps for token in block]
+        assert text.tokens[: len(wanted)] == wanted
+        if control:
+            free = replace(request, options=request.options.change(control=()), reads_block=False)
+            plain = [step.tokens[0].tolist() for step in model.engine.steps([free]) if step.is_last]
+            assert wanted != [token for block in plain for token in block]
 
 
 def test_which_requests_a_graph_writes_alone(monkeypatch):

@@ -31,6 +31,11 @@ def plain(model, prompts, **changes):
     return [texts[number] for number in range(len(prompts))]
 
 
+def fewer_commas(context, logits):
+    """Return how unlikely a token is: a function of a user."""
+    return -logits.log_softmax(-1)[..., 16].sum(-1) + 0 * context.sum()
+
+
 @pytest.fixture(scope="module")
 def exact():
     return SSDLM.from_pretrained("builtin:mini", device="cuda", dtype="float32")
@@ -49,6 +54,19 @@ def exact():
         SLIDING | {"width": 2.0, "control": ["tense=present"], "gradient": "simplex"},
         SLIDING | {"width": 1.0, "regex": SENTENCES},
         SLIDING | {"width": 1.0, "regex": SENTENCES, "control": ["sentiment=positive"]},
+        SLIDING | {"width": 1.0, "control": [fewer_commas], "lam": 2.0, "gradient": "words"},
+        SLIDING | {"width": 1.0, "must": ["water", "old"]},
+        {"pin": {3: " water", 40: " and so"}, "must": ["bridge"], "control": ["tense=past"]},
+        {"suffix": " And that was the end."},
+        {"grid": "uniform", "T": 20, "B": 20, "must": ["water"]},
+        {
+            "grid": "staggered",
+            "T": 40,
+            "B": 25,
+            "control": ["tense=past", fewer_commas],
+            "lam": 2.0,
+        },
+        {"grid": "staggered", "T": 40, "B": 25, "control": ["tense=past"], "band": (0.2, 0.9)},
         {"grid": "staggered", "T": 40, "B": 25, "width": 6.0},
         {"grid": "staggered", "T": 25, "B": 25, "width": 1.0, "temperature": 0.8},
         {"grid": "warped", "T": 20, "B": 20, "top_p": 0.8},

@@ -222,13 +222,17 @@ class Automaton:
     """Results of `states_before`: rows of one batch, and words that move, ask for the same."""
 
     @cached_property
+    def forgets(self) -> bool:
+        """Whether no token but that at the end of a text matters to those after it."""
+        start, table = self.start, self.next_state
+        if not isinstance(table, DenseTable) or self.without_sentence_end[start] != start:
+            return False
+        return set((table.array[start] != start).nonzero()[0].tolist()) <= {self.end_of_text}
+
+    @property
     def allows_all(self) -> bool:
         """Whether every token may follow whatever came before, as where no word is forbidden."""
-        start, table = self.start, self.next_state
-        if not isinstance(table, DenseTable) or self.end_of_text is not None:
-            return False
-        is_still = (table.array[start] == start).all()
-        return bool(is_still and self.without_sentence_end[start] == start)
+        return self.forgets and self.end_of_text is None
 
     @cached_property
     def digest(self) -> bytes:

@@ -292,21 +292,13 @@ class Prediction:
 
 
 def may_move_words(cache: ConstrainedCache, levels: Levels) -> bool:
-    """Tell whether a block's required words may still move."""
+    """Tell whether a block's required words may still move: at first, and in much noise."""
     return not cache.is_read or bool((levels > SETTLED).all())
 
 
 def pinned_tokens(cache: ConstrainedCache, B: int, *, with_words: bool = True) -> Block:
     """Return the block's pinned tokens (N, B), FREE where there are none, with required words."""
-    start, end = cache.written, cache.written + B
-    rows = []
-    for placement in cache.placements:
-        slots = placement.slots[start:end]
-        if not with_words:
-            pins = placement.constraint.pins
-            slots = [pins.get(position, FREE) for position in range(start, start + len(slots))]
-        # Where a window has slid out over the end, nothing is asked for.
-        rows.append([max(slot, FREE) for slot in slots] + [FREE] * (B - len(slots)))
+    rows = [one.tokens(cache.written, B, with_words=with_words) for one in cache.placements]
     return torch.tensor(rows, dtype=torch.long)
 
 

@@ -79,6 +79,30 @@ class Placement:
         allowed = automaton.allowed_tokens(self.slots[position] == BOUNDARY, is_early)
         return allowed & automaton.next_state.leading(state, self.safe[position + 1])
 
+    def tokens(self, start: int, B: int, *, with_words: bool) -> list[int]:
+        """Return the tokens of pins, and of words, at positions from `start` on; FREE elsewhere."""
+        slots = self.slots[start : start + B]
+        if not with_words:
+            pins = self.constraint.pins
+            slots = [pins.get(position, FREE) for position in range(start, start + len(slots))]
+        # Where a window has slid out over the end, nothing is asked for.
+        return [max(slot, FREE) for slot in slots] + [FREE] * (B - len(slots))
+
+    def legal_block(self, start: int, B: int) -> np.ndarray:
+        """Return the tokens (B, V) for positions from `start` on, of an automaton that forgets."""
+        automaton, slots = self.constraint.automaton, self.slots[start : start + B]
+        slots = slots + [FREE] * (B - len(slots))
+        early = [position <= self.last for position in range(start, start + B)]
+        rows = [
+            automaton.allowed_tokens(slot == BOUNDARY, is_early)
+            for slot, is_early in zip(slots, early, strict=True)
+        ]
+        for row, slot in zip(rows, slots, strict=True):
+            if slot >= 0:
+                row[:] = False
+                row[slot] = True
+        return np.stack(rows)
+
     def is_legal(self, state: int, position: int, token: int) -> bool:
         """Tell whether a token may stand at a position: its slot allows it, and so does the rest.
 

@@ -9,12 +9,14 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+import torch
+
 from ssdlm.denoiser import Denoiser
 from ssdlm.engine.ways import BESIDE_PARTICLES, CLASSIFIER_WEIGHT, Way, count_particles
 from ssdlm.guidance import ClassifierGuide, classifier_guide, load_guide
 from ssdlm.guidance.classifiers import NoGradientError
 from ssdlm.guidance.fitting import FittedGuide, out_of_scale, refuse_contradictions, suggested_lam
-from ssdlm.guidance.gradient import LogProb, guided, title_of, weighted
+from ssdlm.guidance.gradient import Asked, LogProb, guided, title_of, weighted
 from ssdlm.guidance.growing import can_grow
 from ssdlm.guidance.packing import growing_guide
 from ssdlm.guidance.padding import PaddedGuide, can_be_padded, room_of
@@ -201,16 +203,17 @@ class Controls:
                 shift.fill_(-1)
         self.steered = [pair for pair in self.steered if pair[1]() is not None]
 
-    def captured_key(self, options: GenerateOptions) -> Hashable | None:
-        """Return what requests that a graph steers alike have in common; None if none can."""
+    def graph_key(self, options: GenerateOptions) -> Hashable:
+        """Return what requests that a graph steers alike have in common."""
         guides = [guide for guide, _ in self.guides(options)]
-        if not guides:
-            return ()
-        is_usual = options.reduction == "sum" and options.band == (0.0, 1.0)
-        if not is_usual or not all(map(can_be_padded, guides)):
-            return None
         # Guides need not be hashable, and whoever uses one keeps it.
         return tuple(map(id, guides)), *(getattr(options, name) for name in ("lam", *HEARD))
+
+    def fits_graph(self, options: GenerateOptions, num_tokens: int) -> bool:
+        """Tell whether a graph can hold all guides, for texts of so many tokens."""
+        guides = [guide for guide, _ in self.guides(options)]
+        room = self.room(options)
+        return all(map(can_be_padded, guides)) and (room is None or num_tokens <= room)
 
     def room(self, options: GenerateOptions) -> int | None:
         """Return how many tokens all guides can read, None for any number."""
@@ -218,19 +221,34 @@ class Controls:
         rooms = [room_of(guide) for guide in guides if isinstance(guide, ClassifierGuide)]
         return min((room for room in rooms if room is not None), default=None)
 
+    def steer_asked(self, options: GenerateOptions, shape: Sequence[int]) -> guided:
+        """Return `steer` by what guides are asked outside a graph, for logits of a shape."""
+
+        def fit(guide: ClassifierGuide | LogProb) -> LogProb:
+            return Asked(self.fit(guide), torch.zeros(*shape, device=self.denoiser.device))
+
+        return self.steer(options, fit)
+
     def steer_padded(
-        self, options: GenerateOptions, lengths: Tensor, *, grows: bool = False
+        self,
+        options: GenerateOptions,
+        lengths: Tensor,
+        opens: Tensor | None = None,
+        *,
+        grows: bool = False,
     ) -> guided:
         """Return `steer` for contexts of different lengths, which may change in their place.
 
-        With `grows` guides that can keep what they have read do; they are told each token.
+        So may the number of positions that are open behind them; None is for all. With `grows`
+        guides that can keep what they have read do; they are told each token.
         """
 
         def fit(guide: ClassifierGuide | LogProb) -> LogProb:
             fitted = self.fit(guide)
             assert isinstance(fitted, FittedGuide)
-            reader = growing_guide if grows and can_grow(guide) else PaddedGuide
-            return reader(fitted, lengths)
+            if grows and can_grow(guide):
+                return growing_guide(fitted, lengths)
+            return PaddedGuide(fitted, lengths, opens)
 
         return self.steer(options, fit)
 

@@ -105,26 +105,20 @@ ON_A_CPU = "a CPU has no CUDA graphs; use a GPU"
 STATES = "candidates, guides and states of drafts need logits, which no graph keeps; leave them out"
 
 
-def steered(request: Request, ways: Sequence[Way]) -> str:
+def steered(request: Request, ways: Sequence[Way], room: int | None) -> str:
     """Return why guides are asked between the halves of a pass."""
-    options, between = request.options, "is asked between the halves of a pass"
-    if options.grid != "sliding":
-        return f"on grid={options.grid} control {between}; use grid=sliding"
+    between = "is asked between the halves of a pass"
     if request.reads_block:
         return f"a control that sees a block alone {between}; use sees=context"
-    if options.band != (0.0, 1.0):
-        return f"with band={show(options.band)} control {between}; use band=0,1"
     names = [way.name for way in ways if way.guide is not None and not can_be_padded(way.guide)]
+    if names:
+        return (
+            f"no graph can hold control {names[0]}, which {between}; use a classifier of RoBERTa's "
+            "or BERT's kind"
+        )
     return (
-        f"no graph can hold control {names[0]}, which {between}; use a classifier of RoBERTa's or "
-        "BERT's kind"
-    )
-
-
-def unread(room: int) -> str:
-    return (
-        f"control reads {room} tokens at most, and this text may have more: it is asked between "
-        "the halves of a pass; use a shorter prompt or length"
+        f"control reads {room} tokens at most, and this text may have more: it {between}; use a "
+        "shorter prompt or length"
     )
 
 
@@ -132,9 +126,15 @@ def held(request: Request) -> str:
     """Return why constraints are obeyed between the halves of a pass."""
     options, names = request.options, list(asked_of(request.options))
     if request.placement is not None and not request.placement.is_free:
-        names = [name for name in names if name in PLACED]
-        them, are = ("them", "are") if len(names) > 1 else ("it", "is")
-        return f"{' and '.join(names)} {are} obeyed between the halves of a pass; leave {them} out"
+        placed, others = (
+            " and ".join(name for name in names if (name in PLACED) == is_placed)
+            for is_placed in (True, False)
+        )
+        are = "is" if placed in PLACED else "are"
+        return (
+            f"{placed} beside {others} {are} obeyed between the halves of a pass; leave one of "
+            "them out"
+        )
     what = " and ".join(names)
     if request.branch and options.has_grammar:
         return (

@@ -18,7 +18,7 @@ import torch
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.padded import PaddedEncoder
 from ssdlm.denoiser.slots import Slots
-from ssdlm.diffusion.grid import Sliding
+from ssdlm.diffusion.grid import Grid, Sliding
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.simplex import to_ids
 from ssdlm.diffusion.speculative import WordsAlone, tree_of
@@ -78,6 +78,8 @@ class Key(NamedTuple):
     """Whether a graph keeps frames of its passes."""
     has_guides: bool = False
     """Whether guides are asked between the halves of a pass; on a CPU every text may have some."""
+    has_places: bool = False
+    """Whether words or pins have places in its blocks."""
     has_choosers: bool = False
     """Whether the host acts between the halves of a pass; on a CPU every text may have that."""
 
@@ -164,12 +166,17 @@ class Runners:
         if self.why_not(request):
             return None
         options, has_chooser = request.options, bool(self.why_chosen(request))
-        is_masked = request.placement is not None and not has_chooser
+        is_held = request.placement is not None and not has_chooser
+        has_places = is_held and not request.slides and options.mode == "diffusion"
+        is_masked = is_held and not has_places
         is_watched = self.is_gpu and self.is_looked_at(request)
         rest = {"is_masked": is_masked, "has_choosers": has_chooser and self.is_gpu}
         rest["is_strict"] = is_masked and options.has_grammar and self.is_gpu
-        rest["is_watched"] = is_watched
-        rest["has_guides"] = self.is_gpu and self.has_own_guide(request)
+        rest |= {"is_watched": is_watched, "has_places": has_places}
+        program, guides = "window", ()
+        if self.is_gpu and self.is_steered(request):
+            program, guides = "guided", self.controls.graph_key(options)
+            rest["has_guides"] = bool(self.why_steered(request))
         if PaddedEncoder.takes(self.denoiser):
             path = options.B[0], options.T, options.grid, options.returns
             capacity, room = self.capacity(request, 0), self.denoiser.max_len
@@ -179,12 +186,9 @@ class Runners:
         if not request.slides:
             B, given = request.blocks()[0], sum(request.blocks()) - options.length
             path = B, options.T, options.grid, options.width, given and options.length
-            return Key("window", path, capacity=self.capacity(request, B + 1), **rest)
+            return Key(program, path, guides, self.capacity(request, B + 1), **rest)
         margin = len(steady_levels(options.width)) + 1
-        is_captured = options.control and not has_chooser and not self.has_own_guide(request)
-        guides = self.controls.captured_key(options) if is_captured else ()
-        program, capacity = "guided" if guides else "window", self.capacity(request, margin)
-        return Key(program, options.width, guides, capacity, **rest)
+        return Key(program, options.width, guides, self.capacity(request, margin), **rest)
 
     def chain_key(self, request: Request, *, is_masked: bool) -> Key:
         """Return the key of a text token by token; guesses do not change it."""
@@ -224,24 +228,30 @@ class Runners:
         # Particles of a grammar are told what theirs are worth.
         is_weighed = options.has_grammar and bool(request.branch)
         is_free = placement is None or (is_single(request) and placement.is_free and not is_weighed)
-        return "" if is_free else reasons.held(request)
+        return "" if is_free or self.is_placed(request) else reasons.held(request)
 
-    def has_own_guide(self, request: Request) -> bool:
-        """Tell whether guides steer a text between the halves of a pass."""
-        return not self.why_chosen(request) and bool(self.why_steered(request))
+    def is_placed(self, request: Request) -> bool:
+        """Tell whether a table has what may stand where in a text's blocks."""
+        if request.slides or request.options.has_grammar or request.placement is None:
+            return False
+        return request.placement.constraint.automaton.forgets
+
+    def is_steered(self, request: Request) -> bool:
+        """Tell whether guides steer a text that no chooser writes."""
+        options = request.options
+        has_guides = bool(options.control) and bool(self.controls.guides(options))
+        return has_guides and not self.why_chosen(request)
 
     def why_steered(self, request: Request) -> str:
         """Return why what steers a text does not fit into the graph; nothing where it does."""
-        options = request.options
-        if not options.control or not self.controls.guides(options):
+        options, controls = request.options, self.controls
+        if not self.is_steered(request):
             return ""
-        if not self.is_gpu:
-            return reasons.ON_A_CPU
-        if not request.slides or self.controls.captured_key(options) is None:
-            return reasons.steered(request, self.controls.ways(options))
-        room, W = self.controls.room(options), len(steady_levels(options.width))
-        is_read = room is None or len(request.context) + options.length + W + 1 <= room
-        return "" if room is None or is_read else reasons.unread(room)
+        open_ = len(steady_levels(options.width)) if request.slides else 0
+        num_tokens = len(request.context) + sum(request.blocks()) + open_ + 1
+        if controls.fits_graph(options, num_tokens):
+            return ""
+        return reasons.steered(request, controls.ways(options), controls.room(options))
 
     def view(self, request: Request) -> View:
         """Return what makes steps of a text's passes, for those who watch it."""
@@ -257,9 +267,16 @@ class Runners:
             to_ids(noise.normal(block=number, step=0, B=B, V=denoiser.V)).cpu()
             for number, B in enumerate(blocks)
         )
-        grid = strategy_of(options, denoiser).grid(blocks[0])
-        before = denoiser.num_context_passes
+        grid, before = self.grid(request), denoiser.num_context_passes
         return BlockView(grid, looks, len(blocks), end, passes_before=before)
+
+    def grid(self, request: Request) -> Grid:
+        """Return the noise levels of a text's blocks."""
+        options, B = request.options, request.blocks()[0]
+        strategy = strategy_of(options, self.denoiser)
+        if num_given := sum(request.blocks()) - options.length:
+            strategy = before_suffix(strategy, options, num_given)
+        return strategy.grid(B)
 
     def entries(self, requests: Sequence[Request]) -> list[Entry]:
         """Return requests as a batch takes them."""
@@ -269,7 +286,8 @@ class Runners:
     def entry(self, request: Request, seed: int) -> Entry:
         """Return a request as a batch takes it, its text's seed being known."""
         options = request.options
-        has_chooser, has_guide = bool(self.why_chosen(request)), self.has_own_guide(request)
+        has_chooser = bool(self.why_chosen(request))
+        has_guide = not self.is_gpu and self.is_steered(request)  # else they are the batch's
         return Entry(
             request.context,
             seed,
@@ -336,20 +354,19 @@ class Runners:
             if key.program == "chain":
                 return Chain(denoiser, **sizes)
             return Tree(denoiser, draft_nodes=cast(int, key.path), pairs=self.pairs, **sizes)
-        strategy = strategy_of(options, denoiser)
         if key.program == "encoder":
-            (B,), is_logits = options.B, options.returns == "logits"
-            return EncoderWindow(denoiser, strategy.grid(B), B=B, returns_logits=is_logits, **sizes)
+            is_logits, grid = options.returns == "logits", self.grid(request)
+            return EncoderWindow(denoiser, grid, B=B, returns_logits=is_logits, **sizes)
         sizes |= {"is_masked": key.is_masked, "is_strict": key.is_strict}
-        if not request.slides:
-            if num_given := sum(request.blocks()) - options.length:
-                strategy = before_suffix(strategy, options, num_given)
-            return Window(denoiser, Path.of_block(strategy.grid(B), B), **sizes)
         path = Path.sliding(options.width)
+        if not request.slides:
+            path, sizes["has_places"] = Path.of_block(self.grid(request), B), key.has_places
         if key.program == "window":
             return Window(denoiser, path, **sizes)
-        steering, room = partial(self.controls.steer_padded, options), self.controls.room(options)
-        return GuidedWindow(denoiser, path, steering, room=room, **sizes)
+        room = None if key.has_guides else self.controls.room(options)
+        steer = self.controls.steer_asked if key.has_guides else self.controls.steer_padded
+        steering = partial(steer, options)
+        return GuidedWindow(denoiser, path, steering, room=room, is_asked=key.has_guides, **sizes)
 
 
 def is_single(request: Request) -> bool:

@@ -33,10 +33,11 @@ def room_of(guide: ClassifierGuide) -> int | None:
 class PaddedGuide:
     """A `FittedGuide` whose contexts end where `lengths` says, and not with their row."""
 
-    def __init__(self, fitted: FittedGuide, lengths: Tensor) -> None:
+    def __init__(self, fitted: FittedGuide, lengths: Tensor, opens: Tensor | None = None) -> None:
         self.guide, self.table = fitted.guide, fitted.table
-        self.lengths = lengths
-        """(N,) tokens of each context; they may change in their place."""
+        self.lengths, self.opens = lengths, opens
+        """(N,) tokens of each context, and positions that count behind it, None for all; both may
+        change in their place."""
         if lengths.is_cuda:  # where its kernels are made for longer texts and wider heads
             self.guide.classifier.set_attn_implementation("eager")
         words = self.guide.classifier.get_input_embeddings().weight
@@ -52,17 +53,17 @@ class PaddedGuide:
 
     def log_prob(self, context: Context, soft: Tensor) -> Tensor:
         """Return log p(label) for contexts with soft embeddings (N, W, D) behind them."""
-        N, table = len(context), self.table
+        (N, W, _), table = soft.shape, self.table
         first, last = (words.expand(N, -1, -1) for words in (self.first, self.last))
-        behind = torch.cat((soft, last), 1)  # what stands behind a context
-        blank = table.new_zeros(N, behind.shape[1], table.shape[1])
+        blank = table.new_zeros(N, W + last.shape[1], table.shape[1])
         text = torch.cat((first, table[context], blank), 1)
         start = first.shape[1] + self.lengths
-        place = torch.arange(behind.shape[1], device=context.device)
-        places = start.unsqueeze(1) + place
-        text = text.scatter(1, places.unsqueeze(-1).expand_as(behind), behind)
+        end = start + (W if self.opens is None else self.opens)
+        for place, words in ((start, soft), (end, last)):
+            places = place.unsqueeze(1) + torch.arange(words.shape[1], device=context.device)
+            text = text.scatter(1, places.unsqueeze(-1).expand_as(words), words)
         column = torch.arange(text.shape[1], device=context.device)
-        is_behind = column >= (start + len(place)).unsqueeze(1)
+        is_behind = column >= (end + last.shape[1]).unsqueeze(1)
         # Four axes: of fewer a classifier would make its own mask, and look at it on the way.
         mask = is_behind.to(text.dtype).view(N, 1, 1, -1) * torch.finfo(text.dtype).min
         mask = mask.expand(N, 1, text.shape[1], -1)

@@ -11,19 +11,19 @@ moves on; one that stays in its block decides all of them in T passes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from ssdlm.denoiser.block import BlockDenoiser
-from ssdlm.denoiser.llama import LlamaDenoiser
+from ssdlm.denoiser.slots import Network
 from ssdlm.engine.batch import DecodeBatch, Entry, Text
 from ssdlm.engine.path import Path
+from ssdlm.engine.places import Places
 from ssdlm.engine.views import Frame
 from ssdlm.ops.counters import NORMAL, NUM_STREAMS, UNIFORM
-from ssdlm.ops.draws import draw, new_evidence_
-from ssdlm.ops.nucleus import LEAST
+from ssdlm.ops.draws import draw, new_evidence_, tokens_of
+from ssdlm.ops.nucleus import LEAST, suppress
 from ssdlm.ops.rows import Behind, Rows
 from ssdlm.shapes import Tensor
 
@@ -34,7 +34,9 @@ MOST_PASSES = 32
 class Window(DecodeBatch):
     """W open rows behind a decided one; of a causal language model, that row is the open one."""
 
-    def __init__(self, denoiser: BlockDenoiser | LlamaDenoiser, path: Path, **sizes: Any) -> None:
+    def __init__(
+        self, denoiser: Network, path: Path, *, has_places: bool = False, **sizes: Any
+    ) -> None:
         is_open = (path.levels > 0) & (path.levels < 1)
         self.is_noisy = bool(is_open.any()) or path.after is None
         """Whether any position ever has evidence."""
@@ -45,10 +47,16 @@ class Window(DecodeBatch):
         """The first open row."""
         if self.first:
             self.rows = Rows.window(self.W, self.device)
-            self.blank = cast(BlockDenoiser, denoiser).blank()
-        gain, a = denoiser.gain(self.levels).cpu() * denoiser.K, path.alpha_bar
-        gains = (torch.where(is_open, gain * part, 0.0) for part in ((1 - a).sqrt(), 2 * a.sqrt()))
-        self.gain_z, self.gain_w = (one.float().to(self.device).contiguous() for one in gains)
+            self.blank = self.denoiser.blank()
+        if has_places:
+            self.places = Places(self.num_slots, denoiser.V, path.levels, self.device)
+            self.pins, self.has_pins = self.places.seen, True
+        gain, a = self.denoiser.gain(self.levels).cpu() * denoiser.K, path.alpha_bar
+        gain_z = torch.where(is_open, gain * (1 - a).sqrt(), 0.0)
+        gain_w = torch.where(path.levels < 1, 2 * gain * a.sqrt(), 0.0)  # what is clean is certain
+        both = (one.float().to(self.device).contiguous() for one in (gain_z, gain_w))
+        self.gain_z, self.gain_w = both
+        self.certain = 2 * denoiser.K * self.denoiser.gain(self.levels.new_zeros(())).float()
 
     def follow(self, path: Path) -> None:
         """Take a path, and room for the tokens on it."""
@@ -66,6 +74,8 @@ class Window(DecodeBatch):
         self.pins = self.whole(self.W, fill=-1)
         """Tokens that the network is to see in the window, -1 for none."""
         self.has_pins = False
+        self.places: Places | None = None
+        """What may stand where, for texts with words or pins."""
         self.text = self.whole(self.text.shape[1] + self.W)  # a last block may be short
         self.clock: dict[int, int] = {}
         """Passes of each text's block so far, as the host counts them."""
@@ -90,6 +100,8 @@ class Window(DecodeBatch):
         at = torch.tensor(slots, device=self.device)
         self.tokens[at], self.normals[at], self.uniforms[at] = 0, NORMAL, UNIFORM
         self.pins[at] = -1  # another text may have had some here
+        if self.places is not None:
+            self.places.join([entry.placement for entry in entries], slots)
         self.clock |= dict.fromkeys(slots, 0)
         self.ended |= dict.fromkeys(slots, 0)
         for slot, entry in zip(slots, entries, strict=True):
@@ -101,6 +113,8 @@ class Window(DecodeBatch):
         for slot in slots:
             del self.clock[slot], self.ended[slot]
             self.prompt.pop(slot, None)
+        if self.places is not None:
+            self.places.join([None] * len(slots), slots)
 
     def draw(self) -> None:
         self.say()
@@ -117,11 +131,10 @@ class Window(DecodeBatch):
         logits, added = self.steered()
         settings = (*self.settings(), self.passes[here] + 1, self.uniforms[here])
         trust = torch.empty(logits.shape[:2], device=self.device) if self.is_watched else None
-        if self.masks is None:
+        if self.masks is None and self.places is None:
             self.drawn = draw(logits, added, self.ell, *settings, trust)
         else:
-            self.hold(logits, added)
-            self.drawn = self.replaced(draw(self.legal, added, self.ell, *settings, trust))
+            self.drawn = self.draw_legally(logits, added, *settings, trust)
         if trust is None:
             return
         for kept, new in ((self.seen, self.drawn), (self.trust, trust)):
@@ -131,27 +144,31 @@ class Window(DecodeBatch):
                 self.put(kept[0], new)
         self.frame.add_(1)
 
-    def hold(self, logits: Tensor, added: Tensor) -> None:
-        """Find what is legal; forbidden words leave logits alone whose best token is."""
-        assert self.masks is not None
-        here, V = self.here, logits.shape[-1]
-        self.allowed = self.masks.allowed()[here, None, :V]
-        if self.is_strict:
-            self.legal = torch.where(self.allowed, logits, -torch.inf)
-            return
-        never = self.suppressed[here, None, None]
-        words = torch.arange(V, device=self.device)
-        self.shares = torch.where(words == never, LEAST, logits.float() + added)
-        best = self.allowed.gather(-1, self.shares.argmax(-1, keepdim=True))
-        is_free = best & (self.strict[here, None, None] == 0)
-        self.legal = torch.where(self.allowed | is_free, logits, -torch.inf)
+    def draw_legally(self, logits: Tensor, added: Tensor, *settings: Any) -> Tensor:
+        """Draw from what is legal.
 
-    def replaced(self, drawn: Tensor) -> Tensor:
-        """Return tokens with the likeliest legal one in place of one that is not."""
+        Unless a text is strict, logits whose best token is legal stay as they are; where what is
+        drawn then is not, the likeliest token that is takes its place.
+        """
+        here, V = self.here, logits.shape[-1]
         if self.is_strict:
-            return drawn
-        is_legal = self.allowed.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
-        best = self.shares.masked_fill(~self.allowed, -torch.inf).argmax(-1)
+            legal = self.masked(logits)
+            return draw(legal, added, self.ell, *settings)
+        words, never = torch.arange(V, device=self.device), self.suppressed[here, None, None]
+        whole = logits + added if self.ell is None else logits + added + self.ell
+        shares = torch.where(words == never, LEAST, whole)
+        is_free = self.strict[here, None, None] == 0
+        if self.places is None:
+            assert self.masks is not None
+            allowed = self.masks.allowed()[here, None, :V]
+        else:
+            allowed = self.places.allowed[here]
+            is_free = is_free & (self.places.given[here] < 0).unsqueeze(-1)
+        is_free = is_free & allowed.gather(-1, shares.argmax(-1, keepdim=True))
+        legal = torch.where(allowed | is_free, logits, -torch.inf)
+        drawn = draw(legal, added, self.ell, *settings)
+        is_legal = allowed.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
+        best = shares.masked_fill(~allowed, -torch.inf).argmax(-1)
         return torch.where(is_legal, drawn, best)
 
     @property
@@ -189,7 +206,7 @@ class Window(DecodeBatch):
             pins = self.pins[here]
             levels = levels.masked_fill(pins >= 0, 0.0)
             tokens = torch.where(pins >= 0, pins, tokens)
-        self.ell = self.evidence(tokens, at)
+        self.ell = self.evidence(tokens, at, levels)
         tables, level = self.denoiser.tables(), levels.unsqueeze(-1)
         inside = (self.prior + self.ell).softmax(-1).to(word.dtype) @ tables
         soft = torch.where(level == 0, F.embedding(tokens, tables), inside)
@@ -198,11 +215,14 @@ class Window(DecodeBatch):
         noisy = self.denoiser.embed_noisy(soft, left, levels, self.blank)
         return torch.cat((word, noisy), 1)
 
-    def evidence(self, tokens: Tensor, at: Tensor) -> Tensor:
+    def evidence(self, tokens: Tensor, at: Tensor, levels: Tensor) -> Tensor:
         """Return what the state of each position says by itself: its token under fresh noise."""
         here = self.here
         ell = torch.empty(*tokens.shape, self.denoiser.V, device=self.device)
         gains = self.gain_z[at], self.gain_w[at]
+        if self.has_pins:  # which are clean before their time
+            is_clean = levels == 0
+            gains = gains[0].masked_fill(is_clean, 0), gains[1].where(~is_clean, self.certain)
         counters = self.seeds[here], self.passes[here], self.normals[here]
         new_evidence_(ell, tokens, *gains, *counters, first=int(self.slides))
         return ell
@@ -219,46 +239,53 @@ class Window(DecodeBatch):
             self.put(self.tokens, torch.where(active, drawn, self.tokens[here]))
         self.passes.add_(self.active)
 
-    def one_pass(self) -> None:
+    @property
+    def is_split(self) -> bool:
+        """Whether the host may act within a pass, between what the rows say and the draw."""
         entries = self.entries.values()
-        has_guides, has_choosers = any(e.guide for e in entries), any(e.chooser for e in entries)
-        if not has_guides and not has_choosers:
+        return self.places is not None or any(e.guide or e.chooser for e in entries)
+
+    def one_pass(self) -> None:
+        if not self.is_split:
             super().one_pass()
             return
+        placed = self.places.placements if self.places is not None else ()
+        moving = [slot for slot in placed if self.show_places(slot)]
         self.show_pins()
         self.do("say", self.say)
-        if has_guides:
-            self.steer()
+        self.ask()
+        for slot in moving:
+            self.move_words(slot)
         self.do("pick", self.pick)
         self.choose()
         self.do("commit", self.commit)
-        if not self.is_captured:  # the next pass may be without guides
-            self.own = None
+        self.own = None  # the next pass may be without guides
 
-    def steer(self) -> None:
-        """Let guides that are in no graph say where their texts go."""
+    def ask(self) -> None:
+        """Let the guides of entries, if there are any, steer their texts; on a CPU alone."""
+        if not any(entry.guide for entry in self.entries.values()):
+            return
         V = self.denoiser.V
-        if self.own is None:
-            self.own = torch.empty(self.logits.shape, device=self.device)
-        torch.add(self.logits, self.prior, out=self.own)
+        self.own = own = self.logits + self.prior
         for row, slot in enumerate(self.rows_of_slots()):
             if slot not in self.entries or (guide := self.entries[slot].guide) is None:
                 continue
             number = min(self.clock[slot], self.T - 1)
             window = self.path.windows[min(number, len(self.path.windows) - 1)]
-            if not guide.has_windows:
+            if not guide.has_windows or self.places is not None:
                 window = slice(0, self.W)
             ell = 0.0 if self.ell is None else self.ell[row : row + 1, window]
             decided = self.tokens[slot, : window.start or 0]
             context = torch.cat((self.prompt[slot], self.text[slot, : self.ended[slot]], decided))
-            whole = self.own[row : row + 1, window, :V] + ell
+            whole = own[row : row + 1, window, :V] + ell
             level = self.levels[number, window].unsqueeze(0)
             said = guide.steer(context.unsqueeze(0), whole, level)
-            self.own[row, window, :V] = (said - ell)[0]
+            own[row, window, :V] = (said - ell)[0]
 
     def rows_of_slots(self) -> list[int]:
         """Return the slot of each row; a GPU is not asked."""
-        return list(range(self.num_slots)) if self.is_captured else sorted(self.entries)
+        takes_all = self.is_captured or self.is_dense
+        return list(range(self.num_slots)) if takes_all else sorted(self.entries)
 
     def show_pins(self) -> None:
         """Let the network see tokens that must stand somewhere."""
@@ -270,6 +297,19 @@ class Window(DecodeBatch):
                 if not self.has_pins:  # a graph that was recorded before looks at none
                     self.has_pins = True
                     self.graphs.pop("say", None)
+
+    def show_places(self, slot: int) -> bool:
+        """Get ready for a pass of a text with words or pins; tell whether words may yet move."""
+        assert self.places is not None
+        return self.places.show(slot, self.ended[slot], self.clock[slot])
+
+    def move_words(self, slot: int) -> None:
+        """Put a text's words where they are likeliest, as guides would have the logits."""
+        assert self.places is not None
+        row, (logits, added) = self.rows_of_slots().index(slot), self.steered()
+        whole = (logits[row] + added + (0.0 if self.ell is None else self.ell[row])).float()
+        never = tokens_of(self.suppressed[slot])
+        self.places.move(slot, self.ended[slot], suppress(whole, never))
 
     def choose(self) -> None:
         """Replace what was drawn for texts with choosers."""
@@ -289,7 +329,7 @@ class Window(DecodeBatch):
 
     def run(self, count: int) -> None:
         self.frame.zero_()
-        if self.slides and not any(one.chooser or one.guide for one in self.entries.values()):
+        if self.slides and not self.is_split:
             super().run(count)
             self.clock = {slot: passes + count for slot, passes in self.clock.items()}
             return
