@@ -161,4 +161,4 @@ def test_steps_that_run_out_before_the_text_are_an_error(model, monkeypatch):
     loop = model.engine.loop
     monkeypatch.setattr(model.engine, "loop", lambda *given: islice(loop(*given), 3))
     with pytest.raises(RuntimeError, match="no more steps"):
-        model.generate("a b", grid="sliding", width=1.0, must=["b"])
+        model.generate("a b", grid="sliding", width=1.0, must=["b"], must_not=["c"])
