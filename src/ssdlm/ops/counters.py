@@ -7,12 +7,14 @@ counter is (vocabulary index / 4, position, step, block and stream).
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import torch
 
 from ssdlm.ops.where import on_gpu
 from ssdlm.shapes import Levels, Seeds, Simplex, Tensor
 
+Number = TypeVar("Number", Tensor, int)
 WORD = 0xFFFFFFFF
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
@@ -22,8 +24,8 @@ NORMAL, UNIFORM, GUMBEL = 0, 1, 2
 NUM_STREAMS = 4
 
 
-def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return four 32-bit words, as int64 tensors, for broadcastable counters and keys."""
+def philox(counter: tuple[Number, ...], key: tuple[Number, ...]) -> tuple[Number, ...]:
+    """Return four 32-bit words for counters and keys: broadcastable int64 tensors, or numbers."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):

@@ -41,7 +41,7 @@ def draw(
     drawn = []
     for row, own in enumerate(logits.float() + prior):
         ell = torch.zeros_like(own) if evidence is None else evidence[row]
-        u = to_unit(words(seeds[row], 0, own.shape[0], 1, steps[row], streams[row])[0])[:, 0]
+        u = few_uniforms(seeds[row], len(own), steps[row], streams[row])
         whole = suppress(own + ell, tokens_of(suppressed[row])).unsqueeze(0)
         top_p, temperature = float(top_ps[row]), float(temperatures[row])
         cut = truncated(whole, ell.unsqueeze(0), top_p=abs(top_p), temperature=temperature)
@@ -107,6 +107,15 @@ def new_evidence_(
         own_z, own_w = (gain if gain.dim() == 1 else gain[row] for gain in (gain_z, gain_w))
         ell.copy_(own_z.unsqueeze(1) * z)
         ell.scatter_add_(1, tokens[row].unsqueeze(1), own_w.unsqueeze(1))
+
+
+def few_uniforms(seed: Tensor, B: int, step: Tensor, stream: Tensor) -> Tensor:
+    """Return a number in (0, 1) for each position of one text.
+
+    By whole numbers of Python: for so few, a hundred operations on tensors would take longer.
+    """
+    key, at = (int(seed) & WORD, int(seed) >> 32 & WORD), (int(step), int(stream))
+    return to_unit(torch.tensor([philox((0, place, *at), key)[0] for place in range(B)]))
 
 
 def words(

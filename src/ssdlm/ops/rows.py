@@ -167,8 +167,8 @@ def ragged_product(x: Tensor, weight: Tensor, *, is_single: bool) -> Tensor:
         parts = [ragged_product(some, weight, is_single=is_single) for some in x.split(size)]
         return torch.cat(parts)
     if N * R < FEWEST_ROWS and not is_single:  # taken twice, for alone it would be another
-        return F.linear(torch.cat((flat, flat)), weight)[:1].unflatten(0, (N, R))
-    return F.linear(flat, weight).unflatten(0, (N, R))
+        return F.linear(torch.cat((flat, flat)), weight)[:1].view(N, R, -1)
+    return F.linear(flat, weight).view(N, R, -1)
 
 
 def is_row_invariant(weight: Tensor) -> bool:
