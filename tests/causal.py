@@ -7,6 +7,10 @@ from typing import Any
 
 import torch
 
+from ssdlm.config import AdapterConfig
+from ssdlm.options import GenerateOptions
+from ssdlm.storage.checkpoint import build, save_denoiser, save_options
+from ssdlm.train.checkpoints import NARROW
 from tests import tiny
 
 SIZES = {
@@ -71,6 +75,20 @@ def save(folder: Path, family: str, *, seed: int = 0, **changes: Any) -> Path:
     model.save_pretrained(folder)
     tiny.tokenizer().save(folder)
     return folder
+
+
+def save_adapted(folder: Path, **changes: Any) -> Path:
+    """Write a model, and a run with an adapter for it that has loud random weights."""
+    base, run = save(folder / "base", "llama-tied", **changes), folder / "run"
+    denoiser = build(AdapterConfig(base=str(base), rank=3))
+    generator = torch.Generator().manual_seed(1)
+    for weight in denoiser.parameters():
+        weight.data.normal_(0, 0.1, generator=generator)
+    run.mkdir()
+    save_denoiser(denoiser, run)
+    save_options(GenerateOptions(B=(6,), T=12).change(**NARROW), run)
+    tiny.tokenizer().save(run)
+    return run
 
 
 def theirs(folder: Path) -> Any:

@@ -1,0 +1,72 @@
+"""What an adapter writes, in small: every row of the table, and what a row says."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tests import causal
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    """The benchmark, imported as Python would run it, with short texts."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    module = importlib.import_module("adapter")
+    for name, value in {
+        "PROMPT": 8,
+        "LENGTH": 6,
+        "B": 3,
+        "WIDTHS": (1.0, 2.0),
+        "STEPS": (2,),
+    }.items():
+        monkeypatch.setattr(module, name, value)
+    yield module
+    sys.modules.pop("adapter", None)
+
+
+@pytest.fixture
+def call(bench, monkeypatch, tmp_path):
+    """How to run it; returns its rows by their names."""
+    run = causal.save_adapted(tmp_path)
+    texts = [{"text": "we saw a dog, and it ran away from us all day. " * 5}] * 3
+    (tmp_path / "held.jsonl").write_text("".join(json.dumps(one) + "\n" for one in texts))
+
+    def run_it(*args: str) -> dict:
+        given = ["--model", str(run), "--texts", str(tmp_path / "held.jsonl"), "--prompts", "3"]
+        given += ["--out", str(tmp_path / "rows.jsonl"), "--device", "cpu", *args]
+        monkeypatch.setattr(sys, "argv", ["adapter.py", *given])
+        bench.main()
+        lines = (tmp_path / "rows.jsonl").read_text().splitlines()
+        return {row.pop("name"): row for row in map(json.loads, lines)}
+
+    return run_it
+
+
+def test_every_way_to_write_has_a_row_and_one_position_costs_what_the_chain_does(call):
+    rows = call()
+    assert list(rows) == [
+        "human text",
+        "autoregressive",
+        "window 1, 1 a token",
+        "window 2, 1 a token",
+        "window 2, 2 a token",
+        "all 3, 2 steps",
+    ]
+    assert rows["human text"]["nll"] > rows["autoregressive"]["nll"]  # its weights are random
+    assert rows["window 1, 1 a token"]["passes_per_token"] == 1
+    assert rows["window 2, 2 a token"]["passes_per_token"] == 2
+    assert len(rows["all 3, 2 steps"]["texts"]) == 3
+
+
+def test_after_its_time_no_row_is_begun(call):
+    assert list(call("--seconds", "0")) == ["human text"]
+
+
+def test_a_token_that_ends_four_as_before_is_repeated(bench):
+    assert bench.again([1, 2, 3, 4, 5, 1, 2, 3, 4, 5]) == [False] * 8 + [True] * 2
