@@ -173,7 +173,7 @@ def test_a_text_is_cut_at_the_first_of_its_ends():
 
 def test_unsupported_temperatures_are_refused():
     assert decoding_of({"do_sample": False, "temperature": 0.7})["projection"] == "greedy"
-    assert decoding_of({"temperature": 1.0}) == {"projection": "sampling"}
+    assert decoding_of({"temperature": 1.0}) == {"projection": "sampling", "temperature": 1.0}
     with pytest.raises(ValueError, match=r"temperature=0\.7 is not supported"):
         decoding_of({"temperature": 0.7})
 

@@ -74,8 +74,9 @@ class Scorer:
 
     @property
     def B(self) -> int:
-        """Return the block length that the model was trained with."""
-        return self.model.denoiser.B
+        """Return the block length that a model was trained with; without blocks, its options'."""
+        denoiser = self.model.denoiser
+        return self.model.options.B[-1] if denoiser.most_open else denoiser.B
 
     @property
     def room(self) -> int | None:

@@ -29,8 +29,7 @@ def until_request(scorer: Scorer, context: str, options: dict[str, Any]) -> Unti
     until = options.get("until") or []
     until = [until] if isinstance(until, str) else list(until)
     length = int(options.get("max_gen_toks") or DEFAULT_LENGTH)
-    ids = scorer.tokenizer.encode(context) or [scorer.tokenizer.end_of_text]
-    return UntilRequest(ids, until, length, [])
+    return UntilRequest(list(scorer.model.context(context)), until, length, [])
 
 
 def decoding_of(options: dict[str, Any]) -> dict[str, Any]:
@@ -43,7 +42,8 @@ def decoding_of(options: dict[str, Any]) -> dict[str, Any]:
             f"temperature={temperature} is not supported; use 0 or 1, and top_p below 1"
         )
     top_p = options.get("top_p")
-    return {"projection": "sampling"} | ({} if top_p is None else {"top_p": float(top_p)})
+    drawn = {"projection": "sampling", "temperature": 1.0}
+    return drawn | ({} if top_p is None else {"top_p": float(top_p)})
 
 
 def write(
@@ -55,14 +55,17 @@ def write(
         length = min(scorer.B, waiting[0].left)
         now = [request for request in waiting if min(scorer.B, request.left) == length]
         prompts = [request.context + request.tokens for request in now]
+        # A causal language model has no blocks.
+        block = {"B": length} if scorer.model.denoiser.most_open is None else {}
         chosen = scorer.model.options.change(
-            length=length, B=length, seed=scorer.seed, batch_size=scorer.batch_size, **options
+            length=length, seed=scorer.seed, batch_size=scorer.batch_size, **block, **options
         )
         texts = scorer.model.generate(prompts, options=chosen)
         for request, text in zip(now, texts, strict=True):
             request.tokens += text.tokens
             request.left -= length
-            request.is_done = request.left == 0 or has_ended(scorer, request)
+            is_over = request.left == 0 or text.finish_reason == "stop"
+            request.is_done = is_over or has_ended(scorer, request)
         yield from (request for request in now if request.is_done)
         waiting = [request for request in waiting if not request.is_done]
 
