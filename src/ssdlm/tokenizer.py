@@ -77,10 +77,19 @@ class Tokenizer:
         """bos_token, eos_token and chat_template, as far as its folder has them."""
         named = vocab.get(self.settings.get("eos_token", ""))
         self.end_of_text: int = find_end_of_text(backend) if named is None else named
+        self.other_ends: tuple[int, ...] = ()
+        """More tokens that end a text of a causal language model."""
+        self.answers_greedily = False
+        """Whether a causal language model answers messages without drawing at random."""
         self.begin: list[int] = []
         """What stands before every prompt."""
         self.start = [self.end_of_text]
         """What stands before an empty text; nothing where a model knows no such token."""
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """All tokens at which a text is over; the first is the one that is written for that."""
+        return (self.end_of_text, *self.other_ends)
 
     def encode_prompt(self, text: str) -> list[int]:
         """Return the ids of a prompt, before which stands what the model wants there."""
@@ -178,7 +187,8 @@ class Tokenizer:
         write_text(Path(folder, FILE_NAME), self.to_json())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = {"end_of_text": self.end_of_text, "begin": self.begin, "start": self.start}
+        names = ("end_of_text", "other_ends", "answers_greedily", "begin", "start")
+        state = {name: getattr(self, name) for name in names}
         return tokenizer_from_json, (self.to_json(), self.settings), state
 
 
@@ -200,18 +210,23 @@ def load_tokenizer(name_or_path: str | os.PathLike[str]) -> Tokenizer:
 def load_causal_tokenizer(folder: Path) -> Tokenizer:
     """Return the tokenizer of a causal language model, whose texts begin and end as it says."""
     tokenizer, model = load_tokenizer(folder), read_json(folder / "config.json")
+    path = folder / "generation_config.json"
+    writing = read_json(path) if path.is_file() else {}
     backend, numbers = tokenizer.backend, {}
     for kind in ("bos", "eos"):
         number = backend.token_to_id(tokenizer.settings.get(f"{kind}_token", ""))
-        given = model.get(f"{kind}_token_id") if number is None else number
-        listed = given if isinstance(given, list) else [given]
-        numbers[kind] = [one for one in listed[:1] if isinstance(one, int)]
+        stated = writing.get(f"{kind}_token_id", model.get(f"{kind}_token_id"))
+        listed = [number, *(stated if isinstance(stated, list) else [stated])]
+        numbers[kind] = [one for one in listed if isinstance(one, int) and 0 <= one < tokenizer.V]
     # Many put a token before a text, and a few one behind it, which a prompt does not want.
     whole, plain = (backend.encode("a", add_special_tokens=has).ids for has in (True, False))
     places = reversed(range(len(whole) - len(plain) + 1))
     first = next((at for at in places if whole[at : at + len(plain)] == plain), 0)
-    tokenizer.begin, tokenizer.start = whole[:first], whole[:first] or numbers["bos"]
+    tokenizer.begin, tokenizer.start = whole[:first], whole[:first] or numbers["bos"][:1]
     tokenizer.end_of_text = next(iter(numbers["eos"]), tokenizer.end_of_text)
+    others = (one for one in numbers["eos"] if one != tokenizer.end_of_text)
+    tokenizer.other_ends = tuple(dict.fromkeys(others))
+    tokenizer.answers_greedily = writing.get("do_sample") is not True
     return tokenizer
 
 

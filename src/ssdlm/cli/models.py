@@ -9,15 +9,15 @@ from ssdlm.cli.flags import add_options, given_options
 
 
 def add_models(commands: Any) -> None:
-    command = commands.add_parser("models", help="list the models and guides that are built in")
+    command = commands.add_parser("models", help="list the models and guides that are here")
     command.set_defaults(run=run_models)
 
 
 def run_models(arguments: argparse.Namespace) -> None:
     """List what is built in."""
-    from ssdlm.storage.builtin import list_builtin
+    from ssdlm.storage.builtin import about_smollm2, list_builtin
 
-    print(*list_builtin(), sep="\n")
+    print(*list_builtin(), about_smollm2(), sep="\n")
 
 
 def add_convert(commands: Any) -> None:

@@ -75,6 +75,19 @@ def compiled(template: str) -> Any:
     return environment.from_string(template)
 
 
+def as_answer(options: GenerateOptions, tokenizer: Tokenizer) -> GenerateOptions:
+    """Return options as an answer has them: over with its turn, and greedy where the model is so.
+
+    It is drawn at random where a caller says how, wants several texts, or steers.
+    """
+    options = until_end_of_turn(options, tokenizer)
+    draws = bool({"projection", "top_p", "temperature"} & options.began.keys() or options.control)
+    draws = draws or max(options.num_samples, options.best_of, options.particles) > 1
+    if draws or not tokenizer.answers_greedily:
+        return options
+    return options.replaced({"projection": "greedy"}).as_own("projection")
+
+
 def until_end_of_turn(options: GenerateOptions, tokenizer: Tokenizer) -> GenerateOptions:
     """Return options with which an answer ends where its turn does, unless they say otherwise.
 
@@ -87,6 +100,6 @@ def until_end_of_turn(options: GenerateOptions, tokenizer: Tokenizer) -> Generat
     after = chat_text(tokenizer, turns, is_open=False).rpartition("b")[2]
     names = special_tokens(tokenizer.backend)
     ends = sorted((after.index(name), name) for name in names if name in after)
-    stop = [name for _, name in ends[:1] if names[name] != tokenizer.end_of_text]
+    stop = [name for _, name in ends[:1] if names[name] not in tokenizer.ends]
     changed = options.replaced({"stop_at_end": True, "stop": (*options.stop, *stop)})
     return changed.as_own("stop_at_end")

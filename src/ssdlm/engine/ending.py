@@ -14,7 +14,7 @@ def unwritten(options: GenerateOptions, tokenizer: Tokenizer | None) -> tuple[in
     """Return the tokens that a text may not have: its end, where it is to be as long as asked."""
     if tokenizer is None or stops_at_end(options) or not options.never_end:
         return ()
-    return (tokenizer.end_of_text,)
+    return tokenizer.ends
 
 
 def stops_at_end(options: GenerateOptions) -> bool:
@@ -47,8 +47,10 @@ def end(tokenizer: Tokenizer | None, request: Request, tokens: list[int]) -> End
     """Return a text, whole or so far, cut where its request says."""
     options = request.options
     is_over = len(tokens) == sum(request.blocks())
-    if stops_at_end(options) and tokenizer and tokenizer.end_of_text in tokens:
-        tokens, is_over = tokens[: tokens.index(tokenizer.end_of_text)], True
+    ends = tokenizer.ends if tokenizer and stops_at_end(options) else ()
+    last = min((tokens.index(one) for one in ends if one in tokens), default=None)
+    if last is not None:
+        tokens, is_over = tokens[:last], True
     text = text_of(tokenizer, tokens, request.context)
     found = [text.find(string) for string in options.stop if string in text]
     if found and tokenizer:

@@ -25,7 +25,7 @@ from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.sampler import Step, Strategy, generate
 from ssdlm.diffusion.sliding import slide
 from ssdlm.engine.chains import Chains, check_context, check_stream
-from ssdlm.engine.chat import ChatText, until_end_of_turn
+from ssdlm.engine.chat import ChatText, as_answer
 from ssdlm.engine.chooser import Answered, Chooser
 from ssdlm.engine.choosing import by_length, kept
 from ssdlm.engine.controls import Controls
@@ -85,7 +85,7 @@ class Engine:
         for prompt, own in zip(prompts, options, strict=True):
             context = self.context(prompt)
             if isinstance(prompt, ChatText) and self.tokenizer:
-                own = until_end_of_turn(own, self.tokenizer)
+                own = as_answer(own, self.tokenizer)
             shown = str(prompt) if isinstance(prompt, str) else text_of(self.tokenizer, context)
             rivals = own.num_candidates
             block = self.controls.reads_block(own)
@@ -234,7 +234,9 @@ class Engine:
         last = end_token(job.request.options, self.tokenizer)
         seen, job.num_seen = job.num_seen, len(job.tokens)
         is_new_block = bisect_right(ends, job.num_seen) > bisect_right(ends, seen)
-        return is_new_block or last in job.tokens[seen:]
+        if is_new_block or last is None or self.tokenizer is None:
+            return is_new_block
+        return not set(self.tokenizer.ends).isdisjoint(job.tokens[seen:])
 
     def schedule(self, *, most_jobs: int, grows: bool = False) -> Schedule:
         """Return the turns of requests that are submitted to it, so many texts at a time.

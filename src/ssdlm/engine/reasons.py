@@ -24,6 +24,10 @@ ROUNDED_TOGETHER = (
     "that; leave out deterministic"
 )
 SEVERAL_B = "blocks of several lengths are no program's of an encoder; give one B"
+SEVERAL_ENDS = (
+    "this model has several end-of-text tokens, and never_end forbids them all, of which a program "
+    "can forbid one; leave out never_end"
+)
 NOTHING_DRAWN = "top_p=0 draws nothing, and a program keeps what it draws; use a top_p above 0"
 DRAWN = {"rule": ("renoise",), "rho": (0,)}
 WINDOW: Mapping[str, Sequence[object]] = {

