@@ -1,6 +1,8 @@
 """Make the built-in guides, and the judge of their work: python benchmarks/guides.py KIND ...
 
     sentiment   tweets of SemEval-2017 task 4A, its 2017 test held out
+    opinions    those tweets and windows of labelled movie reviews, files alone: for guides of other
+                models, which `ssdlm train-guide` makes of them
     tense       windows of articles, books and reviews, labelled by their auxiliary verbs
     judge       MiniLM on sentences of SST-2 and Yelp: what external accuracy is measured with
     reviews     a second judge of another kind: a network over words, on labelled movie reviews
@@ -69,6 +71,13 @@ def sentiment(data: Path) -> tuple[list[Row], ...]:
     train = [row for path in sorted(folder.glob("twitter-*.tsv")) for row in tweets(path)]
     test = tweets(folder / "SemEval2017-task4-test.subtask-A.english.txt")
     return tuple([row for row in rows if row["label"] != LABELS[1]] for rows in (train, test))
+
+
+def opinions(data: Path) -> tuple[list[Row], list[Row]]:
+    """Return tweets that take a side and windows of labelled reviews, and others to test on."""
+    parts = zip(sentiment(data), reviews(data, "train", most=2), strict=True)
+    train, test = ([*first, *second] for first, second in parts)
+    return train, test
 
 
 def tweets(path: Path) -> Iterator[Row]:
@@ -140,10 +149,10 @@ def judge(data: Path, *, each: int = 2000) -> tuple[list[Row], list[Row]]:
     return train, test
 
 
-def reviews(data: Path, *, most: int = 3) -> tuple[list[Row], list[Row]]:
+def reviews(data: Path, name: str = "test", *, most: int = 3) -> tuple[list[Row], list[Row]]:
     """Return windows of 20 to 60 words of labelled reviews; one review of ten is to test on."""
     draw, parts = random.Random(0), ([], [])
-    path = data / "imdb-labelled-test.jsonl.xz"
+    path = data / f"imdb-labelled-{name}.jsonl.xz"
     with lzma.open(path, "rb") as lines:
         for number, line in enumerate(parse_jsonl(lines, source=str(path))):
             words = line.value["text"].replace("<br />", " ").split()
@@ -183,6 +192,7 @@ def main() -> None:
         add_training(kinds.add_parser(kind, help=ABOUT[kind].partition(",")[0]), kind)
     for kind, about in (("reviews", "a second judge"), ("tenses", "a judge of tenses")):
         add_judge(kinds.add_parser(kind, help=about), kind)
+    add_judge(kinds.add_parser("opinions", help="labelled files for a guide"), "opinions")
     add_cost(kinds.add_parser("cost", help="time of a guided call against an unguided one"))
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
@@ -252,7 +262,10 @@ def add_judge(command: argparse.ArgumentParser, kind: str) -> None:
 
 
 def make_judge(given: argparse.Namespace) -> None:
-    """Write the labelled files, train a judge on them, and print its accuracy."""
+    """Write the labelled files, train a judge on them if it is for one, and print its accuracy."""
+    if given.kind == "opinions":
+        print(*write_rows(given.out, opinions(given.data)))
+        return
     rows, without = JUDGES[given.kind]
     train, test = write_rows(given.out, rows(given.data))
     print(train_judge([train], test=test, out=given.out, without=without, is_shown=True))

@@ -360,7 +360,7 @@ def test_an_image_of_words_ends_as_an_ordinary_table(data, model, made):
     assert [name for name, _ in embed.named_parameters()] == ["weight"]
     assert torch.equal(embed.weight, before)
     assert torch.linalg.matrix_rank(before) > 30
-    with pytest.raises(ValueError, match="no word embeddings of ours"):
+    with pytest.raises(ValueError, match="no word embeddings that are known here"):
         word_vectors(["a"], Path(made.out))
 
 

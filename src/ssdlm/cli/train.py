@@ -178,6 +178,12 @@ def add_train_guide(commands: Any) -> None:
     )
     command.add_argument("--words", help="model whose word embeddings a new classifier uses")
     command.add_argument("--test", help="labelled file to measure on, not used in training")
+    command.add_argument(
+        "--slim",
+        action="store_true",
+        help="no copy of the tokenizer, which is named by its digest, and words in int8: for large "
+        "vocabularies",
+    )
 
 
 def run_train_guide(arguments: argparse.Namespace) -> None:
@@ -193,6 +199,7 @@ def run_train_guide(arguments: argparse.Namespace) -> None:
         start=arguments.start,
         test=arguments.test,
         words=arguments.words,
+        is_slim=arguments.slim,
         config=configure(settings),
         is_shown=True,
     )

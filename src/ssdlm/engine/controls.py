@@ -21,6 +21,7 @@ from ssdlm.guidance.growing import can_grow
 from ssdlm.guidance.packing import growing_guide
 from ssdlm.guidance.padding import PaddedGuide, can_be_padded, room_of
 from ssdlm.guidance.scorers import PROBES, Scorer, ScoreTexts, guide_scorer, reads_texts
+from ssdlm.guidance.slim import Binder
 from ssdlm.needs import HEARD, Steering
 from ssdlm.options import GenerateOptions
 from ssdlm.shapes import Tensor
@@ -53,6 +54,7 @@ class Controls:
     ) -> None:
         self.denoiser = denoiser
         self.tokenizer = tokenizer
+        self.binder = None if tokenizer is None else Binder(tokenizer)
         # Roundings must not depend on which texts a classifier reads together.
         is_alone = denoiser.device.type == "cpu" or is_deterministic
         self.score_together = 1 if is_alone else TEXTS_TOGETHER
@@ -278,10 +280,10 @@ class Controls:
         self, control: Control, options: GenerateOptions
     ) -> ClassifierGuide | LogProb | Scorer:
         """Return the guide that a text names, where the model is; others as they are."""
+        if isinstance(control, ClassifierGuide):
+            return self.bind(control)
         if not isinstance(control, str):
-            if reads_texts(control):
-                return self.scorer_of(control)
-            return cast(ClassifierGuide | LogProb, control)
+            return self.scorer_of(control) if reads_texts(control) else cast(LogProb, control)
         key = control, options.sees, options.special_tokens
         if key not in self.loaded:
             self.loaded[key] = load_guide(
@@ -290,14 +292,18 @@ class Controls:
                 has_special_tokens=options.special_tokens,
                 device=str(self.denoiser.device),
             )
-        return self.loaded[key]
+        return self.bind(self.loaded[key])
+
+    def bind(self, guide: ClassifierGuide) -> ClassifierGuide:
+        """Return a guide as it reads this model's tokens, the same one for the same."""
+        return guide if self.binder is None else self.binder.bind(guide)
 
     def reader(self, name: str) -> FittedGuide:
         """Return what reads a text as a guide does, by `NAME`, or `NAME=FOLDER`."""
         if name not in self.readers:
             place = name.partition("=")[2] or name
             device = str(self.denoiser.device)
-            fitted = self.fit(classifier_guide(place, label=0, device=device))
+            fitted = self.fit(self.bind(classifier_guide(place, label=0, device=device)))
             assert isinstance(fitted, FittedGuide)
             self.readers[name] = fitted
         return self.readers[name]

@@ -29,6 +29,8 @@ class NoGradientError(ValueError):
     """A classifier that can read texts, and not what a model is still uncertain about."""
 
 
+KEY = "tokenizer_digest"
+"""Where the config.json of a guide without a tokenizer names the model's (`slim`)."""
 SequenceClassifier = Any
 """A sequence classifier of transformers, or what looks like one (`roberta`)."""
 
@@ -92,7 +94,10 @@ def load_text_classifier(name_or_path: str | Path, device: str = "cpu") -> TextR
     home, _ = split_labels(name_or_path)
     if is_judge(home):
         return load_text_judge(home, device)
-    return TextClassifier(load_classifier(name_or_path).to(device), load_tokenizer(home))
+    classifier = load_classifier(name_or_path).to(device)
+    if hasattr(classifier.config, KEY):
+        raise ValueError(f"{home} reads texts by a model's tokenizer; give a guide with its own")
+    return TextClassifier(classifier, load_tokenizer(home))
 
 
 def load_classifier(name_or_path: str | Path) -> SequenceClassifier:

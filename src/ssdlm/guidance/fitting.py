@@ -28,6 +28,7 @@ from ssdlm.guidance.gradient import LogProb
 from ssdlm.guidance.grammar import check_lam
 from ssdlm.progress import without_bars
 from ssdlm.shapes import Context, Simplex, Tensor
+from ssdlm.tokenizer import Tokenizer
 
 DEFAULT_LAM = {"logits": 2000.0, "simplex": 10.0, "words": 5.0}
 """The weight of a guide that suggests none, by where its gradient is taken; the first is the
@@ -63,6 +64,8 @@ class ClassifierGuide:
     """The folder or Hub id that it was loaded from, or what it is called."""
     home: str = ""
     """Where its tokenizer is."""
+    tokenizer: Tokenizer | None = None
+    """What it reads texts with instead, where that is a model's (`slim`)."""
 
     @property
     def title(self) -> str:

@@ -18,6 +18,7 @@ from torch import nn
 
 from ssdlm.shapes import Tensor
 from ssdlm.storage.files import read_json
+from ssdlm.storage.int8 import dequantise
 
 ARCHITECTURE = "RobertaForSequenceClassification"
 ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu}
@@ -46,7 +47,7 @@ def load_roberta(folder: Path) -> RobertaClassifier | None:
     try:
         with torch.device("meta"):  # sizes are held against the weights before they take memory
             classifier = RobertaClassifier(stored)
-        weights = load_file(folder / "model.safetensors")
+        weights = dequantise(load_file(folder / "model.safetensors"))
         classifier.load_state_dict({k: v.float() for k, v in weights.items()}, assign=True)
     except Exception:  # transformers knows more kinds of folders, and says what is wrong
         return None

@@ -189,7 +189,7 @@ def guide_scorer(guide: ClassifierGuide, tokenizer: Tokenizer | None, *, batch_s
     that came without one and shares its ids.
     """
     own = guide.home and guide.token_strings
-    found = load_tokenizer(guide.home) if own else tokenizer
+    found = guide.tokenizer or (load_tokenizer(guide.home) if own else tokenizer)
     if found is None:
         raise ValueError(f"{guide.title} has no tokenizer to read texts with; put one beside it")
     classifier = TextClassifier(guide.classifier, found)

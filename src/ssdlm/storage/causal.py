@@ -222,6 +222,13 @@ def config_of(settings: Mapping[str, Any], *, has_head: bool) -> CausalConfig | 
     )
 
 
+def word_tables_of(folder: Path) -> list[Tensor]:
+    """Return the word embeddings of a model of our families, and its head if it has one."""
+    home = {name: path for path in weight_files(folder) for name in shapes_in(path)}
+    names = (*AROUND["words"], HEAD)
+    return [read_tensor(home[name], name) for name in names if name in home]
+
+
 def load_foreign(folder: Path, device: torch.device, dtype: torch.dtype) -> CausalDenoiser:
     """Return a causal language model that runs by transformers' own forward pass."""
     from transformers import AutoModelForCausalLM

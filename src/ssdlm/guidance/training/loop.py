@@ -6,8 +6,9 @@ denoised, so that the classifier's gradient means something there too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -75,14 +76,14 @@ def train_classifier(
             model.train()
             for chosen in batches(examples.rows, config.batch_size, generator):
                 optimizer.zero_grad()
-                with parametrize.cached():  # a factored table is multiplied once per step
-                    batch_loss(classifier, examples, chosen, config, generator).backward()
+                batch_loss(classifier, examples, chosen, config, generator).backward()
                 torch.nn.utils.clip_grad_norm_(trained, 1.0)
                 optimizer.step()
                 schedule.step()
                 step += 1
                 show(step, message)
-            found = score(classifier, held_out)
+            with parametrize.cached():  # a factored table is multiplied once
+                found = score(classifier, held_out)
             message = f"held-out accuracy {100 * found.accuracy:.1f} %"
             if found.macro_f1 > best:
                 best, best_epoch = found.macro_f1, epoch
@@ -145,7 +146,9 @@ def blur_words(
     generator: torch.Generator,
 ) -> Tensor:
     """Return embedded rows, a share of them with every word mixed with the average word."""
-    words = embeddings(ids)
+    read = rows_of(embeddings)
+    present, inverse = ids.unique(return_inverse=True)
+    words = read(present)[inverse]
     if not share:
         return words
     N, S = ids.shape
@@ -154,7 +157,20 @@ def blur_words(
     certainty = torch.rand(N, 1, generator=generator)
     certainty = certainty * torch.rand(N, S, generator=generator).sqrt()
     certainty = torch.where(is_soft, certainty, 1.0).unsqueeze(-1)
-    return certainty * words + (1 - certainty) * (unigram @ embeddings.weight)
+    return certainty * words + (1 - certainty) * read(unigram)
+
+
+def rows_of(embeddings: Any) -> Callable[[Tensor], Tensor]:
+    """Return what gives the rows of some ids, or the mean of all by their shares.
+
+    Of a factored table it multiplies no more than that.
+    """
+    if not parametrize.is_parametrized(embeddings):
+        weight = embeddings.weight
+        return lambda which: which @ weight if which.is_floating_point() else weight[which]
+    parts = embeddings.parametrizations["weight"]
+    vectors, matrix = parts[0].vectors, parts.original
+    return lambda which: (which @ vectors if which.is_floating_point() else vectors[which]) @ matrix
 
 
 @dataclass(frozen=True)

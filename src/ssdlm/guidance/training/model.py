@@ -12,9 +12,11 @@ import torch
 from torch.nn.utils import parametrize
 
 from ssdlm.guidance.classifiers import TextClassifier, one_line
+from ssdlm.guidance.slim import FramedTokenizer
 from ssdlm.guidance.training.settings import GuideConfig
 from ssdlm.progress import without_bars
 from ssdlm.shapes import Tensor
+from ssdlm.storage.causal import is_causal, word_tables_of
 from ssdlm.storage.checkpoint import WEIGHTS, find, read_tensors
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
@@ -28,6 +30,7 @@ def build_classifier(
     *,
     tokenizer: str | Path | None,
     start: str | Path | None,
+    is_slim: bool = False,
 ) -> TextClassifier:
     """Return an untrained classifier with its tokenizer: new, or from the model `start`."""
     from transformers import AutoModelForSequenceClassification, RobertaConfig
@@ -54,20 +57,27 @@ def build_classifier(
         model.config.problem_type = "single_label_classification"  # whatever it was before
         return TextClassifier(model, load_tokenizer(str(start)))
     assert tokenizer is not None
-    with_frame = add_frame_tokens(load_tokenizer(str(tokenizer)))
+    with_frame = framed(str(tokenizer), is_slim=is_slim)
     strings = with_frame.token_strings()
-    bos, pad, eos = (strings.index(name) for name in FRAME)
+    bos, pad = (strings.index(name) for name in FRAME[:2])
+    eos = with_frame.end_of_text if is_slim else strings.index(FRAME[2])
     roberta = RobertaConfig(
         vocab_size=with_frame.V, hidden_size=config.D, num_hidden_layers=config.num_layers,
         num_attention_heads=config.D // 32, intermediate_size=config.D, hidden_act="relu",
         max_position_embeddings=config.max_len + pad + 1, type_vocab_size=1,
-        layer_norm_eps=config.eps,
+        layer_norm_eps=config.eps, initializer_range=config.init,
         hidden_dropout_prob=config.dropout,
         bos_token_id=bos, pad_token_id=pad, eos_token_id=eos, id2label=names, label2id=numbers,
     )  # fmt: skip
     model = Roberta(roberta)
     model.config.guide_lam = config.lam  # transformers keeps what it does not know
     return TextClassifier(model, with_frame)
+
+
+def framed(tokenizer: str | Path, *, is_slim: bool) -> Tokenizer:
+    """Return a model's tokenizer with the tokens around a text that a new guide has."""
+    own = load_tokenizer(tokenizer)
+    return FramedTokenizer(own) if is_slim else add_frame_tokens(own)
 
 
 def add_frame_tokens(tokenizer: Tokenizer) -> Tokenizer:
@@ -127,10 +137,7 @@ def word_vectors(tokens: list[str], folder: Path) -> Tensor:
     A token that the model does not have gets a feature of its own.
     """
     index = {string: row for row, string in enumerate(load_tokenizer(folder).token_strings())}
-    tensors = read_tensors(folder / WEIGHTS)
-    if "words" not in tensors:
-        raise ValueError(f"{folder} has no word embeddings of ours; give a BlockDenoiser's folder")
-    table = torch.cat([tensors[name].float() for name in ("words", "head") if name in tensors], 1)
+    table = torch.cat([table.float() for table in word_tables(folder)], 1)
     shared = [row for row, string in enumerate(tokens) if string in index]
     alone = [row for row, string in enumerate(tokens) if string not in index]
     known = table[[index[tokens[row]] for row in shared]]
@@ -139,6 +146,23 @@ def word_vectors(tokens: list[str], folder: Path) -> Tensor:
     vectors[shared, : known.shape[1]] = known
     vectors[alone, known.shape[1] + torch.arange(len(alone))] = 1.0
     return vectors
+
+
+def word_tables(folder: Path) -> list[Tensor]:
+    """Return a model's tables with a row for each token: its words, and its own head."""
+    tables = (word_tables_of if is_causal(folder) else own_tables)(folder)
+    if not tables:
+        raise ValueError(
+            f"{folder} has no word embeddings that are known here; give a BlockDenoiser's folder "
+            "or a model of the Llama family"
+        )
+    return tables
+
+
+def own_tables(folder: Path) -> list[Tensor]:
+    """Return the tables of a BlockDenoiser."""
+    tensors = read_tensors(folder / WEIGHTS)
+    return [tensors[name] for name in ("words", "head") if "words" in tensors and name in tensors]
 
 
 class FactoredTable(torch.nn.Module):

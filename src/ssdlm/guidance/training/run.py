@@ -15,22 +15,31 @@ import torch
 
 from ssdlm.data.labelled import Labelled, once, read_labelled, without_repeats
 from ssdlm.guidance.classifiers import (
+    KEY,
     TextClassifier,
     has_finite_weights,
-    load_text_classifier,
+    load_classifier,
     longest_text,
 )
+from ssdlm.guidance.slim import FramedTokenizer, small_weights, tokenizer_digest
 from ssdlm.guidance.training.compatibility import check_trainable
 from ssdlm.guidance.training.loop import Score, score, train_classifier
-from ssdlm.guidance.training.model import build_classifier, factor_embeddings
+from ssdlm.guidance.training.model import build_classifier, factor_embeddings, framed
 from ssdlm.guidance.training.record import digest_of, finished, identity, write_record
 from ssdlm.guidance.training.settings import GuideConfig, check_config
 from ssdlm.progress import without_bars
 from ssdlm.storage.checkpoint import WEIGHTS
-from ssdlm.storage.files import new_folder, read_json, write_json, write_text
-from ssdlm.storage.tensors import as_os_errors
+from ssdlm.storage.files import new_folder, read_json, write_file, write_json, write_text
+from ssdlm.storage.int8 import dequantise
+from ssdlm.storage.tensors import as_os_errors, save_tensors
+from ssdlm.tokenizer import load_tokenizer
 
-TOKENIZER = "tokenizer_config.json"
+CONFIG, TOKENIZER, CARD = "config.json", "tokenizer_config.json", "README.md"
+OPENED = (
+    "`AutoModelForSequenceClassification` of `transformers` opens it.",
+    "It reads the tokens of the model whose tokenizer config.json names by digest.",
+)
+"""What a card says of an ordinary guide and of a slim one."""
 ROLES = {
     "bos_token": ("<s>", "[CLS]"),
     "cls_token": ("<s>", "[CLS]"),
@@ -74,6 +83,7 @@ def train_guide(
     start: str | Path | None = None,
     test: str | Path | None = None,
     words: str | Path | None = None,
+    is_slim: bool = False,
     config: GuideConfig | None = None,
     about: str = "",
     is_shown: bool = False,
@@ -81,13 +91,16 @@ def train_guide(
     """Train a classifier on labelled files and write it as a folder, whole or not at all.
 
     It begins new with a tokenizer, or as the model in the folder `start`. `words` names a model
-    whose word embeddings a new one begins with. The same input and seed give the same guide.
+    whose word embeddings a new one begins with. One that `is_slim` reads the model's tokens by the
+    model's own tokenizer. The same input and seed give the same guide.
     """
     config = config or GuideConfig()
     started = time.monotonic()
     check_config(config)
     if (tokenizer is None) == (start is None):
         raise ValueError("give a tokenizer for a new classifier, or a model to start from: one")
+    if is_slim and tokenizer is None:
+        raise ValueError("slim guides are new ones; give the tokenizer of the model to steer")
     test_rows = once(read_labelled(test), str(test), labels=1) if test else []
     rows = once(read_labelled(*data), "the data", labels=2)
     rows = without_repeats(rows, test_rows)
@@ -97,23 +110,28 @@ def train_guide(
     train, held_out = split(rows, config.holdout, config.seed)
     check_labels(labels, train, held_out, test_rows)
     models = [identity(name) for name in (tokenizer, start, words)]
-    digest = digest_of(train, held_out, test_rows, config, models, about)
+    digest = digest_of(train, held_out, test_rows, config, models, about, *[is_slim] * is_slim)
     if made := finished(Path(out), digest):
-        ready = load_text_classifier(out)
-        assert isinstance(ready, TextClassifier)
+        home = framed(str(tokenizer), is_slim=True) if is_slim else load_tokenizer(out)
+        ready = TextClassifier(load_classifier(out), home)
         found = score(ready, test_rows) if test_rows else None
         epoch, held = made["epoch"], score(ready, held_out)
         return GuideReport(str(out), len(train), epoch, held, found, 0.0, was_finished=True)
     with new_folder(Path(out)) as folder, torch.random.fork_rng():
         torch.manual_seed(config.seed)
-        classifier = build_classifier(config, labels, tokenizer=tokenizer, start=start)
+        classifier = build_classifier(
+            config, labels, tokenizer=tokenizer, start=start, is_slim=is_slim
+        )
         if start is not None:
             check_trainable(classifier, start, config)
         if words is not None:
             factor_embeddings(classifier, words)
         epoch = train_classifier(classifier, train, held_out, config, is_shown=is_shown)
-        # What is measured is what is stored: half-precision weights.
+        # What is measured is what is stored: half-precision weights, words of a slim one in int8.
         classifier.model.half().float()
+        if is_slim:
+            stored = small_weights(classifier.model.state_dict())
+            classifier.model.load_state_dict(dequantise(stored))
         if not has_finite_weights(classifier.model):
             raise ValueError(f"lr={config.lr} broke the guide; lower lr")
         report = GuideReport(
@@ -124,7 +142,8 @@ def train_guide(
             score(classifier, test_rows) if test_rows else None,
             time.monotonic() - started,
         )
-        save(classifier, folder, card(report, labels, config, about))
+        (save_slim if is_slim else save)(classifier, folder)
+        write_text(folder / CARD, card(report, labels, config, about, is_slim=is_slim))
         write_record(folder, digest, epoch=epoch)
     return report
 
@@ -154,8 +173,8 @@ def check_labels(labels: list[str], *parts: Sequence[Labelled]) -> None:
             raise ValueError(f"no text of label {missing[0]!r} is {name}; give more data")
 
 
-def save(classifier: TextClassifier, folder: Path, text: str) -> None:
-    """Write the classifier, its tokenizer and its card as transformers and the Hub have them."""
+def save(classifier: TextClassifier, folder: Path) -> None:
+    """Write the classifier and its tokenizer as transformers has them."""
     with without_bars(), as_os_errors(folder / WEIGHTS):
         classifier.model.half().save_pretrained(folder)
     (folder / WEIGHTS).chmod(0o644)  # safetensors writes for the owner alone
@@ -165,17 +184,31 @@ def save(classifier: TextClassifier, folder: Path, text: str) -> None:
     settings = roles | {"model_max_length": longest_text(classifier.model)}
     known = {key: value for key, value in settings.items() if value is not None}
     write_json(folder / TOKENIZER, read_json(folder / TOKENIZER) | known)
-    write_text(folder / "README.md", text)
 
 
-def card(report: GuideReport, labels: list[str], config: GuideConfig, about: str) -> str:
+def save_slim(classifier: TextClassifier, folder: Path) -> None:
+    """Write the classifier with small weights, and the digest of the tokenizer that it reads."""
+    tokenizer = classifier.tokenizer
+    assert isinstance(tokenizer, FramedTokenizer)
+    weights = small_weights(classifier.model.state_dict())
+    write_file(folder / WEIGHTS, lambda path: save_tensors(weights, path))
+    with without_bars():
+        classifier.model.config.architectures = [type(classifier.model).__name__]
+        classifier.model.config.save_pretrained(folder)
+    made_for = {KEY: tokenizer_digest(tokenizer.own)}
+    write_json(folder / CONFIG, read_json(folder / CONFIG) | made_for)
+
+
+def card(
+    report: GuideReport, labels: list[str], config: GuideConfig, about: str, *, is_slim: bool
+) -> str:
     """Return a model card: what it tells apart, from what data, how well, how it was made."""
     rows = [("held out", report.held_out), *([("test", report.test)] if report.test else [])]
     lines = [
         f"# {Path(report.out).name}",
         "",
         f"A sequence classifier for {', '.join(labels)}, to steer `ssdlm generate --control` with.",
-        "`AutoModelForSequenceClassification` of `transformers` opens it.",
+        OPENED[is_slim],
         "",
         *([about.strip(), ""] if about else []),
         f"Trained on {report.train_texts:,} texts; the epoch with the best macro F1 on those held "

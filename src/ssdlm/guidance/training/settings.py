@@ -23,6 +23,9 @@ class GuideConfig:
     """Width, for a new classifier."""
     num_layers: int = ranged(1, least=1, most=1000)
     """Transformer layers, for a new classifier."""
+    init: float = ranged(0.02, above=0, most=10)
+    """The standard deviation of a new classifier's first weights. A narrow one learns sooner with
+    more, such as one over the root of its width."""
     max_len: int = ranged(256, least=SHORTEST, most=MOST)
     """Positions, for a new classifier; a longer text loses its beginning."""
     max_tokens: int = ranged(64, least=SHORTEST, most=MOST)

@@ -1,0 +1,121 @@
+"""Guides without a tokenizer: small, found by a model's tokens, refused by other ones."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests import causal, tiny
+from tests.guidance.test_training import QUICK, data, train  # noqa: F401
+
+from ssdlm import SSDLM, classifier_guide
+from ssdlm.cli import main
+from ssdlm.guidance import load_text_classifier
+from ssdlm.guidance.slim import KEY, WORDS, FramedTokenizer, tokenizer_digest
+from ssdlm.guidance.training import train_guide
+from ssdlm.serve.guides import Guides
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return causal.save(tmp_path_factory.mktemp("causal") / "llama", "llama")
+
+
+@pytest.fixture(scope="module")
+def made(data, folder):  # noqa: F811
+    """An ordinary guide, and in its folder a slim one for the model."""
+    report = train(data, data / "guide")
+    slim = {"out": data / "guide" / "llama", "config": replace(QUICK, epochs=4)}
+    return train(data, words=folder, is_slim=True, **slim), report.out
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return SSDLM.from_pretrained(folder)
+
+
+def test_a_slim_guide_learns_and_has_no_tokenizer(made, data):  # noqa: F811
+    report, _ = made
+    assert report.held_out.accuracy > 0.9
+    out = data / "guide" / "llama"
+    assert sorted(path.name for path in out.iterdir()) == [
+        "README.md", "config.json", "model.safetensors",
+    ]  # fmt: skip
+    assert load_file(out / "model.safetensors")[WORDS].dtype == torch.int8
+    assert json.loads((out / "config.json").read_text())[KEY] == tokenizer_digest(tiny.tokenizer())
+
+
+def test_the_same_command_finds_it_complete(made, data, folder):  # noqa: F811
+    config = replace(QUICK, epochs=4)
+    out = data / "guide" / "llama"
+    again = train(data, out, words=folder, is_slim=True, config=config)
+    assert again.was_finished
+    assert again.held_out == made[0].held_out
+
+
+def test_ids_are_two_higher_and_mean_the_same():
+    own = tiny.tokenizer()
+    framed = FramedTokenizer(own)
+    (ids,) = framed.encode_plain(["a river"])
+    strings = framed.token_strings()
+    assert [strings[token] for token in ids] == [
+        own.token_strings()[t] for t in own.encode("a river")
+    ]
+    assert strings[framed.end_of_text] == own.token_strings()[own.end_of_text]
+    assert framed.V == len(strings) == own.V + 2
+
+
+def test_the_guide_of_the_models_tokens_is_found_by_any_name(made, model):
+    report, ordinary = made
+    controls = model.engine.controls
+    texts = {}
+    for name in (ordinary, report.out):
+        for control in (f"{name}=last", classifier_guide(name, "last")):
+            guide = controls.guide(control, model.options)
+            assert isinstance(guide.tokenizer, FramedTokenizer)
+            assert guide is controls.guide(control, model.options)
+            texts[model.generate("the river", length=12, control=control, seed=1).text] = control
+    served = Guides({"letters": ordinary})
+    options = model.options.change(control=["letters=last"])
+    texts[model.generate("the river", options=served.fitted(options), length=12, seed=1).text] = 0
+    (steered,) = texts
+    assert steered != model.generate("the river", length=12, seed=1).text
+    assert sum(map(steered.count, "zy")) > sum(map(steered.count, "ab"))
+
+
+def test_it_weighs_particles_as_it_reads_texts(made, model):
+    report, _ = made
+    (way,) = model.engine.controls.ways(
+        model.options.change(control=[f"{report.out}=last"], particles=4)
+    )
+    assert way.scorer is not None
+    assert way.guide is not None
+    last, first = way.scorer(["zzyz", "aab"])
+    assert last > 0 > first
+
+
+def test_another_model_of_other_tokens_is_refused_in_one_line(
+    made, model, folder, tmp_path, capsys
+):
+    report, ordinary = made
+    other = shutil.copytree(folder, tmp_path / "other")
+    (other / "tokenizer.json").write_text(
+        (folder / "tokenizer.json").read_text().replace('"z":', '"Z":')
+    )
+    command = ["generate", "a", "--model", str(other), "--length", "2", "--control"]
+    assert main([*command, f"{report.out}=last"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {report.out} was made for another tokenizer")
+    assert "train it again" in line
+    # The ordinary guide, in whose folder it is, has words of its own.
+    guide = SSDLM.from_pretrained(other).engine.controls.guide(f"{ordinary}=last", model.options)
+    assert guide.tokenizer is None
+
+
+def test_it_reads_no_text_without_its_model(made):
+    with pytest.raises(ValueError, match="reads texts by a model's tokenizer"):
+        load_text_classifier(made[0].out)
+    with pytest.raises(ValueError, match="slim guides are new ones"):
+        train_guide(["a.jsonl"], out="b", start="c", is_slim=True)
