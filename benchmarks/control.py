@@ -4,6 +4,9 @@
     python benchmarks/control.py read runs/frontier --judge judge --ppl smollm2
     python benchmarks/control.py report runs/frontier --out docs/control-frontier.md
 
+`--model smollm2` steers a causal language model, by its own guide of the same name; how it writes
+is told by `--options '{"temperature": 1.0, "never_end": true}'`, and `--ppl builtin:mini` reads it.
+
 An arm is a way to steer with its numbers, as `both,lam=3,n=8,w=4`: lambda 3 of the gradient, 8
 particles, scores times 4. Scores are log-odds. Ways:
 
@@ -106,7 +109,7 @@ class Arm:
 class Writer:
     """A model, and the ways to steer it."""
 
-    def __init__(self, model: SSDLM, words: Path, folder: str, batch_size: int) -> None:
+    def __init__(self, model: SSDLM, words: Path | None, folder: str, batch_size: int) -> None:
         self.model, self.words, self.folder, self.batch_size = model, words, folder, batch_size
         self.scorers: dict[tuple[str, str], Scorer] = {}
         self.pool: list[Generation] = []
@@ -163,15 +166,16 @@ class Writer:
     def scorer(self, name: str, label: str) -> Scorer:
         """Return what weighs texts by a label."""
         if (name, label) not in self.scorers:
-            device = str(self.model.device)
-            self.scorers[name, label] = (
-                Scorer(Ngrams.load(self.words, label), "words")
-                if name == "words"
-                else guide_scorer(
-                    classifier_guide(name, label, device=device), None, batch_size=256
-                )
-            )
+            self.scorers[name, label] = self.new_scorer(name, label)
         return self.scorers[name, label]
+
+    def new_scorer(self, name: str, label: str) -> Scorer:
+        if name == "words":
+            if self.words is None:
+                raise SystemExit("n-grams weigh these texts; give --words")
+            return Scorer(Ngrams.load(self.words, label), "words")
+        guide = classifier_guide(name, label, device=str(self.model.device))
+        return guide_scorer(self.model.engine.controls.bind(guide), None, batch_size=256)
 
     def best(self, arm: Arm, label: str, prompts: list[str], samples: int) -> list[Generation]:
         """Return the best of n texts without control; all arms choose among the same ones."""
@@ -236,7 +240,7 @@ def add_write(commands: Any) -> None:
     command.set_defaults(run=run_write)
     command.add_argument("arms", nargs="*", default=list(ARMS))
     command.add_argument("--prompts", type=Path, required=True)
-    command.add_argument("--words", type=Path, required=True, help="what ngrams.py wrote")
+    command.add_argument("--words", type=Path, help="what ngrams.py wrote, for `words` and others")
     command.add_argument(
         "--scorer", default="", metavar="FOLDER", help="a classifier, for `folder`"
     )
@@ -245,6 +249,9 @@ def add_write(commands: Any) -> None:
     command.add_argument("--samples", type=int, default=20, help="of a prompt for each of 2 labels")
     command.add_argument("--length", type=int, default=50)
     command.add_argument("--batch-size", type=int, default=1024)
+    command.add_argument(
+        "--options", type=json.loads, default={}, metavar="JSON", help="how the model writes"
+    )
     command.add_argument("--out", type=Path, required=True)
 
 
@@ -253,7 +260,7 @@ def run_write(arguments: argparse.Namespace) -> None:
     lines = arguments.prompts.read_bytes().splitlines()
     prompts = [line["prompt"] for _, line in parse_jsonl(lines, source="prompts")]
     model = SSDLM.from_pretrained(arguments.model, device=arguments.device)
-    model.options = replace(model.options, length=arguments.length)
+    model.options = model.options.change(length=arguments.length, **arguments.options)
     writer = Writer(model, arguments.words, arguments.scorer, arguments.batch_size)
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name in arguments.arms:

@@ -21,16 +21,18 @@ from typing import Any
 
 import numpy as np
 
+from ssdlm.evaluate.autoregressive import AutoregressiveLM
 from ssdlm.evaluate.bootstrap import Bootstrap
 from ssdlm.evaluate.diversity import PromptMean, distinct
 from ssdlm.evaluate.figures import Figure, measure
-from ssdlm.evaluate.judge import load_encoder, load_judge
+from ssdlm.evaluate.judge import Judge, load_encoder, load_judge
 from ssdlm.evaluate.mauve import features, without_native_lines
 from ssdlm.evaluate.perplexity import Surprise, surprise
 from ssdlm.evaluate.samples import Pool, Sample
 from ssdlm.evaluate.self_bleu import self_bleu
 from ssdlm.guidance import load_text_classifier
 from ssdlm.guidance.judges import NEITHER
+from ssdlm.storage.builtin import PREFIX
 from ssdlm.storage.files import read_json, write_file, write_json
 from ssdlm.storage.jsonl import parse_jsonl
 
@@ -113,7 +115,9 @@ def add_read(commands: Any) -> None:
     command.set_defaults(run=run_read)
     command.add_argument("folder", type=Path)
     command.add_argument("--judge", action="append", default=[], metavar="NAME=FOLDER")
-    command.add_argument("--ppl", metavar="FOLDER", help="a causal language model")
+    command.add_argument(
+        "--ppl", metavar="FOLDER", help="a causal language model, or the context stream of ours"
+    )
     command.add_argument("--device", default="auto")
 
 
@@ -131,13 +135,21 @@ def run_read(arguments: argparse.Namespace) -> None:
                 np.savez_compressed(arm.readings, **arm.arrays)
         print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
     if arguments.ppl:
-        judge = load_judge(arguments.ppl, device)
+        judge = load_reader(arguments.ppl, device)
         for arm in arms:
             if "nll" not in arm.arrays:
                 found = surprise(arm.pools, judge)
                 arm.arrays.update(nll=found.nll, tokens=found.tokens)
                 np.savez_compressed(arm.readings, **arm.arrays)
         print(f"perplexity: {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def load_reader(name: str, device: str) -> Judge:
+    """Return what reads texts one token after another: a model of transformers, or of ours."""
+    if not name.startswith(PREFIX):
+        return load_judge(name, device)
+    stream = AutoregressiveLM.from_pretrained(name, device=device)
+    return Judge(name, stream.model, stream.tokenizer, None)
 
 
 def load_judge_device(name: str) -> str:
