@@ -74,10 +74,19 @@ def sentiment(data: Path) -> tuple[list[Row], ...]:
 
 
 def opinions(data: Path) -> tuple[list[Row], list[Row]]:
-    """Return tweets that take a side and windows of labelled reviews, and others to test on."""
+    """Return tweets that take a side and windows of labelled reviews, and others to test on.
+
+    Tweets lose names, links and signs of their own, which a guide would have a model write.
+    """
     parts = zip(sentiment(data), reviews(data, "train", most=2), strict=True)
-    train, test = ([*first, *second] for first, second in parts)
-    return train, test
+    train, test = ([*map(plain, first), *second] for first, second in parts)
+    return [row for row in train if row["text"]], [row for row in test if row["text"]]
+
+
+def plain(row: Row) -> Row:
+    """Return a tweet as plain words."""
+    text = re.sub(r"@user|http|#", "", row["text"]).encode("ascii", "ignore").decode()
+    return row | {"text": " ".join(text.split())}
 
 
 def tweets(path: Path) -> Iterator[Row]:
