@@ -270,7 +270,9 @@ class Runners:
             for number, B in enumerate(blocks)
         )
         grid, before = self.grid(request), denoiser.num_context_passes
-        return BlockView(grid, looks, len(blocks), end, passes_before=before)
+        # With words or pins all of a block is drawn in each pass.
+        rest = {"passes_before": before, "is_whole": request.placement is not None}
+        return BlockView(grid, looks, len(blocks), end, **rest)
 
     def grid(self, request: Request) -> Grid:
         """Return the noise levels of a text's blocks."""

@@ -96,12 +96,22 @@ def scenes_of(
 
 
 class BlockView(View):
-    """Blocks on any grid; `noise` has the tokens that each looks like at first."""
+    """Blocks on any grid; `noise` has the tokens that each looks like at first.
+
+    A step is about the positions that it moves, or with `is_whole` about all of them.
+    """
 
     def __init__(
-        self, grid: Grid, noise: Iterator[Tensor], num: int, end: int | None, *, passes_before: int
+        self,
+        grid: Grid,
+        noise: Iterator[Tensor],
+        num: int,
+        end: int | None,
+        *,
+        passes_before: int,
+        is_whole: bool,
     ) -> None:
-        self.grid, self.noise, self.end_of_text = grid, noise, end
+        self.grid, self.noise, self.end_of_text, self.is_whole = grid, noise, end, is_whole
         self.num_left = grid.T * num
         self.block, self.t, self.passes_before = -1, 0, passes_before
 
@@ -111,7 +121,8 @@ class BlockView(View):
             self.block, self.t, passes = self.block + 1, grid.T, 1 + self.passes_before
             self.tokens = next(self.noise)
             self.windows = grid.windows(self.tokens.shape[1])
-        window, B = self.windows[self.t], self.tokens.shape[1]
+        B = self.tokens.shape[1]
+        window = slice(0, B) if self.is_whole else self.windows[self.t]
         is_open = grid.progress[self.t].expand(B)[window] > 0
         new = torch.tensor([frame.tokens[window]])
         self.tokens = self.tokens.clone()
@@ -120,4 +131,7 @@ class BlockView(View):
         level = grid.progress[self.t].expand(B)
         is_last = self.t == 0 or self.end_of_text in self.tokens[0, level == 0].tolist()
         own = self.block, self.t, window, NOTHING, NOTHING, NOTHING, self.tokens, is_last, level
-        return Step(*own, num_passes=passes, confidence=frame.trust[window])
+        # What was decided before is certain.
+        both = zip(frame.trust[window], is_open.tolist(), strict=True)
+        trust = [said if is_new else 1.0 for said, is_new in both]
+        return Step(*own, num_passes=passes, confidence=trust)

@@ -134,7 +134,7 @@ class Window(DecodeBatch):
         if self.masks is None and self.places is None:
             self.drawn = draw(logits, added, self.ell, *settings, trust)
         else:
-            self.drawn = self.draw_legally(logits, added, *settings, trust)
+            self.drawn = self.draw_legally(logits, added, trust, *settings)
         if trust is None:
             return
         for kept, new in ((self.seen, self.drawn), (self.trust, trust)):
@@ -144,7 +144,9 @@ class Window(DecodeBatch):
                 self.put(kept[0], new)
         self.frame.add_(1)
 
-    def draw_legally(self, logits: Tensor, added: Tensor, *settings: Any) -> Tensor:
+    def draw_legally(
+        self, logits: Tensor, added: Tensor, trust: Tensor | None, *settings: Any
+    ) -> Tensor:
         """Draw from what is legal.
 
         Unless a text is strict, logits whose best token is legal stay as they are; where what is
@@ -153,7 +155,7 @@ class Window(DecodeBatch):
         here, V = self.here, logits.shape[-1]
         if self.is_strict:
             legal = self.masked(logits)
-            return draw(legal, added, self.ell, *settings)
+            return draw(legal, added, self.ell, *settings, trust=trust)
         words, never = torch.arange(V, device=self.device), self.suppressed[here, None, None]
         whole = logits + added if self.ell is None else logits + added + self.ell
         shares = torch.where(words == never, LEAST, whole)
@@ -166,8 +168,10 @@ class Window(DecodeBatch):
             is_free = is_free & (self.places.given[here] < 0).unsqueeze(-1)
         is_free = is_free & allowed.gather(-1, shares.argmax(-1, keepdim=True))
         legal = torch.where(allowed | is_free, logits, -torch.inf)
-        drawn = draw(legal, added, self.ell, *settings)
+        drawn = draw(legal, added, self.ell, *settings, trust=trust)
         is_legal = allowed.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
+        if trust is not None:
+            trust.mul_(is_legal)  # what takes the place of another was not drawn
         best = shares.masked_fill(~allowed, -torch.inf).argmax(-1)
         return torch.where(is_legal, drawn, best)
 
