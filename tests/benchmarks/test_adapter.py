@@ -19,8 +19,11 @@ def bench(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     module = importlib.import_module("adapter")
     for name, value in {
-        "PROMPT": 8,
+        "PROMPT": 7,
         "LENGTH": 6,
+        "GAPS": (4,),
+        "SEEN": 4,
+        "AFTER": 6,
         "B": 3,
         "WIDTHS": (1.0, 2.0),
         "STEPS": (2,),
@@ -34,7 +37,7 @@ def bench(monkeypatch):
 def call(bench, monkeypatch, tmp_path):
     """How to run it; returns its rows by their names."""
     run = causal.save_adapted(tmp_path)
-    texts = [{"text": "we saw a dog, and it ran away from us all day. " * 5}] * 3
+    texts = [{"text": "dog ran all day and saw one hen " * 5}] * 3
     (tmp_path / "held.jsonl").write_text("".join(json.dumps(one) + "\n" for one in texts))
 
     def run_it(*args: str) -> dict:
@@ -70,3 +73,29 @@ def test_after_its_time_no_row_is_begun(call):
 
 def test_a_token_that_ends_four_as_before_is_repeated(bench):
     assert bench.again([1, 2, 3, 4, 5, 1, 2, 3, 4, 5]) == [False] * 8 + [True] * 2
+
+
+def test_gaps_are_filled_in_view_of_both_sides_and_from_the_left(call):
+    rows = call("--gaps")
+    names = ["original", "from the left", "window 4", "all, 6 steps"]
+    assert list(rows) == [f"gap 4, {name}" for name in names]
+    original = rows["gap 4, original"]
+    assert original["marred"] == 0 and original["by_file"] == [original["nll"]]
+    assert rows["gap 4, window 4"]["texts"] != rows["gap 4, from the left"]["texts"]
+    assert all(len(text) == 4 for text in rows["gap 4, all, 6 steps"]["texts"])
+
+
+MARRED = {
+    (" and a", " ran away"): False,
+    (" and ra", " ran away"): True,  # no such word
+    (" and ran", " ran away"): True,
+    (" dog and", " ran away"): True,
+    ("s and a.", " A ran"): True,  # dogs
+    (" and a.", " A ran"): False,
+}
+
+
+@pytest.mark.parametrize("edges", MARRED)
+def test_cut_and_doubled_words_mar_a_gap(bench, edges):
+    words = {"we", "saw", "a", "dog", "and", "ran", "away"}
+    assert bench.is_marred("we saw a dog", *edges, words) is MARRED[edges]

@@ -46,6 +46,7 @@ class AdaptedDenoiser(DenoiserModule, RowDenoiser):
     config: AdapterConfig
     log_unigram: Tensor
     has_evidence = True
+    has_drafts = False
     num_given = 1
 
     def __init__(self, config: AdapterConfig, model: LlamaDenoiser) -> None:

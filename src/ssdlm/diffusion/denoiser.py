@@ -117,6 +117,8 @@ class RowDenoiser(Denoiser):
 
     num_context_passes = 1
     has_windows = True
+    has_drafts: bool = True
+    """Whether it guesses what comes after words: `check_and_draft` and what goes with it."""
 
     def next_logits(self, cache: Any, block: Block) -> Simplex:
         """Return the logits for the token after each token of a block."""

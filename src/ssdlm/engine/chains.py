@@ -32,9 +32,9 @@ def check_stream(denoiser: Denoiser, given: str, remedy: str) -> None:
 
 
 def check_context(request: Request, denoiser: Denoiser) -> None:
-    """Raise on a prompt after which there is no next token, or no room for all of them."""
-    context, options, room = request.context, request.options, denoiser.max_len
-    if denoiser.most_open is None:
+    """Raise on a prompt after which there is no next token."""
+    context, options = request.context, request.options
+    if denoiser.num_given == 0:
         if options.mode != "diffusion" and not context:
             raise ValueError(
                 f"mode={options.mode} continues a text and prompt [] has no tokens; begin with an "
@@ -45,10 +45,17 @@ def check_context(request: Request, denoiser: Denoiser) -> None:
             f"prompt {quote(request.prompt)} has no tokens, and this model knows none to begin "
             "with; write a word"
         )
-    elif room is not None and len(context) + options.length > room:
+
+
+def check_room(request: Request, denoiser: Denoiser) -> None:
+    """Raise on a text for which a language model has no room behind its prompt."""
+    num_given, num_new = len(request.context), sum(request.blocks())
+    room, length = denoiser.max_len, request.options.length
+    if denoiser.num_given > 0 and room is not None and num_given + num_new > room:
+        suffix = f" and a suffix of {num_new - length}" if num_new > length else ""
         raise ValueError(
-            f"a prompt of {len(context)} tokens and length={options.length} are more than the "
-            f"model's {room} positions; shorten one of them"
+            f"a prompt of {num_given} tokens and length={length}{suffix} are more than the model's "
+            f"{room} positions; shorten one of them"
         )
 
 
@@ -71,7 +78,8 @@ class Chains:
         self.denoiser, self.tokenizer = cast(RowDenoiser, denoiser), tokenizer  # see `check`
         # A GPU's products of many rows round otherwise than those of one.
         is_exact = denoiser.device.type == "cpu" or not is_deterministic
-        self.has_guesses = denoiser.most_open is None and is_exact
+        has_drafts = isinstance(denoiser, RowDenoiser) and denoiser.has_drafts
+        self.has_guesses = has_drafts and is_exact
         """Whether the plain loop guesses."""
 
     @cached_property

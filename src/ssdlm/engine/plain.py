@@ -24,7 +24,7 @@ from ssdlm.diffusion.likelihood import text_nll
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.sampler import Step, Strategy, generate
 from ssdlm.diffusion.sliding import slide
-from ssdlm.engine.chains import Chains, check_context, check_stream
+from ssdlm.engine.chains import Chains, check_context, check_room, check_stream
 from ssdlm.engine.chat import ChatText, as_answer
 from ssdlm.engine.chooser import Answered, Chooser
 from ssdlm.engine.choosing import by_length, kept
@@ -98,7 +98,10 @@ class Engine:
         wanted = [
             wanted_of(one, self.denoiser, self.tokenizer) for group in firsts for one in group
         ]
-        requests = Requests(placed(firsts, wanted, compile or self.compile))
+        firsts = placed(firsts, wanted, compile or self.compile)
+        for request in (one for group in firsts for one in group):
+            check_room(request, self.denoiser)
+        requests = Requests(firsts)
         if requests[0].options.streamer is not None and len(requests) > 1:
             raise ValueError(f"streamer takes one text, and {len(requests)} are asked for")
         return requests

@@ -66,6 +66,13 @@ def without_rows(kind: str) -> str:
     )
 
 
+def adapted(base: str) -> str:
+    return (
+        "no program has rows with an adapter yet; for one position at a time use the language "
+        f"model alone, {base}"
+    )
+
+
 def without_kernels(kind: str) -> str:
     return (
         f"there are no kernels here for this {kind}; install triton, and use a BlockDenoiser whose "

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 
+from ssdlm.denoiser import RowDenoiser
+from ssdlm.denoiser.adapted import AdaptedDenoiser
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.padded import PaddedEncoder
 from ssdlm.denoiser.slots import Slots
@@ -92,7 +94,7 @@ class Runners:
         self.denoiser, self.tokenizer = engine.denoiser, engine.tokenizer
         self.device = self.denoiser.device.type
         self.is_gpu = self.device != "cpu"
-        self.has_drafts = self.denoiser.most_open is None
+        self.has_drafts = isinstance(self.denoiser, RowDenoiser) and self.denoiser.has_drafts
         self.tell: Callable[[str], AbstractContextManager[object]] = nullcontext
         """Shows a few words while something lasts: in a batch's first turn kernels are compiled."""
         self.idle: OrderedDict[tuple[Key, int], DecodeBatch] = OrderedDict()
@@ -129,6 +131,8 @@ class Runners:
             return reasons.SEVERAL_ENDS
         if PaddedEncoder.takes(denoiser):
             return self.why_no_encoder(request)
+        if isinstance(denoiser, AdaptedDenoiser):
+            return reasons.adapted(denoiser.config.base)
         if not Slots.takes(denoiser):
             return reasons.without_rows(type(denoiser).__name__)
         if self.is_gpu and not Slots.has_kernels(denoiser):

@@ -33,6 +33,7 @@ SETTINGS, STATE = "train.json", "state.json"
 OPTIMIZER = "optimizer.safetensors"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 NARROW = {"grid": "sliding", "width": 4.0, "returns": "w_0", "top_p": 0.9, "nucleus": "network"}
+NARROW |= {"gradient": "words", "stop_at_end": True}
 """How a language model with an adapter writes: four positions open, two passes a token."""
 MODEL_FILES = (checkpoint.CONFIG, checkpoint.DECODING, *TOKENIZER)
 """Files of a checkpoint that OUT has too, beside the weights."""
