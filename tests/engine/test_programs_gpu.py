@@ -58,7 +58,7 @@ def exact():
         SLIDING | {"width": 1.0, "must": ["water", "old"]},
         {"pin": {3: " water", 40: " and so"}, "must": ["bridge"], "control": ["tense=past"]},
         {"suffix": " And that was the end."},
-        {"grid": "uniform", "T": 20, "B": 20, "must": ["water"]},
+        {"grid": "uniform", "T": 12, "B": 10, "must": ["water"]},
         {
             "grid": "staggered",
             "T": 40,
