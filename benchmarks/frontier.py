@@ -144,12 +144,20 @@ def run_read(arguments: argparse.Namespace) -> None:
         print(f"perplexity: {time.perf_counter() - began:.0f} s", flush=True)
 
 
+class Reader(Judge):
+    """A model of ours that reads as a judge does, told from others by its name."""
+
+    @property
+    def fingerprint(self) -> str:
+        return self.name
+
+
 def load_reader(name: str, device: str) -> Judge:
     """Return what reads texts one token after another: a model of transformers, or of ours."""
     if not name.startswith(PREFIX):
         return load_judge(name, device)
     stream = AutoregressiveLM.from_pretrained(name, device=device)
-    return Judge(name, stream.model, stream.tokenizer, None)
+    return Reader(name, stream.model, stream.tokenizer, None)
 
 
 def load_judge_device(name: str) -> str:

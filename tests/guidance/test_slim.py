@@ -16,6 +16,11 @@ from ssdlm.guidance import load_text_classifier
 from ssdlm.guidance.slim import KEY, WORDS, FramedTokenizer, tokenizer_digest
 from ssdlm.guidance.training import train_guide
 from ssdlm.serve.guides import Guides
+from ssdlm.storage.builtin import GUIDES, unpacked_smollm2
+from ssdlm.tokenizer import load_tokenizer
+
+SMALL = GUIDES / "sentiment" / "smollm2"
+UNPACKED = unpacked_smollm2()
 
 
 @pytest.fixture(scope="module")
@@ -119,3 +124,19 @@ def test_it_reads_no_text_without_its_model(made):
         load_text_classifier(made[0].out)
     with pytest.raises(ValueError, match="slim guides are new ones"):
         train_guide(["a.jsonl"], out="b", start="c", is_slim=True)
+
+
+def test_the_one_for_smollm2_is_small_and_has_the_labels_of_the_other():
+    assert sum(path.stat().st_size for path in SMALL.iterdir()) < 2e6
+    assert not list(SMALL.glob("tokenizer*"))
+    small, other = (
+        json.loads((home / "config.json").read_text()) for home in (SMALL, SMALL.parent)
+    )
+    assert small["id2label"] == other["id2label"]
+    assert small["vocab_size"] == 49152 + 2
+
+
+@pytest.mark.skipif(not UNPACKED.is_dir(), reason="smollm2 is not unpacked here")
+def test_the_one_for_smollm2_is_made_for_its_tokenizer():
+    digest = tokenizer_digest(load_tokenizer(UNPACKED))
+    assert json.loads((SMALL / "config.json").read_text())[KEY] == digest
