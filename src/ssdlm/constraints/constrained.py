@@ -29,6 +29,7 @@ import torch
 
 from ssdlm.constraints.placement import FREE, Placement
 from ssdlm.diffusion.denoiser import Denoiser, DenoiserWrapper, advance, reads_rows, remember
+from ssdlm.diffusion.evidence import as_levels
 from ssdlm.diffusion.projection import Projection
 from ssdlm.diffusion.simplex import to_logits
 from ssdlm.ops.nucleus import suppress
@@ -112,7 +113,7 @@ class constrained(DenoiserWrapper):
     ) -> Simplex:
         del previous
         B = w_t.shape[1]
-        levels = progress.reshape(*progress.shape, *[1] * (2 - progress.dim())).expand(len(w_t), B)
+        levels = as_levels(progress).expand(len(w_t), B)
         may_move, pins = may_move_words(cache, levels), self.visible_pins(cache, levels)
         self.latest = cache
         self.read_context(cache, B)

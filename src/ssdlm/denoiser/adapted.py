@@ -27,11 +27,12 @@ from ssdlm.denoiser.causal import CausalCache
 from ssdlm.denoiser.llama import LlamaDenoiser
 from ssdlm.denoiser.network import (
     NUM_TIME_FEATURES,
-    evidence_gain,
     level_features,
     noised,
+    running_dtype,
     smoothed_unigram,
 )
+from ssdlm.diffusion.evidence import as_levels
 from ssdlm.diffusion.loss import Losses
 from ssdlm.ops.cross_entropy import block_cross_entropy
 from ssdlm.ops.noisy_logits import Noisy, noisy_logits
@@ -77,10 +78,7 @@ class AdaptedDenoiser(DenoiserModule, RowDenoiser):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision that rows run in: the weights', or what autocast says."""
-        kind = self.device.type
-        is_mixed = torch.is_autocast_enabled(kind)
-        return torch.get_autocast_dtype(kind) if is_mixed else self.model.dtype
+        return running_dtype(self.model.words)
 
     @torch.no_grad()
     def set_unigram(self, counts: Tensor) -> None:
@@ -108,14 +106,6 @@ class AdaptedDenoiser(DenoiserModule, RowDenoiser):
         """Return the logits for the token after each token of a block."""
         return self.model.next_logits(cache, block)
 
-    def gain(self, progress: Tensor) -> Tensor:
-        """Return what w_t is multiplied by, which makes it evidence."""
-        return evidence_gain(progress, self.K)
-
-    def evidence(self, w_t: Tensor, progress: Tensor) -> Tensor:
-        """Return ell = gain * w_t: how much likelier w_t is under each token, in log-odds."""
-        return self.gain(as_levels(progress, w_t)).unsqueeze(-1) * w_t.float()
-
     def denoise(
         self, cache: CausalCache, w_t: Simplex, progress: Tensor, previous: Simplex | None = None
     ) -> Simplex:
@@ -125,7 +115,7 @@ class AdaptedDenoiser(DenoiserModule, RowDenoiser):
         at a block's beginning that are certain are read as words.
         """
         del previous
-        progress = as_levels(progress, w_t).to(self.device)
+        progress = as_levels(progress).expand(w_t.shape[:2]).to(self.device)
         count = int((progress == 0).all(0).long().cumprod(0).sum())
         if count > 0:
             clean = self.evidence(w_t[:, :count], progress[:, :count])
@@ -239,8 +229,3 @@ class AdaptedDenoiser(DenoiserModule, RowDenoiser):
                 words, seen = read(words, rotary, own_weights(own), own.config)
             x = layer(own, x, rotary, bias, seen)
         return x
-
-
-def as_levels(progress: Tensor, w_t: Tensor) -> Tensor:
-    """Return a level for each position (N, B): progress may be one number, or one a row."""
-    return progress.reshape(*progress.shape, *[1] * (2 - progress.dim())).expand(w_t.shape[:2])

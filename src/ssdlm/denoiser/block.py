@@ -21,6 +21,7 @@ from ssdlm.denoiser import each_row, row_by_row
 from ssdlm.denoiser.attention import causal_mask, noisy_bias
 from ssdlm.denoiser.layer import norm
 from ssdlm.denoiser.network import BlockNetwork, noised
+from ssdlm.diffusion.evidence import as_levels
 from ssdlm.diffusion.loss import Losses
 from ssdlm.diffusion.tree import TreePass, TreeRows
 from ssdlm.ops.cross_entropy import block_cross_entropy, clean_cross_entropy
@@ -125,8 +126,8 @@ class BlockDenoiser(BlockNetwork):
         self, cache: BlockCache, w_t: Simplex, progress: Tensor, previous: Simplex | None = None
     ) -> Simplex:
         """Return the logits; `previous` are those of the step before, for self-conditioning."""
-        progress = progress.to(self.device).reshape(*progress.shape, *[1] * (2 - progress.dim()))
-        progress, nothing = progress.expand(w_t.shape[:2]), cache.context[:, :0]
+        progress = as_levels(progress.to(self.device)).expand(w_t.shape[:2])
+        nothing = cache.context[:, :0]
         left, memory = self.word_before(cache.context), () if previous is None else (previous,)
         rows = partial(self.block_rows, blank=cache.blank)
         inputs = nothing, w_t, progress, left, cache.keys_values, *memory

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from ssdlm.denoiser import DenoiserModule, RowDenoiser
-from ssdlm.denoiser.network import evidence_gain
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 
 
@@ -68,11 +67,3 @@ class CausalDenoiser(DenoiserModule, RowDenoiser):
                 "language model denoises the one after its last word; more need an adapter"
             )
         return cache.logits.unsqueeze(1) + self.evidence(w_t, progress)
-
-    def evidence(self, w_t: Tensor, progress: Tensor) -> Tensor:
-        progress = progress.reshape(*progress.shape, *[1] * (2 - progress.dim()))
-        return self.gain(progress).unsqueeze(-1) * w_t.float()
-
-    def gain(self, progress: Tensor) -> Tensor:
-        """Return what w_t is multiplied by, which makes it evidence."""
-        return evidence_gain(progress, self.K)

@@ -18,6 +18,7 @@ from torch import nn
 from ssdlm.config import EncoderConfig
 from ssdlm.denoiser import DenoiserModule, row_by_row
 from ssdlm.diffusion import schedule
+from ssdlm.diffusion.evidence import as_levels
 from ssdlm.ops.cross_entropy import clean_cross_entropy
 from ssdlm.ops.noisy_logits import Noisy
 from ssdlm.ops.padding import pad_prior, pad_table
@@ -95,8 +96,7 @@ class EncoderDenoiser(DenoiserModule):
         previous: Simplex | None = None,
     ) -> Simplex:
         del previous
-        progress = progress.to(w_t).reshape(*progress.shape, *[1] * (2 - progress.dim()))
-        progress = progress.expand(w_t.shape[:2])
+        progress = as_levels(progress.to(w_t)).expand(w_t.shape[:2])
         inputs = cache.embeddings, w_t, progress
         # Training promises no independence of rows to the bit, and is faster with all at once.
         return self.forward(*inputs) if self.training else row_by_row(self.forward, *inputs)

@@ -17,6 +17,7 @@ from ssdlm.config import BlockConfig
 from ssdlm.denoiser.layer import Layer, norm
 from ssdlm.denoiser.slots import Network
 from ssdlm.diffusion import schedule
+from ssdlm.diffusion.evidence import MAX_SNR
 from ssdlm.ops import rows
 from ssdlm.ops.noisy_logits import Noisy
 from ssdlm.ops.padding import pad_prior, pad_table
@@ -24,8 +25,6 @@ from ssdlm.ops.rotary import rotation
 from ssdlm.ops.soft_embedding import soft_embedding
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 
-MAX_SNR = 30.0
-"""Evidence stops growing here: the token is certain, and exp stays finite."""
 NUM_TIME_FEATURES = 16
 
 
@@ -86,10 +85,7 @@ class BlockNetwork(Network):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision that the streams run in: the weights', or what autocast says."""
-        kind = self.device.type
-        is_mixed = torch.is_autocast_enabled(kind)
-        return torch.get_autocast_dtype(kind) if is_mixed else self.words.dtype
+        return running_dtype(self.words)
 
     @property
     def prior(self) -> Tensor:
@@ -124,20 +120,6 @@ class BlockNetwork(Network):
             columns = weight.flatten(0, -2).t().contiguous()
             weight.data = columns.t().unflatten(0, weight.shape[:-1])
 
-    def evidence(self, w_t: Tensor, progress: Tensor) -> Tensor:
-        """Return ell = gain * w_t: how much likelier w_t is under each token, in log-odds."""
-        progress = progress.reshape(*progress.shape, *[1] * (2 - progress.dim()))
-        return self.gain(progress).unsqueeze(-1) * w_t.float()
-
-    def gain(self, progress: Tensor) -> Tensor:
-        """Return what w_t is multiplied by: 2 sqrt(a) / (K (1 - a)), which makes it evidence, or 1.
-
-        Beyond MAX_SNR the evidence keeps its mean there.
-        """
-        if not self.has_evidence:
-            return torch.ones_like(progress, dtype=torch.float32)
-        return evidence_gain(progress, self.K)
-
     def read_state(self, w_t: Tensor, progress: Tensor, blank: Tensor) -> tuple[Tensor, Tensor]:
         """Return a state's evidence, and its soft words softmax(prior + ell) @ tables.
 
@@ -145,7 +127,7 @@ class BlockNetwork(Network):
         """
         if w_t.device.type == "cpu" and not w_t.any():
             return w_t.float(), blank.expand(*w_t.shape[:2], -1)
-        ell = self.gain(progress).unsqueeze(-1) * w_t.float()
+        ell = self.evidence(w_t, progress)
         return ell, (self.prior + ell).softmax(-1).to(self.dtype) @ self.tables()
 
     def soft_words(self, noisy: Noisy) -> Tensor:
@@ -241,6 +223,12 @@ class BlockNetwork(Network):
         return pad_table(self.head.to(self.dtype), width), pad_prior(self.prior, width), mean
 
 
+def running_dtype(weight: Tensor) -> torch.dtype:
+    """Return the precision that rows run in: the weights', or what autocast says."""
+    kind = weight.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+
+
 def smoothed_unigram(counts: Tensor) -> Tensor:
     """Return log frequencies of tokens; one that was never seen is rare, not impossible."""
     smoothed = counts.double() + 1.0
@@ -253,13 +241,6 @@ def noised(tokens: Block, progress: Tensor, z: Simplex, *, gain: Tensor, K: floa
     a, scale = schedule.cosine(progress), gain * K
     gain_z, gain_w = scale * (1 - a).sqrt(), 2 * scale * a.sqrt()
     return Noisy(z.flatten(0, 1), tokens.flatten(), gain_z.flatten(), gain_w.flatten())
-
-
-def evidence_gain(progress: Tensor, K: float) -> Tensor:
-    """Return 2 sqrt(a) / (K (1 - a)), which makes evidence of w_t, up to MAX_SNR."""
-    # sqrt(a) / (1 - a) = snr / sqrt(a), which loses no digits where a is close to 1.
-    snr = schedule.snr(progress).clamp(max=MAX_SNR)
-    return (2 * snr / (K * schedule.cosine(progress).sqrt())).float()
 
 
 def level_features(progress: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 
 from ssdlm.diffusion import schedule, simplex
+from ssdlm.diffusion.evidence import as_levels, evidence_gain
 from ssdlm.diffusion.loss import block_loss
 from ssdlm.diffusion.noising import add_noise
 from ssdlm.diffusion.tree import TreePass, TreeRows
@@ -86,8 +87,14 @@ class Denoiser:
         return cache, self.denoise(cache, w_t, progress)
 
     def evidence(self, w_t: Tensor, progress: Tensor) -> Tensor:
-        """Return what w_t and the level say by themselves, in logits."""
-        raise NotImplementedError
+        """Return ell = gain * w_t: how much likelier w_t is under each token, in log-odds."""
+        return self.gain(as_levels(progress)).unsqueeze(-1) * w_t.float()
+
+    def gain(self, progress: Tensor) -> Tensor:
+        """Return what w_t is multiplied by, which makes it evidence; 1 in the paper's form."""
+        if self.has_evidence:
+            return evidence_gain(progress, self.K)
+        return torch.ones_like(progress, dtype=torch.float32)
 
     def one_block(
         self,
