@@ -78,7 +78,9 @@ TABLE = {
         "blocks of 3, 3, 1 tokens are not of one length; use one B, and a length that is a mul"),
     "other steps": (
         {"T": 2}, "reference", "reference",
-        "T=2 does not move a window by a position a pass where B=3; use one B, and the same T"),
+        "T=2, B=3 and width=1 do not move a window of one size by a position in so many passes"),
+    "several passes": ({"T": 6, "width": 2.0}, "window", "window", ""),
+    "several passes for a part": ({"T": 6, "width": 2.5}, "reference", "reference", "whole width"),
     "a kept state": (
         {"width": 3.0, "rho": 0.5}, "reference", "reference",
         "with rho=0.5 an open position keeps more than its latest token; use rho=0"),

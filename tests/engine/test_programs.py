@@ -40,17 +40,15 @@ def tokens_of(batch):
     return {slot: text.tokens for slot, text in batch.texts().items()}
 
 
-def plain(denoiser, one, width, length=8):
+def plain(denoiser, one, width, length=8, pace=1):
     """Return a row's tokens by the plain loop."""
     evidence = getattr(denoiser, "denoiser", denoiser).evidence
     cut = Truncation(evidence, one.top_p, one.temperature)
     never = (one.suppressed,) if one.suppressed >= 0 else ()
     strategy = Strategy(Uniform(1), sampling(5.0, 1.0), truncate=cut, returns="w_0", suppress=never)
     noise, context = RowNoise(torch.tensor([one.seed])), torch.tensor([one.context])
-    size = [length]
-    *_, last = slide(
-        denoiser, context, strategy, Sliding(length, width), blocks=size, B=size, noise=noise
-    )
+    size, path = [length], Sliding(pace * length, width)
+    *_, last = slide(denoiser, context, strategy, path, blocks=size, B=size, noise=noise)
     return last.tokens[0].tolist()
 
 
@@ -58,41 +56,53 @@ both = pytest.mark.parametrize("make", [tiny.block, tiny.llama])
 
 
 @pytest.mark.parametrize(
-    ("make", "width"),
-    [(tiny.block, 1.0), (tiny.block, 2.0), (tiny.block, 3.5), (tiny.llama, 1.0)],
+    ("make", "width", "pace"),
+    [
+        (tiny.block, 1.0, 1),
+        (tiny.block, 2.0, 1),
+        (tiny.block, 3.5, 1),
+        (tiny.block, 1.0, 2),
+        (tiny.block, 4.0, 2),
+        (tiny.block, 3.0, 3),
+        (tiny.llama, 1.0, 1),
+    ],
 )
-def test_texts_of_a_batch_are_those_of_the_plain_loop(make, width):
+def test_texts_of_a_batch_are_those_of_the_plain_loop(make, width, pace):
     denoiser = make()
-    batch = Window(denoiser, Path.sliding(width), num_slots=3, capacity=64)
+    batch = Window(denoiser, Path.sliding(width, pace), num_slots=3, capacity=64)
     rows = [row(0), row(1, top_p=1.0, temperature=0.7), row(2, top_p=0.5, suppressed=11)]
     batch.join(rows, [2, 0, 1])
-    batch.run(8)
+    batch.run(8 * pace)
     texts = tokens_of(batch)
     for one, slot in zip(rows, (2, 0, 1), strict=True):
-        assert texts[slot] == plain(denoiser, one, width)
+        assert texts[slot] == plain(denoiser, one, width, pace=pace)
+    assert batch.texts()[0].when == [pace * place for place in range(1, 9)]
 
 
 @pytest.mark.parametrize(
-    ("make", "width"), [(tiny.block, 1.0), (tiny.block, 3.0), (tiny.llama, 1.0)]
+    ("make", "width", "pace"),
+    [(tiny.block, 1.0, 1), (tiny.block, 3.0, 1), (tiny.block, 3.0, 2), (tiny.llama, 1.0, 1)],
 )
-def test_texts_join_and_leave_between_passes(make, width):
+def test_texts_join_and_leave_between_passes(make, width, pace):
     denoiser = make()
-    batch = Window(denoiser, Path.sliding(width), num_slots=2, capacity=64)
+    batch = Window(denoiser, Path.sliding(width, pace), num_slots=2, capacity=64)
     first, second, third = row(0), row(1), row(2)
     with torch.no_grad():
         batch.join([first], [0])
         batch.run(3)
         batch.join([second], [1])
-        batch.run(5)
-        assert tokens_of(batch)[1] == plain(denoiser, second, width, 5)
+        assert batch.passes_for(2) == (2 if pace == 1 else 3)  # the first has begun a token
+        batch.run(5 * pace)
+        assert tokens_of(batch)[1] == plain(denoiser, second, width, 5, pace)
         batch.leave([1])
         batch.run(1)
         batch.join([third], [1])
-        batch.run(3)
-        assert tokens_of(batch)[0] == plain(denoiser, first, width, 12)
+        batch.run(4 * pace)
+        count = (4 + 9 * pace) // pace
+        assert tokens_of(batch)[0] == plain(denoiser, first, width, count, pace)
         batch.leave([0])
-        batch.run(3)
-    assert tokens_of(batch)[1] == plain(denoiser, third, width, 6)
+        batch.run(2 * pace)
+    assert tokens_of(batch)[1] == plain(denoiser, third, width, 6, pace)
 
 
 @pytest.mark.parametrize(
@@ -126,10 +136,12 @@ def test_chains_of_a_batch_are_the_plain_chain(make, draft_nodes):
         assert texts[slot] == last.tokens[0].tolist()
 
 
-@pytest.mark.parametrize("width", [1.0, 2.0])
+@pytest.mark.parametrize(("width", "pace"), [(1.0, 1), (2.0, 1), (2.0, 2)])
 @pytest.mark.parametrize("gradient", ["logits", "words"])
 @pytest.mark.parametrize("num_layers", [1, 2])  # of one layer a guide need not read a text again
-def test_guided_texts_of_a_batch_are_those_of_the_plain_loop(width, gradient, num_layers, tmp_path):
+def test_guided_texts_of_a_batch_are_those_of_the_plain_loop(
+    width, pace, gradient, num_layers, tmp_path
+):
     folder = tiny.save_classifier(tmp_path, num_hidden_layers=num_layers)
     denoiser = tiny.block()
     controls = Controls(denoiser, None)
@@ -139,20 +151,20 @@ def test_guided_texts_of_a_batch_are_those_of_the_plain_loop(width, gradient, nu
     assert controls.fits_graph(options, room) and not controls.fits_graph(options, room + 1)
     assert room == 62  # between the special tokens
     steering = partial(controls.steer_padded, options)
-    path = Path.sliding(width)
+    path = Path.sliding(width, pace)
     batch = GuidedWindow(denoiser, path, steering, room=room, num_slots=3, capacity=64)
-    assert len(batch.growing) == (2 if num_layers == 1 else 0)
+    assert len(batch.growing) == (2 if num_layers == pace == 1 else 0)
     rows = [row(0), row(1, top_p=1.0, temperature=0.7), row(2, top_p=0.5, suppressed=11)]
     batch.join(rows, [2, 0, 1])
-    batch.run(3)
+    batch.run(3 * pace)
     batch.leave([0])
     batch.join([rows[1]], [0])
-    batch.run(8)
+    batch.run(8 * pace)
     texts = tokens_of(batch)
-    assert texts[0] == plain(controls.apply(options), rows[1], width)
-    assert texts[2] == plain(controls.apply(options), rows[0], width, 11)
-    assert texts[2] != plain(denoiser, rows[0], width, 11)
-    assert texts[1] == plain(controls.apply(options), rows[2], width, 11)
+    assert texts[0] == plain(controls.apply(options), rows[1], width, 8, pace)
+    assert texts[2] == plain(controls.apply(options), rows[0], width, 11, pace)
+    assert texts[2] != plain(denoiser, rows[0], width, 11, pace)
+    assert texts[1] == plain(controls.apply(options), rows[2], width, 11, pace)
 
 
 @pytest.mark.parametrize("returns", ["logits", "w_0"])
@@ -255,9 +267,9 @@ def test_texts_of_a_batch_are_held_to_their_grammars_as_in_the_plain_loop(make, 
     if kind == "guided":
         own, controls = requests[0].options, engine.controls
         steering, room = partial(controls.steer_padded, own), controls.room(own)
-        batch = GuidedWindow(model.denoiser, Path.sliding(1.0), steering, room=room, **sizes)
+        batch = GuidedWindow(model.denoiser, Path.sliding(1.0, 1), steering, room=room, **sizes)
     elif kind == "sliding":
-        batch = Window(model.denoiser, Path.sliding(1.0), **sizes)
+        batch = Window(model.denoiser, Path.sliding(1.0, 1), **sizes)
     else:
         batch = Chain(model.denoiser, **sizes)
     slots = [2, 0, 3, 1]

@@ -49,6 +49,8 @@ def exact():
         SLIDING | {"width": 1.0, "projection": "greedy"},
         SLIDING | {"width": 2.0},
         SLIDING | {"width": 4.5, "top_p": 0.6},
+        SLIDING | {"width": 4.0, "T": 50},
+        SLIDING | {"width": 2.0, "T": 50, "control": ["sentiment=positive"]},
         SLIDING | {"width": 1.0, "control": ["sentiment=positive"]},
         SLIDING | {"width": 1.0, "control": ["sentiment=negative", "tense=past"]},
         SLIDING | {"width": 2.0, "control": ["tense=present"], "gradient": "simplex"},

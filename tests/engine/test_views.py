@@ -14,6 +14,8 @@ WAYS = [
     {"grid": "sliding", "width": 1.0, "projection": "greedy"},
     {"grid": "sliding", "width": 3.5},
     {"grid": "sliding", "width": 3.0, "stop_at_end": True},
+    {"grid": "sliding", "width": 4.0, "T": 16, "stop_at_end": True},
+    {"grid": "sliding", "width": 2.0, "T": 24},
     {"grid": "staggered", "width": 3.0, "length": 16},
     {"grid": "uniform", "length": 16},
     {"grid": "uniform", "length": 16, "stop_at_end": True},

@@ -193,8 +193,9 @@ def test_evidence_at_a_new_level(own_gains):
     gains = gains if own_gains else [gain[0].contiguous() for gain in gains]
     *_, seeds, steps, streams = settings_of(N)
     plain, found = torch.zeros(N, W, V), torch.zeros(N, W, V, device=DEVICE)
-    draws.new_evidence_(plain, tokens, *gains, seeds, steps, streams, first=2)
-    kernels.new_evidence_(found, *there(tokens, *gains, seeds, steps, streams), first=2)
+    counters_of = tokens, *gains, seeds, steps, streams, torch.arange(N) % 3
+    draws.new_evidence_(plain, *counters_of)
+    kernels.new_evidence_(found, *there(*counters_of))
     assert_close(found.cpu(), plain, roundings=NETWORK)
 
 

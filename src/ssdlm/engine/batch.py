@@ -310,19 +310,19 @@ class DecodeBatch(ABC):
         else:
             table[self.here] = values
 
-    def write(self, tokens: Tensor) -> None:
-        """Put a decided token (N, 1) at the end of each active text."""
-        here, active = self.here, self.active[self.here]
+    def write(self, tokens: Tensor, gets_one: Tensor) -> None:
+        """Put a decided token (N, 1) at the end of each text that gets one."""
+        here, active = self.here, gets_one[self.here]
         if isinstance(here, slice):
             self.text.scatter_(1, self.done.unsqueeze(1), tokens)
         else:
             self.text[here, self.done[here]] = tokens[:, 0]
         self.put(self.last, torch.where(active.bool().unsqueeze(1), tokens, self.last[here]))
         # Slots without a text are not active.
-        self.lengths.add_(self.active)
-        self.done.add_(self.active)
+        self.lengths.add_(gets_one)
+        self.done.add_(gets_one)
         if self.masks is not None:
-            self.masks.advance(self.last[:, 0], self.active)
+            self.masks.advance(self.last[:, 0], gets_one)
 
     def texts(self) -> dict[int, Text]:
         """Return the texts so far, by slot; a GPU is waited for."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ssdlm.diffusion import schedule
-from ssdlm.diffusion.grid import Grid, Sliding
+from ssdlm.diffusion.grid import Grid, Move, Sliding
 from ssdlm.shapes import Tensor
 
 
@@ -18,13 +18,13 @@ class Path:
     """The levels of W positions: of a block on any grid, or of a window that slides."""
 
     levels: Tensor
-    """(P, W) before each pass; where a window slides, those before the last one stay."""
+    """(P, W) before each pass; where a window slides, those after the first go round."""
     alpha_bar: Tensor
     """The same as alpha_bar."""
     windows: tuple[slice, ...] = (slice(None),)
     """The positions that each pass is about; the last goes for those after it."""
-    after: Tensor | None = None
-    """The levels (W,) after a pass of a window that slides, before it moves on; else None."""
+    pace: int = 0
+    """Passes in which a window that slides moves on by a position; 0 for a block."""
 
     @classmethod
     def of_block(cls, grid: Grid, B: int) -> Path:
@@ -36,16 +36,28 @@ class Path:
         return cls(levels, alpha_bar, tuple(grid.windows(B)[grid.T : 0 : -1]))
 
     @classmethod
-    def sliding(cls, width: float) -> Path:
-        """Return the path of a window that moves on a position a pass: noise comes in."""
-        after = steady_levels(width)
-        levels = torch.stack((torch.ones_like(after), F.pad(after[1:], (0, 1), value=1.0)))
-        return cls(levels, schedule.cosine(levels), after=after)
+    def sliding(cls, width: float, pace: int) -> Path:
+        """Return the path of a window that moves on by a position in so many passes."""
+        levels = torch.stack([move.levels.progress[1] for move in steady_moves(width, pace)])
+        levels = F.pad(levels, (0, 0, 1, 0), value=1.0)  # at first there is noise
+        return cls(levels, schedule.cosine(levels), pace=pace)
+
+    def row(self, passes: Tensor) -> Tensor:
+        """Return which of the levels are those before a pass of each text, counted from 0."""
+        if self.pace <= 1:
+            return passes.clamp(max=len(self.levels) - 1)
+        return torch.minimum(passes, 1 + (passes - 1) % self.pace)
 
 
 @cache
-def steady_levels(width: float) -> Tensor:
-    """Return the levels of a window that moves a position a pass, after a pass."""
+def steady_moves(width: float, pace: int) -> list[Move]:
+    """Return the passes of a window that slides, far from both ends of a text: they go round."""
     count = 4 * (int(width) + 3)
-    # Far from both ends of a text all passes are alike.
-    return list(Sliding(count, width).moves([count], [count]))[count // 2].levels.progress[0]
+    every, first = list(Sliding(pace * count, width).moves([count], [count])), pace * count // 2
+    return every[first + 1 : first + 1 + pace]
+
+
+def num_open(width: float, pace: int) -> int | None:
+    """Return how many positions are open in a window that slides; None where they vary."""
+    sizes = {len(move.levels.progress[1]) for move in steady_moves(width, pace)}
+    return sizes.pop() if len(sizes) == 1 else None

@@ -82,8 +82,9 @@ def without_kernels(kind: str) -> str:
 
 def moved_otherwise(options: GenerateOptions) -> str:
     return (
-        f"T={options.T} does not move a window by a position a pass where B={show(options.B)}; use "
-        "one B, and the same T"
+        f"T={options.T}, B={show(options.B)} and width={options.width:g} do not move a window of "
+        "one size by a position in so many passes; use one B, a multiple of it as T, and a whole "
+        "width"
     )
 
 

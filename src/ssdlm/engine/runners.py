@@ -27,7 +27,7 @@ from ssdlm.diffusion.speculative import WordsAlone, tree_of
 from ssdlm.engine import reasons
 from ssdlm.engine.batch import DecodeBatch, Entry
 from ssdlm.engine.ending import end_token, unwritten
-from ssdlm.engine.path import Path, steady_levels
+from ssdlm.engine.path import Path, num_open
 from ssdlm.engine.programs.chain import Chain
 from ssdlm.engine.programs.encoder import EncoderWindow
 from ssdlm.engine.programs.guided import GuidedWindow
@@ -37,6 +37,7 @@ from ssdlm.engine.requests import Request, Written, noise_seeds
 from ssdlm.engine.strategy import before_suffix, strategy_of
 from ssdlm.engine.views import BlockView, SlidingView, TokenView, View
 from ssdlm.guidance.gradient import guided
+from ssdlm.options import GenerateOptions
 from ssdlm.shapes import Tensor
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class Key(NamedTuple):
     """chain, tree, window, guided or encoder."""
     path: Hashable = ()
     """What decides the levels of a window; of a tree, its guesses."""
+    pace: int = 0
+    """Passes in which a window that slides moves on by a position."""
     guides: Hashable = ()
     """The guides within the graph, and how they are heard."""
     capacity: int = 0
@@ -141,7 +144,7 @@ class Runners:
             return reasons.NO_GUESSES
         if options.mode != "diffusion":
             return ""
-        if request.slides and any(options.T != B for B in options.B):
+        if request.slides and pace_of(options) == 0:
             return reasons.moved_otherwise(options)
         if not request.slides and any(B != blocks[0] for B in blocks):
             return reasons.uneven(blocks)
@@ -192,9 +195,10 @@ class Runners:
         if not request.slides:
             B, given = request.blocks()[0], sum(request.blocks()) - options.length
             path = B, options.T, options.grid, options.width, given and options.length
-            return Key(program, path, guides, self.capacity(request, B + 1), **rest)
-        margin = len(steady_levels(options.width)) + 1
-        return Key(program, options.width, guides, self.capacity(request, margin), **rest)
+            return Key(program, path, 0, guides, self.capacity(request, B + 1), **rest)
+        pace = pace_of(options)
+        capacity = self.capacity(request, (num_open(options.width, pace) or 0) + 1)
+        return Key(program, options.width, pace, guides, capacity, **rest)
 
     def chain_key(self, request: Request, *, is_masked: bool) -> Key:
         """Return the key of a text token by token; guesses do not change it."""
@@ -253,7 +257,7 @@ class Runners:
         options, controls = request.options, self.controls
         if not self.is_steered(request):
             return ""
-        open_ = len(steady_levels(options.width)) if request.slides else 0
+        open_ = (num_open(options.width, pace_of(options)) or 0) if request.slides else 0
         num_tokens = len(request.context) + sum(request.blocks()) + open_ + 1
         if controls.fits_graph(options, num_tokens):
             return ""
@@ -366,8 +370,9 @@ class Runners:
             is_logits, grid = options.returns == "logits", self.grid(request)
             return EncoderWindow(denoiser, grid, B=B, returns_logits=is_logits, **sizes)
         sizes |= {"is_masked": key.is_masked, "is_strict": key.is_strict}
-        path = Path.sliding(options.width)
-        if not request.slides:
+        if request.slides:
+            path = Path.sliding(options.width, key.pace)
+        else:
             path, sizes["has_places"] = Path.of_block(self.grid(request), B), key.has_places
         if key.program == "window":
             return Window(denoiser, path, **sizes)
@@ -378,5 +383,13 @@ class Runners:
 
 
 def is_single(request: Request) -> bool:
-    """Tell whether one position at a time is open."""
-    return request.slides and len(steady_levels(request.options.width)) == 1
+    """Tell whether one position at a time is open, and decided in a pass."""
+    return request.slides and pace_of(request.options) == num_open(request.options.width, 1) == 1
+
+
+def pace_of(options: GenerateOptions) -> int:
+    """Return how many passes a window takes to slide on by a position; 0 where that varies."""
+    paces = {options.T / B for B in options.B}
+    pace = paces.pop()
+    is_steady = not paces and pace % 1 == 0 and num_open(options.width, int(pace)) is not None
+    return int(pace) if is_steady else 0

@@ -69,10 +69,10 @@ class SlidingView(View):
         self, path: Sliding, blocks: Sequence[int], whole: Sequence[int], end: int | None
     ) -> None:
         self.blocks, self.end_of_text = blocks, end
-        self.scenes = iter(scenes_of(path, tuple(blocks), tuple(whole)))
+        scenes = scenes_of(path, tuple(blocks), tuple(whole))
         self.text: list[int] = []
         """All that is decided or open."""
-        self.num_left = sum(blocks)
+        self.scenes, self.num_left = iter(scenes), len(scenes)
 
     def take(self, frame: Frame) -> Step:
         move, scene = next(self.scenes)

@@ -88,20 +88,20 @@ def new_evidence_(
     seeds: Tensor,
     steps: Tensor,
     streams: Tensor,
-    *,
-    first: int,
+    firsts: Tensor,
 ) -> None:
     """Write the evidence (N, W, V) of tokens (N, W), each position at its level's gains.
 
-    Gains are (W,), or each text's own (N, W); positions are counted from `first` on.
+    Gains are (W,), or each text's own (N, W); a text's positions are counted from its first on.
     """
     if on_gpu(out):
         from ssdlm.ops.kernels import draws as kernels
 
-        kernels.new_evidence_(out, tokens, gain_z, gain_w, seeds, steps, streams, first=first)
+        kernels.new_evidence_(out, tokens, gain_z, gain_w, seeds, steps, streams, firsts)
         return
     _, W, V = out.shape
     for row, ell in enumerate(out):
+        first = int(firsts[row])
         a, b, c, d = words(seeds[row], first, W, -(-V // 4), steps[row], streams[row])
         z = torch.stack((*box_muller(a, b), *box_muller(c, d)), -1).flatten(-2)[..., :V]
         own_z, own_w = (gain if gain.dim() == 1 else gain[row] for gain in (gain_z, gain_w))

@@ -37,7 +37,7 @@ def noised_weights(
     (N, B), gains = tokens.shape, (gain_z.unsqueeze(1), gain_w.unsqueeze(1))
     w_t = torch.empty(N, B, V)
     own_z, own_w = gains[0].expand(N, B), gains[1].expand(N, B)
-    new_evidence_(w_t, tokens, own_z, own_w, seeds, steps, streams, first=0)
+    new_evidence_(w_t, tokens, own_z, own_w, seeds, steps, streams, torch.zeros_like(seeds))
     bound = FARTHEST * gains[0] + gains[1]
     weights = F.pad((w_t - bound.unsqueeze(2)).exp(), (0, width - V)).to(dtype).flatten(0, 1)
     return weights, weights.float().sum(1, keepdim=True)

@@ -29,4 +29,4 @@ class Chain(DecodeBatch):
         self.drawn = draw_perturbed(logits, self.prior, *self.settings(), places, GUMBEL)
 
     def commit(self) -> None:
-        self.write(self.drawn)
+        self.write(self.drawn, self.active)

@@ -68,7 +68,7 @@ class GuidedWindow(Window):
             self.steering = steering((self.num_slots, self.W, V))
         else:
             opens = None if self.slides else self.opens
-            grows = HAS_SHORT_CUTS and self.slides
+            grows = HAS_SHORT_CUTS and self.pace == 1
             self.steering = steering(self.counts, opens, grows=grows)
         # A guide that reads a block as it is reads all of it, and so it is beside words and pins.
         has_windows = self.steering.has_windows and self.places is None
@@ -168,7 +168,7 @@ class GuidedWindow(Window):
     def heard(self, nudge: Tensor) -> Tensor:
         """Return nudges at the positions that they are for, 0 elsewhere and out of the band."""
         (start, end), place = self.bounds(), torch.arange(self.W, device=self.device)
-        level, (low, high) = self.levels[self.passes.clamp(max=self.T - 1)], self.steering.band
+        level, (low, high) = self.levels[self.path.row(self.passes)], self.steering.band
         is_heard = (place >= start) & (place < end) & (level >= low) & (level <= high)
         return moved(nudge, place - start).where(is_heard.unsqueeze(-1), 0.0)
 
@@ -190,11 +190,11 @@ class GuidedWindow(Window):
             return guide.read_and_climb(self.last, self.active, whole)
         return guide.simplex_gradient(self.ids, whole)
 
-    def write(self, tokens: Tensor) -> None:
+    def write(self, tokens: Tensor, gets_one: Tensor) -> None:
         if not self.is_fused or len(self.growing) < len(self.terms):
             places = self.counts.clamp(max=self.S - 1).unsqueeze(1)
             self.ids.scatter_(1, places, tokens)
-        super().write(tokens)
+        super().write(tokens, gets_one)
 
     def end_blocks(self, slots: list[int]) -> None:
         for slot in slots:

@@ -4,8 +4,8 @@ and `diffusion.sliding`.
     tokens -> evidence at their level -> rows behind the slot -> logits -> tokens
 
 What is kept of an open position is its latest token: its state is that token under fresh noise
-(Eq. 18), which counters make anew in every pass. A window that slides decides a token a pass and
-moves on; one that stays in its block decides all of them in T passes.
+(Eq. 18), which counters make anew in every pass. A window that slides decides a token in `pace`
+passes and moves on; one that stays in its block decides all of them in T passes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Window(DecodeBatch):
         self, denoiser: Network, path: Path, *, has_places: bool = False, **sizes: Any
     ) -> None:
         is_open = (path.levels > 0) & (path.levels < 1)
-        self.is_noisy = bool(is_open.any()) or path.after is None
+        self.is_noisy = bool(is_open.any()) or path.pace == 0
         """Whether any position ever has evidence."""
         super().__init__(denoiser, is_padded=not self.is_noisy, **sizes)
         self.follow(path)
@@ -61,9 +61,14 @@ class Window(DecodeBatch):
     def follow(self, path: Path) -> None:
         """Take a path, and room for the tokens on it."""
         self.path, (self.T, self.W) = path, path.levels.shape
-        self.slides = path.after is not None
+        self.pace, self.slides = path.pace, path.pace > 0
         self.counts_context = not self.slides
         self.levels = path.levels.float().to(self.device).contiguous()
+        row = torch.arange(self.T, device=self.device)
+        self.moves_on = (row + 1) % max(1, self.pace) == 0
+        """Whether a window that slides moves on after a pass, by the row of its levels."""
+        self.came = ((row > 0) & (row % max(1, self.pace) == 0) & self.slides).long()
+        """Whether it did after the one before: noise is for positions as they stood then."""
         self.tokens, self.moving = self.whole(self.W), self.whole()
         self.normals, self.uniforms = self.whole(fill=NORMAL), self.whole(fill=UNIFORM)
         """The streams of each text's numbers: every block has some of its own."""
@@ -204,7 +209,7 @@ class Window(DecodeBatch):
         if not self.is_noisy:  # a position without evidence starts from the word before it
             self.ell = None
             return word.expand(-1, 1 + self.first, -1).contiguous()
-        at, tokens = self.passes[here].clamp(max=self.T - 1), self.tokens[here]
+        at, tokens = self.path.row(self.passes[here]), self.tokens[here]
         levels = self.levels[at]
         if self.has_pins:
             pins = self.pins[here]
@@ -228,17 +233,21 @@ class Window(DecodeBatch):
             is_clean = levels == 0
             gains = gains[0].masked_fill(is_clean, 0), gains[1].where(~is_clean, self.certain)
         counters = self.seeds[here], self.passes[here], self.normals[here]
-        new_evidence_(ell, tokens, *gains, *counters, first=int(self.slides))
+        new_evidence_(ell, tokens, *gains, *counters, self.came[at])
         return ell
 
     def commit(self) -> None:
         here, drawn, active = self.here, self.drawn, self.active[self.here].bool().unsqueeze(1)
         if self.slides:
-            self.write(drawn[:, :1])
-            drawn = F.pad(drawn[:, 1:], (0, 1)) if self.is_noisy else None
+            gets_one, new = self.active, F.pad(drawn[:, 1:], (0, 1))
+            if self.pace > 1:
+                is_over = self.moves_on[self.path.row(self.passes)]
+                gets_one, new = gets_one * is_over, torch.where(is_over[here, None], new, drawn)
+            self.write(drawn[:, :1], gets_one)
+            drawn = new if self.is_noisy else None
         else:
             # What is clean stays.
-            active = active & (self.levels[self.passes[here].clamp(max=self.T - 1)] > 0)
+            active = active & (self.levels[self.path.row(self.passes[here])] > 0)
         if drawn is not None:
             self.put(self.tokens, torch.where(active, drawn, self.tokens[here]))
         self.passes.add_(self.active)
@@ -274,7 +283,7 @@ class Window(DecodeBatch):
         for row, slot in enumerate(self.rows_of_slots()):
             if slot not in self.entries or (guide := self.entries[slot].guide) is None:
                 continue
-            number = min(self.clock[slot], self.T - 1)
+            number = self.number(slot)
             window = self.path.windows[min(number, len(self.path.windows) - 1)]
             if not guide.has_windows or self.places is not None:
                 window = slice(0, self.W)
@@ -286,6 +295,10 @@ class Window(DecodeBatch):
             said = guide.steer(context.unsqueeze(0), whole, level)
             own[row, window, :V] = (said - ell)[0]
 
+    def number(self, slot: int) -> int:
+        """Return which levels of the path a text's next pass has."""
+        return int(self.path.row(torch.tensor(self.clock[slot])))
+
     def rows_of_slots(self) -> list[int]:
         """Return the slot of each row; a GPU is not asked."""
         takes_all = self.is_captured or self.is_dense
@@ -294,7 +307,7 @@ class Window(DecodeBatch):
     def show_pins(self) -> None:
         """Let the network see tokens that must stand somewhere."""
         for slot, entry in self.entries.items():
-            level = self.path.levels[min(self.clock[slot], self.T - 1)]
+            level = self.path.levels[self.number(slot)]
             pins = entry.chooser.pins(level.unsqueeze(0)) if entry.chooser else None
             if pins is not None:
                 self.pins[slot] = pins[0]
@@ -327,8 +340,8 @@ class Window(DecodeBatch):
             self.drawn[row] = step.tokens[0] if step.drawn is None else step.drawn[0]
 
     def passes_for(self, num_tokens: int) -> int:
-        if self.slides:
-            return num_tokens
+        if self.slides:  # some may have begun with the next one
+            return num_tokens * self.pace - max(one % self.pace for one in self.clock.values())
         return min(MOST_PASSES, *(self.T - passes for passes in self.clock.values()))
 
     def run(self, count: int) -> None:
@@ -340,8 +353,9 @@ class Window(DecodeBatch):
         for _ in range(count):
             super().run(1)
             self.clock = {slot: passes + 1 for slot, passes in self.clock.items()}
-            self.ended |= self.clock if self.slides else {}
-            if not self.slides:
+            if self.slides:
+                self.ended = {slot: one // self.pace for slot, one in self.clock.items()}
+            else:
                 self.end_blocks([slot for slot, passes in self.clock.items() if passes == self.T])
 
     @torch.no_grad()
@@ -381,6 +395,6 @@ class Window(DecodeBatch):
 
     def text_of(self, tokens: list[int], count: int) -> Text:
         if self.slides:
-            return super().text_of(tokens, count)
+            return Text(tokens[:count], [self.pace * (1 + place) for place in range(count)])
         passes = self.T + self.denoiser.num_context_passes
         return Text(tokens[:count], [passes * (1 + place // self.W) for place in range(count)])

@@ -346,7 +346,7 @@ def perturbed_kernel(
 
 @triton.jit
 def evidence_kernel(
-    tokens, gain_z, gain_w, seeds, steps, streams, out, V, W, FIRST, STRIDE, TILE: tl.constexpr
+    tokens, gain_z, gain_w, seeds, steps, streams, firsts, out, V, W, STRIDE, TILE: tl.constexpr
 ):
     """Write the evidence of a drawn token at a new level: noise, and a bonus at the token."""
     place = tl.program_id(0).to(tl.int64)
@@ -355,9 +355,8 @@ def evidence_kernel(
     same = tl.zeros_like(counter)
     seed, step = tl.load(seeds + text), tl.load(steps + text).to(tl.int32)
     stream = tl.load(streams + text).to(tl.int32)
-    a, b, c, d = tl.philox(
-        seed, counter, same + position.to(tl.int32) + FIRST, same + step, same + stream
-    )
+    position_then = (position + tl.load(firsts + text)).to(tl.int32)
+    a, b, c, d = tl.philox(seed, counter, same + position_then, same + step, same + stream)
     z0, z1 = box_muller(a, b)
     z2, z3 = box_muller(c, d)
     z = tl.interleave(tl.interleave(z0, z2), tl.interleave(z1, z3))
@@ -449,13 +448,13 @@ def draw_perturbed(
 
 def new_evidence_(
     out: Tensor, tokens: Tensor, gain_z: Tensor, gain_w: Tensor, seeds: Tensor, steps: Tensor,
-    streams: Tensor, *, first: int,
+    streams: Tensor, firsts: Tensor,
 ) -> None:  # fmt: skip
     """Write the evidence (N, W, V) of tokens (N, W), each position at its level's gains.
 
-    Gains are (W,), or each text's own (N, W); positions are counted from `first` on.
+    Gains are (W,), or each text's own (N, W); a text's positions are counted from its first on.
     """
     N, W, V = out.shape
     grid, stride = (N * W, triton.cdiv(V, 1024)), 0 if gain_z.dim() == 1 else W
-    settings = seeds, steps, streams, out, V, W, first, stride
+    settings = seeds, steps, streams, firsts, out, V, W, stride
     launch(evidence_kernel, grid, tokens, gain_z, gain_w, *settings, TILE=256)
