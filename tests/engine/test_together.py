@@ -16,7 +16,7 @@ WAYS = [
     {"grid": "sliding", "width": 1.0},
     {"grid": "sliding", "width": 3.0},
     {"grid": "staggered", "T": 8},
-    {"width": 3.0, "T": 8},
+    {"grid": "sliding", "width": 3.0, "T": 8},
     {"grid": "warped"},
     {"grid": "sliding", "width": 1.0, "regex": "[a-h ]+"},
     {"grid": "sliding", "width": 1.0, "must_not": ["b"]},
