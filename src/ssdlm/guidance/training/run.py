@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from textwrap import wrap
 
 import torch
 
@@ -204,6 +205,7 @@ def card(
 ) -> str:
     """Return a model card: what it tells apart, from what data, how well, how it was made."""
     rows = [("held out", report.held_out), *([("test", report.test)] if report.test else [])]
+    settings = [f"{key}={value}" for key, value in asdict(config).items()]
     lines = [
         f"# {Path(report.out).name}",
         "",
@@ -218,7 +220,7 @@ def card(
         "|---|---|---|---|---|",
         *(f"| {name} | {found.texts:,} | {found} |" for name, found in rows),
         "",
-        "Settings: " + ", ".join(f"{key}={value}" for key, value in asdict(config).items()) + ".",
+        *wrap(f"Settings: {', '.join(settings)}.", 100),
         "",
     ]
     return "\n".join(lines)
