@@ -20,11 +20,12 @@ from ssdlm.engine.ending import text_of
 from ssdlm.engine.explaining import Explanation, about, explain
 from ssdlm.engine.plain import Engine, Prompt
 from ssdlm.engine.requests import Draft, Generation, Requests, in_order
+from ssdlm.engine.rewriting import Rewrite, Rewriting, spans_in
 from ssdlm.engine.signature import Signature
 from ssdlm.engine.writers import OptionsWriter
 from ssdlm.guidance.gradient import LogProb
 from ssdlm.guidance.scorers import Scorer
-from ssdlm.options import GenerateOptions, P, R, all_names, explained
+from ssdlm.options import GenerateOptions, P, R, SpanLength, all_names, explained
 from ssdlm.storage import checkpoint
 from ssdlm.tokenizer import Tokenizer, load_causal_tokenizer, load_tokenizer
 from ssdlm.values import choose, quote
@@ -219,6 +220,32 @@ class SSDLM(Signature):
         """
         return self.generate(chat_text(self.tokenizer, messages), **options)
 
+    def rewrite(
+        self,
+        text: str,
+        spans: Sequence[Sequence[int]],
+        *,
+        length: SpanLength = "equal",
+        alternatives: int = 1,
+        options: GenerateOptions | None = None,
+        **changes: Any,
+    ) -> list[Rewrite]:
+        """Write spans of a text anew, in view of both sides; the rest stays as it is.
+
+        A span is two places in characters. It gets as many tokens as it had, or with
+        length="free" the likeliest of several lengths. Alternatives differ in their seeds, from
+        `seed` on. Options are those of `generate`, and may be lists with one for each span.
+        """
+        found = spans_in(text, spans)
+        own = self.base_options(options).per_prompt(len(found), **changes)
+        work = Rewriting(self.engine, text, found, own, length=length, alternatives=alternatives)
+        for number in range(len(found)):
+            self.engine.prepare(*work.asked(number))  # what cannot be written is refused at once
+        while work.num_done < len(found):
+            requests = self.engine.prepare(*work.asked(work.num_done))
+            work.take(list(in_order(self.engine.write(requests))))
+        return work.results()
+
     def explain(
         self,
         prompt: Prompt = "",
@@ -246,14 +273,19 @@ class SSDLM(Signature):
         """Return what to write; all bad input is refused here."""
         if isinstance(prompts, str | bytes | Mapping | Set) or not isinstance(prompts, Iterable):
             prompts = [prompts]
-        listed = list(prompts)
-        base = self.options if options is None else options
-        if not isinstance(base, GenerateOptions):
-            raise TypeError(f"options={quote(base)} is not a GenerateOptions; give arguments")
-        if options is not None:
-            own = self.options
-            base = base.since({n: getattr(own, n) for n in (*base.differing(own), *base.began)})
+        listed, base = list(prompts), self.base_options(options)
         return self.engine.prepare(listed, base.per_prompt(len(listed), **changes or {}))
+
+    def base_options(self, options: GenerateOptions | None) -> GenerateOptions:
+        """Return the options that a call changes: those given, or the model's own."""
+        own = self.options
+        if options is None:
+            return own
+        if not isinstance(options, GenerateOptions):
+            raise TypeError(f"options={quote(options)} is not a GenerateOptions; give arguments")
+        return options.since(
+            {n: getattr(own, n) for n in (*options.differing(own), *options.began)}
+        )
 
     def writer(self, **changes: Any) -> OptionsWriter:
         """Return what continues the lines of a file of prompts, with some options changed."""

@@ -220,6 +220,22 @@ NEEDS = (
 # fmt: on
 """What each option needs; of several that are not met, the first is said."""
 
+NOT_OF_SPANS = {
+    "length": "the length of a span is equal or free",
+    "gap": "use length=free",
+    "suffix": "the text behind a span is its suffix",
+    "num_samples": "use alternatives",
+    "stop": "a span ends where the text goes on",
+    "stop_at_end": "a span ends where the text goes on",
+    "never_end": "a span ends where the text goes on",
+    "end_at_sentence": "a span ends where the text goes on",
+    "regex": "a pattern is for whole texts; use must, must_not or pin",
+    "json_schema": "a schema is for whole texts; use must, must_not or pin",
+    "mode": "only mode=diffusion sees both sides",
+    "streamer": "it takes one text; leave it out",
+}
+"""Options that have no meaning for a span, and what to do."""
+
 EVERYTHING = Steering()
 
 

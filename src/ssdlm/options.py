@@ -61,6 +61,8 @@ NucleusName = Literal["logits", "network"]
 GradientName = Literal["logits", "simplex", "words"]
 ReductionName = Literal["sum", "mean"]
 SeesName = Literal["context", "block"]
+SpanLength = Literal["equal", "free"]
+"""How long a span gets that is written anew."""
 
 BLOCKS = "length and blocks"
 MODE = "mode"

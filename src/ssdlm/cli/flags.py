@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from typing import Any
 
@@ -33,7 +33,11 @@ def default_of(name: str) -> Any:
 
 
 def add_options(
-    command: argparse.ArgumentParser, *, is_stored: bool = False, groups: Sequence[str] = GROUPS
+    command: argparse.ArgumentParser,
+    *,
+    is_stored: bool = False,
+    groups: Sequence[str] = GROUPS,
+    without: Collection[str] = (),
 ) -> None:
     """Add a flag for every option, by group; only for those that a model keeps, if asked."""
     others = {home: name for name, home in OTHER_NAMES.items()}
@@ -41,7 +45,7 @@ def add_options(
         listed = command.add_argument_group(group)
         for name, option in known_options().items():
             is_hidden = option.kind is OBJECT or (is_stored and not option.is_stored)
-            if option.group != group or is_hidden:
+            if option.group != group or is_hidden or name in without:
                 continue
             add_flag(listed, name, option, option.help + shown_default(name, is_stored))
             if name in others:

@@ -192,21 +192,11 @@ def num_started() -> int:
 
 def piped_prompt() -> str:
     """Return what comes through standard input, without its last line end; "" from a terminal."""
-    from ssdlm.storage.files import read_whole
-    from ssdlm.storage.lines import MOST_IN_PROMPT, LinesError, refuse_other_text
+    from ssdlm.storage.lines import read_text
 
     if sys.stdin is None or sys.stdin.isatty():
         return ""
-    try:
-        raw = read_whole(STANDARD, most=MOST_IN_PROMPT)
-        refuse_other_text(raw)
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"standard input is not UTF-8 (byte {error.start}); save or type it as UTF-8"
-        ) from None
-    except LinesError as error:
-        raise ValueError(f"standard input: {error}") from None
+    text = read_text(STANDARD).removeprefix("\ufeff")
     return text.removesuffix("\n").removesuffix("\r")
 
 

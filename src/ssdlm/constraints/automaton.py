@@ -11,8 +11,9 @@ that an `Automaton` reads a whole token by one look into a table.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -95,8 +96,26 @@ class Matcher:
                     return word
         return None
 
+    def stays_out(self, matches: PartialMatches, given: bytes) -> bool:
+        """Tell whether no word under way is completed in given bytes; words of their own may be."""
+        under_way = matches - new_matches(self, False)
+        for byte in given:
+            under_way, has_match = self.step(under_way, byte)
+            if has_match:
+                return False
+            under_way -= new_matches(self, byte in WORD_BYTES)
+            if not under_way:
+                return True
+        return all(awaited for _, _, awaited in under_way)
+
     def byte_table(self, start: PartialMatches) -> tuple[np.ndarray, np.ndarray]:
-        """Return the next state for each state and byte, and which states a text may end in.
+        """Return the next state for each state and byte, and which states a text may end in."""
+        table, states = self.explore(start)
+        accepts = [False] + [all(awaited for _, _, awaited in matches) for matches in states[1:]]
+        return table, np.array(accepts)
+
+    def explore(self, start: PartialMatches) -> tuple[np.ndarray, list[PartialMatches]]:
+        """Return the next state for each state and byte, and what is under way in each state.
 
         State 0 is DEAD and state 1 is the start.
         """
@@ -122,8 +141,7 @@ class Matcher:
                     reached[kind] = DEAD if has_match else known[after]
                 row.append(reached[kind])
             rows.append(row)
-        accepts = [False] + [all(awaited for _, _, awaited in matches) for matches in queue]
-        return np.array(rows, dtype=np.int32), np.array(accepts)
+        return np.array(rows, dtype=np.int32), list(known)
 
 
 @lru_cache(maxsize=64)
@@ -336,6 +354,30 @@ def build_automaton(
         end_of_text,
         start=3 if is_sentence else 1,
         sentences=sentences,
+    )
+
+
+def span_automaton(
+    words: Sequence[str], spellings: Sequence[bytes], *, prompt: bytes, opening: str, given: bytes
+) -> Automaton:
+    """Return the automaton of a span: words stay out of it, but not out of what is given behind.
+
+    Its first token spells the opening and goes on with something else than a space.
+    """
+    matcher = Matcher(tuple(words))
+    _, states = matcher.explore(matcher.after_prompt(prompt))
+    accepts = np.array([False] + [matcher.stays_out(one, given) for one in states[1:]])
+    begins = re.compile(re.escape(opening.encode()) + rb"[^ \t\n\r\f\v]")
+    is_first = np.array([begins.match(spelling) is not None for spelling in spellings])
+    found = build_automaton(words, spellings, prompt=prompt)
+    table, start = found.next_state[:], len(accepts)  # one more state, which nothing leads to
+    return replace(
+        found,
+        next_state=DenseTable(np.vstack([table, np.where(is_first, table[found.start], DEAD)])),
+        accepts=np.append(accepts, False),
+        hangs=np.append(found.hangs, False),
+        without_sentence_end=np.arange(start + 1),
+        start=start,
     )
 
 

@@ -38,6 +38,8 @@ class TokenConstraint:
     pins: dict[int, int]
     """The token at a position."""
     words: tuple[RequiredWord, ...]
+    num_given: int = 0
+    """Tokens at its end that are another's, and may be anything."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,10 @@ def place_words(constraint: TokenConstraint, positions: Sequence[int]) -> Placem
             return None
         slots[after] = BOUNDARY if slots[after] < 0 else slots[after]
     last = max((position for position, slot in enumerate(slots) if slot >= 0), default=-1)
-    return Placement(constraint, tuple(positions), slots, last, safe_states(automaton, slots, last))
+    own = slots[: constraint.length - constraint.num_given]
+    safe = safe_states(automaton, own, last)
+    safe += [np.ones_like(automaton.accepts)] * constraint.num_given
+    return Placement(constraint, tuple(positions), slots, last, safe)
 
 
 def safe_states(automaton: Automaton, slots: list[int], last: int) -> list[np.ndarray]:

@@ -17,6 +17,7 @@ from ssdlm.constraints.automaton import (
     Matcher,
     build_automaton,
     is_word_char,
+    span_automaton,
 )
 from ssdlm.constraints.grammars.grammar import Grammar
 from ssdlm.constraints.grammars.utf8 import ByteMachine
@@ -48,6 +49,9 @@ class TextConstraint:
     """What it matches as a whole."""
     json_schema: str | None = None
     """The text of a JSON schema that it follows."""
+    opening: str | None = None
+    """Of a span that is written anew: what its first token begins with, before its first letter.
+    Then must_not is about the span, and not about the suffix."""
 
     @property
     def grammar(self) -> Grammar | None:
@@ -118,11 +122,13 @@ class ConstraintCompiler:
                 "raise length or drop a word"
             )
         automaton = self.automaton(wanted)
-        placement = find_placement(TokenConstraint(automaton, total, pins, words))
+        num_given = 0 if constraint.opening is None else len(suffix)
+        asked = TokenConstraint(automaton, total, pins, words, num_given)
+        placement = find_placement(asked)
         if placement is None and automaton.hangs.any():
             # Then a longer word may begin with a forbidden one token by token.
             automaton = replace(automaton, hangs=np.zeros_like(automaton.hangs), cache={})
-            placement = find_placement(TokenConstraint(automaton, total, pins, words))
+            placement = find_placement(replace(asked, automaton=automaton))
         if placement is None:
             shortest = automaton.shortest()
             if constraint.grammar and shortest is None:
@@ -163,13 +169,20 @@ class ConstraintCompiler:
         constraint = wanted.constraint
         words = constraint.must_not
         prompt = b"".join(self.spellings[token] for token in wanted.context) if words else b""
+        suffix, opening = constraint.suffix.encode(), constraint.opening
         # A suffix has been seen to end a sentence, and stays whole.
         is_sentence = constraint.end_at_sentence and not constraint.suffix
         end_of_text = self.tokenizer.end_of_text if wanted.stop_at_end else None
         matcher = Matcher(words)
         before = matcher.after_prompt(prompt)
         key = constraint.grammar, is_sentence, end_of_text, words, before
-        if key not in self.automata and constraint.grammar:
+        if opening is not None:
+            key = *key, opening, suffix if words else b""
+            if key not in self.automata:
+                self.automata[key] = span_automaton(
+                    words, self.spellings, prompt=prompt, opening=opening, given=suffix
+                )
+        elif key not in self.automata and constraint.grammar:
             also = ByteMachine(*matcher.byte_table(before))
             self.automata[key] = constraint.grammar.compile(
                 self.tokenizer, self.spellings, self.cache, also if words else None
@@ -226,7 +239,7 @@ class ConstraintCompiler:
 
 def describe(constraint: TextConstraint) -> str:
     """Return a constraint as its options, for an error."""
-    options = asdict(constraint) | {
+    options = asdict(replace(constraint, opening=None)) | {
         "must": list(constraint.must),
         "must_not": list(constraint.must_not),
         "pin": dict(constraint.pin),

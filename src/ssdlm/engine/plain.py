@@ -32,7 +32,15 @@ from ssdlm.engine.controls import Controls
 from ssdlm.engine.drafts import DraftEncoder, Feed, Watcher
 from ssdlm.engine.ending import end, end_token, text_of, unwritten
 from ssdlm.engine.particles import Swarms, chunks_of, piece_of
-from ssdlm.engine.requests import Draft, Generation, Request, Requests, Written, token_ids
+from ssdlm.engine.requests import (
+    Draft,
+    Generation,
+    Opened,
+    Request,
+    Requests,
+    Written,
+    token_ids,
+)
 from ssdlm.engine.runners import CPU_SLOTS, Key, Runners
 from ssdlm.engine.schedule import Batch, Job, Schedule, Worker
 from ssdlm.engine.strategy import before_suffix, strategy_of
@@ -89,9 +97,9 @@ class Engine:
             shown = str(prompt) if isinstance(prompt, str) else text_of(self.tokenizer, context)
             rivals = own.num_candidates
             block = self.controls.reads_block(own)
-            request = Request(
-                shown, context, own, number=number, num_candidates=rivals, reads_block=block
-            )
+            opening = prompt.opening if isinstance(prompt, Opened) else None
+            about = {"num_candidates": rivals, "reads_block": block, "opening": opening}
+            request = Request(shown, context, own, number=number, **about)
             check_context(request, self.denoiser)
             firsts.append(by_length(request))
             number += own.num_samples

@@ -27,6 +27,17 @@ SHARED_OPTIONS = [
 ]
 
 
+class Opened(tuple[int, ...]):
+    """The ids before a span that is written anew, and what the span's first token begins with."""
+
+    opening: str
+
+    def __new__(cls, ids: Iterable[int], opening: str) -> Opened:
+        made = super().__new__(cls, ids)
+        made.opening = opening
+        return made
+
+
 @dataclass(frozen=True)
 class Request:
     """One text to write."""
@@ -43,6 +54,8 @@ class Request:
     """How many texts compete for this one: with best_of, and of each length of a gap."""
     placement: Placement | None = None
     """Where the words stand that the text must contain, if anything was asked of it."""
+    opening: str | None = None
+    """Of a span that is written anew: what its first token begins with."""
     reads_block: bool = False
     """Whether a guide that steers by its gradient reads the block alone."""
     is_watched: bool = False

@@ -14,6 +14,11 @@ from ssdlm.diffusion.steps import Ddpm, Renoise, StepRule
 from ssdlm.options import GenerateOptions
 from ssdlm.values import shorten, show
 
+NEEDS_ADAPTER = (
+    "needs several open positions, and a causal language model has one: it needs an adapter "
+    "(`ssdlm train --recipe adapt`)"
+)
+
 
 def require_one_open(options: GenerateOptions) -> None:
     """Raise on options under which a causal language model would have several open positions."""
@@ -29,10 +34,7 @@ def require_one_open(options: GenerateOptions) -> None:
     if any(options.T != B for B in options.B):
         wanted.append((f"B={show(options.B)}, T={options.T}", "use one number for B and T"))
     for given, remedy in wanted[:1]:
-        raise ValueError(
-            f"{given} needs several open positions, and a causal language model has one: it needs "
-            f"an adapter (`ssdlm train --recipe adapt`); {remedy}"
-        )
+        raise ValueError(f"{given} {NEEDS_ADAPTER}; {remedy}")
 
 
 def strategy_of(options: GenerateOptions, denoiser: Denoiser) -> Strategy:

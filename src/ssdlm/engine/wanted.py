@@ -56,7 +56,7 @@ def asked_of(options: GenerateOptions) -> dict[str, Any]:
 def wanted_of(request: Request, denoiser: Denoiser, tokenizer: Tokenizer | None) -> Wanted | None:
     """Return what a text must and must not contain, None if it is free."""
     options, asked = request.options, asked_of(request.options)
-    if not asked:
+    if not asked and request.opening is None:
         return None
     if tokenizer is None:
         raise ValueError(f"{', '.join(asked)}: words need a tokenizer, and this model has none")
@@ -71,10 +71,10 @@ def wanted_of(request: Request, denoiser: Denoiser, tokenizer: Tokenizer | None)
     ):
         drawn = "returns=w_0, or " if options.projection != "mean" else ""
         raise ValueError(
-            f"{', '.join(asked)}: with nucleus=network or a temperature, words are certain only "
-            f"as they are drawn; use {drawn}nucleus=logits and temperature=1"
+            f"{', '.join(asked) or 'rewriting'}: with nucleus=network or a temperature, words are "
+            f"certain only as they are drawn; use {drawn}nucleus=logits and temperature=1"
         )
-    constraint = TextConstraint(**asked)
+    constraint = TextConstraint(**asked, opening=request.opening)
     return Wanted(constraint, request.context, options.length, options.stop_at_end)
 
 

@@ -25,7 +25,8 @@ from ssdlm.serve.log import RequestLog
 from ssdlm.serve.metrics import CONTENT_TYPE, Metrics
 from ssdlm.serve.native import read_explain, read_native
 from ssdlm.serve.pages import INDEX, Pages, docs_page
-from ssdlm.serve.schemas import COMPLETION, completion_schema, native_schema
+from ssdlm.serve.rewriting import read_rewrite
+from ssdlm.serve.schemas import COMPLETION, completion_schema, native_schema, rewrite_schema
 from ssdlm.serve.worker import Worker
 
 PATHS = {
@@ -33,6 +34,7 @@ PATHS = {
     "/v1/completions": "POST: continue prompts, as OpenAI defines it",
     "/v1/generate": "POST: the native form; an answer, or every draft as an event",
     "/v1/explain": "POST: the native form; how it would be written, without writing it",
+    "/v1/rewrite": "POST: spans of a text anew, in view of both sides; an answer, or events",
     "/v1/models": "GET: the model there is",
     "/v1/info": "GET: the model's own settings, the guides and their labels, the limits",
     "/health": "GET: whether the server is well",
@@ -114,6 +116,7 @@ class Server:
             ("/v1/completions", self.completions, completion_schema()),
             ("/v1/generate", self.generate, native_schema()),
             ("/v1/explain", self.explain, native_schema()),
+            ("/v1/rewrite", self.rewrite, rewrite_schema()),
         ):
             body = {"required": True, "content": {"application/json": {"schema": schema}}}
             app.add_api_route(path, answer, methods=["POST"], openapi_extra={"requestBody": body})
@@ -131,6 +134,10 @@ class Server:
     async def explain(self, request: Request) -> Response:
         """Tell how prompts would be continued."""
         return await self.ask(request, read_explain)
+
+    async def rewrite(self, request: Request) -> Response:
+        """Write spans of a text anew."""
+        return await self.ask(request, read_rewrite)
 
     async def ask(
         self, request: Request, read: Callable[[Mapping[str, Any], Served], Asked]

@@ -86,13 +86,13 @@ class Limits:
             )
         return replace(self, max_connections=min(self.max_connections, soft - OWN_DESCRIPTORS))
 
-    def check_rows(self, num_rows: int, at_once: int) -> None:
+    def check_rows(self, num_rows: int, at_once: int, more: str = "") -> None:
         """Raise on a request for more texts than one may have, or than could ever wait."""
         most = min(self.max_rows, self.max_queue + at_once)
         if num_rows > most:
             raise ValueError(
                 f"{num_rows} texts are more than the {most} that a request may have; ask for fewer "
-                "prompts, samples, candidates or particles at a time"
+                f"{more or 'prompts, samples, '}candidates or particles at a time"
             )
 
     def check_options(self, options: GenerateOptions) -> None:

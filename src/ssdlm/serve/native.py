@@ -6,7 +6,7 @@ fields -> [native] -> tickets. `POST /v1/explain` takes the same and tells how i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Generation, Request
 from ssdlm.serve.errors import ApiError
 from ssdlm.serve.fields import Served, field, flag, prompts_in
-from ssdlm.serve.tickets import Event, Look, News, Position, Texts, Ticket, Written
+from ssdlm.serve.tickets import Event, Look, Looks, News, Position, Texts, Ticket, Written
 from ssdlm.values import WORDS, check, quote
 
 OWN_FIELDS = ("prompt", "model", "stream", "candidates", "guides")
@@ -73,15 +73,20 @@ def read_native(body: Mapping[str, Any], served: Served) -> Native:
     if is_stream and count > 1:
         raise ValueError(f"stream=true shows one text, and {count} are to be written; ask for one")
     ticket = Ticket(prompts, options, close=None if is_stream else chosen)
-    for name in ("candidates", "guides"):
-        if body.get(name) and not is_stream:
-            raise ValueError(f"{name}={quote(body[name])} is about drafts; set stream to true")
-    if is_stream:
-        candidates = check("candidates", body.get("candidates") or 0, CANDIDATES)
-        ticket.look = look_of(served, candidates, field(body, "guides", WORDS) or ())
-        ticket.is_watched = ticket.wants_position = True
-        ticket.keeps_states = bool(candidates or body.get("guides"))
+    watch(ticket, body, served)
     return Native(ticket, is_stream, served.name)
+
+
+def watch(ticket: Ticket, body: Mapping[str, Any], served: Served) -> None:
+    """Let the drafts of a ticket be told if its body asks for a stream."""
+    if not flag(body, "stream"):
+        for name in (name for name in ("candidates", "guides") if body.get(name)):
+            raise ValueError(f"{name}={quote(body[name])} is about drafts; set stream to true")
+        return
+    candidates = check("candidates", body.get("candidates") or 0, CANDIDATES)
+    ticket.look = look_of(served, candidates, field(body, "guides", WORDS) or ())
+    ticket.is_watched = ticket.wants_position = True
+    ticket.keeps_states = bool(candidates or body.get("guides"))
 
 
 def read_explain(body: Mapping[str, Any], served: Served) -> Explained:
@@ -91,9 +96,7 @@ def read_explain(body: Mapping[str, Any], served: Served) -> Explained:
     return Explained(ticket, is_stream=False, model=served.name)
 
 
-def look_of(
-    served: Served, candidates: int, guides: Sequence[str]
-) -> Callable[[Engine, Request], Look]:
+def look_of(served: Served, candidates: int, guides: Sequence[str]) -> Looks:
     """Return what makes the events of a text; guides are those of the server."""
     served.limits.check_values("guides", list(guides))
     for name in guides:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from ssdlm.engine.drafts import CANDIDATES
-from ssdlm.options import json_schema
+from ssdlm.needs import NOT_OF_SPANS
+from ssdlm.options import OTHER_NAMES, SpanLength, json_schema
 from ssdlm.serve.completions import COUNTS, MOST_LOGPROBS
 
 IDS = {"type": "array", "items": {"type": "integer"}}
@@ -30,6 +31,20 @@ NATIVE: dict[str, Any] = SHARED | {
         "type": "array",
         "items": {"type": "string"},
     },
+}
+REWRITE: dict[str, Any] = {
+    "text": {"description": "what to rewrite a part of", "type": "string"},
+    "spans": {
+        "description": "what is written anew: a start and an end each, in characters",
+        "type": "array",
+        "items": IDS | {"minItems": 2, "maxItems": 2},
+    },
+    "length": {
+        "description": "as many tokens as a span had, or the likeliest of several lengths",
+        "enum": list(get_args(SpanLength)),
+    },
+    "alternatives": {"description": "texts to return", "type": "integer", "minimum": 1},
+    **{name: about for name, about in NATIVE.items() if name != "prompt"},
 }
 UNSUPPORTED = "only at the value that asks for nothing"
 COMPLETION: dict[str, Any] = SHARED | {
@@ -78,6 +93,14 @@ def native_schema() -> dict[str, Any]:
     """Return the schema of a body of `/v1/generate`: its own fields, and all options."""
     found = json_schema()
     return found | {"properties": NATIVE | found["properties"], "required": ["prompt"]}
+
+
+def rewrite_schema() -> dict[str, Any]:
+    """Return the schema of a body of `/v1/rewrite`: its own fields, and options for spans."""
+    found = json_schema()
+    foreign = {*NOT_OF_SPANS, *OTHER_NAMES}
+    options = {name: about for name, about in found["properties"].items() if name not in foreign}
+    return found | {"properties": REWRITE | options, "required": ["text", "spans"]}
 
 
 def completion_schema() -> dict[str, Any]:

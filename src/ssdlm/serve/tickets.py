@@ -67,7 +67,10 @@ class Failed(NamedTuple):
 Event = Accepted | Position | News | Written | Closed | Failed
 Look = Callable[[Job], Sequence[Any]]
 """From a job that has had a turn to what is new about it."""
+Looks = Callable[[Engine, Request], Look]
 Texts = list[tuple[Request, Generation]]
+Asking = tuple[Sequence[Prompt], Sequence[GenerateOptions]]
+"""Prompts, and for each its own options."""
 
 
 @dataclass(eq=False)
@@ -89,7 +92,9 @@ class Ticket:
     """For each prompt its own."""
     close: Callable[[Engine, Texts], Any] | None = None
     """Called in the engine's thread when all texts are whole, if its client waits for that."""
-    look: Callable[[Engine, Request], Look] | None = None
+    go_on: Callable[[Engine, Texts], Asking | None] | None = None
+    """Gives what to write next, in view of what was written, if anything is left."""
+    look: Looks | None = None
     """Gives what looks at a text as it is written, if anybody wants to see it."""
     finish: Callable[[Engine, Request, Generation], Any] | None = None
     """Called in the engine's thread when a text is whole, if its client hears of it at once."""
@@ -169,11 +174,24 @@ class Ticket:
         """Tell whether all texts are there."""
         return self.num_whole == len(self.rows)
 
+    def texts(self) -> Texts:
+        """Return the texts that are written."""
+        return [(row.request, row.text) for row in self.rows if row.text is not None]
+
+    def goes_on(self, engine: Engine) -> bool:
+        """Take up what is to be written next, if anything is; it has to be opened again."""
+        go_on = self.go_on
+        asking = go_on(engine, self.texts()) if go_on is not None else None
+        if asking is None:
+            return False
+        self.prompts, self.options = asking
+        self.placements, self.rows, self.num_whole = None, [], 0
+        return True
+
     def hand_out(self, engine: Engine) -> None:
         """Tell the client what its texts came to."""
-        texts = [(row.request, row.text) for row in self.rows if row.text is not None]
         close = self.close
-        result = close(engine, texts) if close is not None else None
+        result = close(engine, self.texts()) if close is not None else None
         self.ended = time.monotonic()
         self.mailbox.put(Closed(result))
 
@@ -181,7 +199,7 @@ class Ticket:
         """Give it up, from whichever thread; its places are free at the next turn."""
         self.is_over = True
         # These know their ticket: in a circle, tensors would wait for the garbage collector.
-        self.close = self.finish = self.look = None
+        self.close = self.finish = self.go_on = self.look = None
         for job in list(self.jobs):
             job.cancel()
 

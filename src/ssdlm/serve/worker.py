@@ -235,7 +235,9 @@ class Worker:
         # Time without any work is nobody's.
         self.pace = 0.9 * self.pace + 0.1 * (now - max(self.last_end, ticket.began))
         self.last_end = now
-        if ticket.is_whole():
+        if ticket.is_whole() and ticket.goes_on(self.engine):
+            self.accept(ticket)
+        elif ticket.is_whole():
             ticket.hand_out(self.engine)
             self.metrics.last_token(now - ticket.came)
 

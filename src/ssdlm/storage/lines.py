@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 from ssdlm.storage import files
@@ -50,6 +51,21 @@ def refuse_other_text(head: bytes) -> None:
         raise LinesError("it is compressed; unpack it first")
     if head.startswith(WIDE) or b"\0" in head:
         raise LinesError("it is not UTF-8 but UTF-16, UTF-32 or no text; save it as UTF-8")
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file, every character as it is; `-` is standard input."""
+    name = "standard input" if path == files.STANDARD else str(path)
+    try:
+        raw = files.read_whole(path, most=MOST_IN_PROMPT)
+        refuse_other_text(raw)
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{name} is not UTF-8 (byte {error.start}); save or type it as UTF-8"
+        ) from None
+    except LinesError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def file_lines(place: Place, most: int = MOST_IN_LINE) -> Iterator[bytes]:
