@@ -164,6 +164,7 @@ CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "generate": check_generate,
     "convert": check_convert,
     "explain": check_explain,
+    "rewrite": check_explain,
     "train": check_train,
     "estimate": check_estimate,
     "train-guide": check_train_guide,

@@ -27,7 +27,6 @@ def add_rewrite(commands: Any) -> None:
         "--span",
         dest="spans",
         action="append",
-        type=read_span,
         required=True,
         metavar="A-B",
         help="what is written anew: from character A, counted from 0, up to B; may be repeated",
@@ -52,19 +51,20 @@ def read_span(text: str) -> tuple[int, int]:
     try:
         start, end = map(int, text.split("-"))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text} is not two places such as 4-9") from None
+        raise ValueError(f"--span {text} is not two places such as 4-9") from None
     return start, end
 
 
 def run_rewrite(arguments: argparse.Namespace) -> None:
     """Print the text with spans written anew, and nothing else: not even a line end of its own."""
     refuse_bad_values(arguments)
+    spans = [read_span(word) for word in arguments.spans]
     text = read_text(named_path(arguments.source, "FILE"))
     model = open_model(arguments)
     choose_threads(model.denoiser, model.options)
     rewrites = model.rewrite(
         text,
-        arguments.spans,
+        spans,
         length=arguments.span_length,
         alternatives=arguments.alternatives,
         **given_options(arguments),
