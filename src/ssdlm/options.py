@@ -43,6 +43,8 @@ from ssdlm.values import (
 
 MOST = 10**6
 """Tokens in a text and steps in a block: more is a slip of the hand, and would fill the memory."""
+WIDEST = 1000
+"""Positions in a window: each has a row, and logits of its own, in every pass."""
 MOST_PARTICLES = 1024
 MOST_CONTROLS = 64
 """Controls of a text: each has a table with a row for each token."""
@@ -135,7 +137,8 @@ class GenerateOptions:
         choices=get_args(GridName))
     width: float = stored(
         4.0, REAL, PATH, "staggered, sliding: positions in the window",
-        low=0, is_open=True, high=MOST, remedy="use more than 0 positions", metavar="X")
+        low=0, is_open=True, high=WIDEST, remedy=f"use more than 0 and at most {WIDEST} positions",
+        metavar="X")
     rule: RuleName = stored(
         "renoise", TEXT, PATH, "from one noise level to the next; the paper's is renoise with rho "
         "0",

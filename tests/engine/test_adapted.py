@@ -111,6 +111,8 @@ def test_watched_and_plain_texts_are_one(model):
 
 
 def test_what_has_no_room_or_no_first_word_is_refused_in_one_line(model):
+    with pytest.raises(ValueError, match=r"width=900 is more than the model's \d+ positions"):
+        model.generate("no dog", length=4, grid="sliding", width=900.0)
     with pytest.raises(ValueError, match="has no tokens, and this model knows none to begin with"):
         model.generate([[]])
     for mode in ({}, {"mode": "autoregressive"}):

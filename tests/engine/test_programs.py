@@ -18,7 +18,7 @@ from ssdlm.diffusion.sliding import slide
 from ssdlm.diffusion.speculative import WordsAlone
 from ssdlm.engine.batch import Entry
 from ssdlm.engine.controls import Controls
-from ssdlm.engine.path import Path
+from ssdlm.engine.path import Path, num_open
 from ssdlm.engine.programs.chain import Chain
 from ssdlm.engine.programs.encoder import EncoderWindow
 from ssdlm.engine.programs.guided import GuidedWindow
@@ -380,3 +380,15 @@ def test_which_requests_a_graph_writes_alone(monkeypatch):
     watched = replace(request, is_watched=True)
     assert runners.key_of(watched).is_watched and not runners.key_of(watched).has_choosers
     assert runners.key_of(replace(watched, keeps_states=True)).has_choosers
+
+
+def test_windows_of_any_width_have_a_path_at_once():
+    assert num_open(1000.0, 1) == 1000
+    assert num_open(4.0, 10**6) is None  # passes for a position, each with levels of its own
+    path = Path.sliding(300.0, 2)
+    assert path.levels.shape == (3, 300)
+    rows = path.row(torch.arange(6)).tolist()
+    assert rows == [0, 1, 2, 1, 2, 1]
+    moves = list(Sliding(16, 300.0).moves([8], [8]))
+    for number, row in enumerate(path.row(torch.arange(16)).tolist()):
+        assert torch.allclose(path.levels[row], moves[number].levels.progress[1])

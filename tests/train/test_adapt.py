@@ -71,6 +71,20 @@ def test_what_takes_no_adapter_is_refused(store, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_data_of_other_tokens_is_refused(base, store, tmp_path):
+    own = json.loads((store / "tokenizer.json").read_text())
+    (base / "tokenizer.json").write_text(json.dumps(own))
+    adapt(base, store, tmp_path / "alike", "train.steps=1")
+    words = sorted(own["model"]["vocab"], key=own["model"]["vocab"].get)
+    words[-1], words[-2] = words[-2], words[-1]
+    own["model"]["vocab"] = {word: place for place, word in enumerate(words)}
+    (base / "tokenizer.json").write_text(json.dumps(own))
+    with pytest.raises(ValueError, match=f"has other tokens than {base}; prepare the data"):
+        adapt(base, store, tmp_path / "other", "train.steps=1")
+    assert not (tmp_path / "other").exists()
+    (base / "tokenizer.json").unlink()
+
+
 def test_shares_of_the_shapes_of_levels_are_as_asked_for():
     settings = recipe("adapt").train
     sampler, blocks = LevelSampler.of(settings, 5000), block_index(160, B=16)

@@ -57,6 +57,9 @@ def check_room(request: Request, denoiser: Denoiser) -> None:
             f"a prompt of {num_given} tokens and length={length}{suffix} are more than the model's "
             f"{room} positions; shorten one of them"
         )
+    width = request.options.width
+    if room is not None and request.slides and width > room:
+        raise ValueError(f"width={width:g} is more than the model's {room} positions; lower it")
 
 
 def choice_of(options: GenerateOptions, tokenizer: Tokenizer | None) -> Choice:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,9 @@ import torch.nn.functional as F
 from ssdlm.diffusion import schedule
 from ssdlm.diffusion.grid import Grid, Move, Sliding
 from ssdlm.shapes import Tensor
+
+MOST_PASSES = 32
+"""For a position of a window that slides: each has levels of its own."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +55,13 @@ class Path:
 
 @cache
 def steady_moves(width: float, pace: int) -> list[Move]:
-    """Return the passes of a window that slides, far from both ends of a text: they go round."""
-    count = 4 * (int(width) + 3)
-    every, first = list(Sliding(pace * count, width).moves([count], [count])), pace * count // 2
-    return every[first + 1 : first + 1 + pace]
+    """Return the passes of a window that slides, after the first: from then on they go round."""
+    return list(islice(Sliding(2 * pace, width).moves([2], [2]), 1, 1 + pace))
 
 
 def num_open(width: float, pace: int) -> int | None:
     """Return how many positions are open in a window that slides; None where they vary."""
+    if pace > MOST_PASSES:
+        return None
     sizes = {len(move.levels.progress[1]) for move in steady_moves(width, pace)}
     return sizes.pop() if len(sizes) == 1 else None
