@@ -156,10 +156,17 @@ NEEDS_MORE = {
 
 @pytest.mark.parametrize("name", NEEDS_MORE)
 def test_what_needs_more_open_positions_needs_an_adapter(model, name):
-    wanted = r"needs an adapter \(`ssdlm train --recipe adapt`\); \S"
+    wanted = r"an adapter \(`ssdlm train --recipe adapt init=MODEL --data DATA --out RUN`\); \S"
     with pytest.raises(ValueError, match=wanted) as error:
         model.generate("a", **{name: NEEDS_MORE[name]})
     assert name in str(error.value) and "\n" not in str(error.value)
+    shown = {"must": "must=['up'] needs", "pin": "pin=[(2, 'a')] needs", "suffix": "suffix='no' n"}
+    assert str(error.value).startswith(shown.get(name, ""))
+
+
+def test_speculation_without_drafts_is_said_to_have_none(model):
+    (note,) = model.explain("a", mode="speculative").notes
+    assert note == "mode=speculative guesses nothing: this model has no drafts"
 
 
 def test_likelihoods_are_the_models_own(model, folder):

@@ -40,6 +40,7 @@ COMPETING = "{} texts are written for each that is kept, and the context stream 
 UNGUESSED = (
     "mode=speculative guesses nothing beside a grammar, in a stream, or for a huge vocabulary"
 )
+DRAFTLESS = "mode=speculative guesses nothing: this model has no drafts"
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def explain(engine: Engine, requests: Sequence[Request]) -> Explanation:
     if first.num_candidates > 1:
         notes.append(COMPETING.format(first.num_candidates))
     if options.mode == "speculative" and written.program == "chain":
-        notes.append(UNGUESSED)
+        notes.append(UNGUESSED if engine.runners.has_drafts else DRAFTLESS)
     return Explanation(
         about(engine),
         written,

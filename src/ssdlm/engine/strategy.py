@@ -12,19 +12,21 @@ from ssdlm.diffusion.projection import Projection, Truncation, greedy, mean, mul
 from ssdlm.diffusion.sampler import Strategy
 from ssdlm.diffusion.steps import Ddpm, Renoise, StepRule
 from ssdlm.options import GenerateOptions
-from ssdlm.values import shorten, show
+from ssdlm.values import quote, show
 
 NEEDS_ADAPTER = (
     "needs several open positions, and a causal language model has one: it needs an adapter "
-    "(`ssdlm train --recipe adapt`)"
+    "(`ssdlm train --recipe adapt init=MODEL --data DATA --out RUN`)"
 )
 
 
 def require_one_open(options: GenerateOptions) -> None:
     """Raise on options under which a causal language model would have several open positions."""
-    planned = [name for name in ("must", "pin", "suffix") if getattr(options, name)]
+    planned = {name: getattr(options, name) for name in ("must", "pin", "suffix")}
     wanted = [
-        (f"{name}={shorten(show(getattr(options, name)))}", "leave it out") for name in planned
+        (f"{name}={quote(value if isinstance(value, str) else list(value))}", "leave it out")
+        for name, value in planned.items()
+        if value
     ]
     if options.sees == "block":
         wanted.append(("sees=block", "use sees=context"))
