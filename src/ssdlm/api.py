@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ssdlm.denoiser import Denoiser, DenoiserModule
-from ssdlm.engine.chat import Messages, chat_text
+from ssdlm.engine.chat import Messages, chat_text, said
 from ssdlm.engine.controls import Control
 from ssdlm.engine.ending import text_of
 from ssdlm.engine.explaining import Explanation, about, explain
@@ -213,12 +213,13 @@ class SSDLM(Signature):
             raise ValueError(f"gap has {count} lengths: a stream shows one text; use generate")
         return self.engine.stream(requests[0], candidates=candidates, guides=guides, states=states)
 
-    def chat(self, messages: Messages, **options: Any) -> Generation | list[Generation]:
+    def chat(self, messages: Messages | str, **options: Any) -> Generation | list[Generation]:
         """Answer messages such as {"role": "user", "content": "..."}, until the end of the turn.
 
-        The tokenizer's own chat template makes a prompt of them. Options are those of `generate`.
+        A text is one message of a user. The tokenizer's own chat template makes a prompt of them.
+        Options are those of `generate`.
         """
-        return self.generate(chat_text(self.tokenizer, messages), **options)
+        return self.generate(chat_text(self.tokenizer, said(messages)), **options)
 
     def rewrite(
         self,

@@ -50,6 +50,7 @@ def test_a_chat_is_the_template_s_prompt_and_ends_with_the_turn(model):
     assert prompt == "<|turn|>user\nHello<|end|>\n<|turn|>assistant\n"
     answer = model.chat(HELLO, seed=5)
     assert answer.prompt == prompt
+    assert model.chat("Hello", seed=5) == answer
     assert answer.finish_reason == "stop" and "<|end|>" not in answer.text
     whole = model.generate(str(prompt), seed=5)
     assert whole.text.startswith(answer.text + "<|end|>")
@@ -152,10 +153,39 @@ def test_the_command_line_answers(model, folder, capsys, monkeypatch):
     [
         (["--chat", "Hello"], "this model has no chat template; give a prompt"),
         (["Hello", "--system", "Hi"], "give --chat beside it"),
-        (["--chat", "--input", "a", "--output", "b"], "--chat is for prompts"),
     ],
 )
 def test_what_cannot_be_a_chat_is_said_in_one_line(capsys, words, said):
-    assert main(["generate", "--device", "cpu", *words]) == 2
-    error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1
+    for command in ("generate", "explain"):
+        assert main([command, "--device", "cpu", *words]) == 2
+        error = capsys.readouterr().err
+        assert said in error and error.count("\n") == 1
+
+
+def test_prompts_of_a_file_may_be_messages_of_a_user(model, folder, tmp_path):
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text(json.dumps({"prompt": "Hello"}) + "\n" + json.dumps({"messages": HELLO}))
+    files = ["--input", str(source), "--output", str(target), "--chat", "--system", "Hi"]
+    command = ["generate", "--model", str(folder), "--device", "cpu", "--seed", "5", *files]
+    assert main(command) == main(command) == 0, "it is already complete"
+    told = [{"role": "system", "content": "Hi"}, *HELLO]
+    for line in map(json.loads, target.read_text().splitlines()):
+        assert line["messages"] == told
+        assert line["text"] == model.chat(told, seed=5).text
+    assert main(command[:-2]) == 2, "without --system it is another run"
+
+
+def test_a_chat_is_explained(folder, monkeypatch, capsys):
+    command = ["explain", "--model", str(folder), "--device", "cpu", "--chat", "Hello"]
+    prompts = []
+    explain = SSDLM.explain
+
+    def watched(self, prompt, **options):
+        prompts.append(prompt)
+        return explain(self, prompt, **options)
+
+    monkeypatch.setattr(SSDLM, "explain", watched)
+    assert main([*command, "--system", "Hi"]) == 0
+    assert "passes per token" in capsys.readouterr().out
+    told = [{"role": "system", "content": "Hi"}, *HELLO]
+    assert prompts == [chat_text(load_tokenizer(folder), told)]

@@ -115,6 +115,11 @@ def test_the_packages_own_guides_are_listed():
     assert {"sentiment", "tense"} <= guides.keys()
     assert guides["tense"].V == 8194
     assert "past, present" in guides["tense"].summary
+    (variant,) = guides["sentiment"].variants
+    assert variant.name == "smollm2" and guides.keys() == {"sentiment", "tense"}
+    first, _, last = str(guides["sentiment"]).splitlines()
+    assert first.startswith("guide  sentiment      0.9M parameters, 8,194 tokens")
+    assert last.startswith("       also for smollm2's tokens: 1.6M parameters, 49,154 tokens")
 
 
 def test_a_model_that_is_not_there_is_refused_in_one_line(standing, capsys, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from ssdlm.cli.flags import add_options, given_options, refuse_bad_values
-from ssdlm.cli.generate import add_model, open_model
+from ssdlm.cli.generate import add_chat, add_model, open_model, refuse_lone_system
 
 
 def add_explain(commands: Any) -> None:
@@ -20,6 +20,7 @@ def add_explain(commands: Any) -> None:
     command.add_argument(
         "prompt", nargs="?", default="", metavar="PROMPT", help="a text to continue"
     )
+    add_chat(command, "of PROMPT as a user's message, by the model's chat template")
     add_model(command)
     command.add_argument(
         "--stream",
@@ -37,8 +38,13 @@ def add_explain(commands: Any) -> None:
 
 def run_explain(arguments: argparse.Namespace) -> None:
     """Print how a text would be written."""
+    refuse_lone_system(arguments)
     refuse_bad_values(arguments)
-    model, changes = open_model(arguments), given_options(arguments)
+    model, changes, prompt = open_model(arguments), given_options(arguments), arguments.prompt
+    if arguments.chat:
+        from ssdlm.engine.chat import chat_text, said
+
+        prompt = chat_text(model.tokenizer, said(prompt, arguments.system))
     watched = {"stream": arguments.stream, "states": arguments.states}
-    found = model.explain(arguments.prompt, **watched, **changes)
+    found = model.explain(prompt, **watched, **changes)
     print(json.dumps(found.json()) if arguments.json else found)

@@ -22,7 +22,7 @@ from ssdlm.cli.flags import (
     refuse_bad_values,
 )
 from ssdlm.cli.starting import choose_threads, one_thread, without_collecting
-from ssdlm.storage.builtin import DEFAULT_MODEL
+from ssdlm.storage.builtin import DEFAULT_MODEL, refuse_unknown
 from ssdlm.storage.files import STANDARD
 from ssdlm.storage.remote import place_of
 
@@ -43,14 +43,10 @@ def add_generate(commands: Any) -> None:
     command = commands.add_parser("generate", help="continue prompts")
     command.set_defaults(run=run_generate, gathers="prompts")
     command.add_argument("prompts", nargs="*", metavar="PROMPT", help=PROMPT_HELP)
-    command.add_argument(
-        "--chat",
-        action="store_true",
-        help="answer each PROMPT as a user's message, by the model's chat template; what comes "
-        'through a pipe may be {"messages": [...]}',
-    )
-    command.add_argument(
-        "--system", metavar="TEXT", help="with --chat: what the model is told first"
+    add_chat(
+        command,
+        "answer each PROMPT, or line of --input, as a user's message, by the model's chat "
+        'template; what comes through a pipe may be {"messages": [...]}',
     )
     command.add_argument(
         "--input",
@@ -88,6 +84,20 @@ def add_generate(commands: Any) -> None:
     )
     command.add_argument("--no-live", action="store_true", help="do not show the text settling")
     add_options(command)
+
+
+def add_chat(command: argparse.ArgumentParser, about: str) -> None:
+    """Add the flags with which a prompt is a message."""
+    command.add_argument("--chat", action="store_true", help=about)
+    command.add_argument(
+        "--system", metavar="TEXT", help="with --chat: what the model is told first"
+    )
+
+
+def refuse_lone_system(arguments: argparse.Namespace) -> None:
+    """Raise on a first message of what is no chat."""
+    if arguments.system is not None and not arguments.chat:
+        raise ValueError("--system is the first message of a chat; give --chat beside it")
 
 
 def add_model(command: argparse.ArgumentParser) -> None:
@@ -166,10 +176,7 @@ def refuse_idle_flags(arguments: argparse.Namespace) -> None:
         raise ValueError("--drafts prints events as JSON lines; give --json beside it")
     if arguments.drafts and is_of_files(arguments):
         raise ValueError("--drafts prints to standard output; give prompts in place of --input")
-    if arguments.system is not None and not arguments.chat:
-        raise ValueError("--system is the first message of a chat; give --chat beside it")
-    if arguments.chat and is_of_files(arguments):
-        raise ValueError('--chat is for prompts; with --input give lines of {"messages": [...]}')
+    refuse_lone_system(arguments)
     for name in ("candidates", "guides"):
         if getattr(arguments, name) is not None and not arguments.drafts:
             raise ValueError(f"--{name} tells of drafts; give --json --drafts beside it")
@@ -202,22 +209,22 @@ def piped_prompt() -> str:
 
 def messages_in(prompt: str, arguments: argparse.Namespace) -> Any:
     """Return the messages of a chat: what a user says, or all that comes through a pipe."""
+    from ssdlm.engine.chat import said
     from ssdlm.storage.files import JsonError, parse_object
 
-    said = [{"role": "user", "content": prompt}]
+    messages: Any = prompt
     if not arguments.prompts:
         with suppress(JsonError):
             piped = parse_object(prompt.encode(), where="standard input", remedy="")
-            said = piped.get("messages", said)
-    if arguments.system is None or not isinstance(said, list):
-        return said
-    return [{"role": "system", "content": arguments.system}, *said]
+            messages = piped.get("messages", prompt)
+    return said(messages, arguments.system)
 
 
 def open_model(arguments: argparse.Namespace) -> SSDLM:
     """Return the model that is to write, on this process's device."""
     from ssdlm.cli.live import told
 
+    refuse_unknown(arguments.model)  # before anything is imported that takes seconds
     with told(f"loading {arguments.model} ..."), without_collecting():
         from ssdlm.api import SSDLM
         from ssdlm.engine.sharing import own_device
@@ -294,6 +301,8 @@ def write_file(arguments: argparse.Namespace, writer: OptionsWriter | SharedWrit
         place_of(arguments.input, "input"),
         place_of(arguments.output, "output"),
         identity=made | settings,
+        chat=arguments.chat,
+        system=arguments.system,
         shard=arguments.shard,
         is_shown=True,
     )

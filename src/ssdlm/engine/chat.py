@@ -25,6 +25,15 @@ class ChatText(str):
     __slots__ = ()
 
 
+def said(messages: Any, system: str | None = None) -> Any:
+    """Return messages; a text is one of a user, and `system` is what the model is told first."""
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    if system is None or not isinstance(messages, list | tuple):
+        return messages
+    return [{"role": "system", "content": system}, *messages]
+
+
 def is_messages(value: Any) -> TypeGuard[Messages]:
     """Tell whether a value is a list of objects, at least one."""
     is_list = isinstance(value, list | tuple) and len(value) > 0

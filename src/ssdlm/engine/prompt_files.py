@@ -11,13 +11,13 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import IO, Any
 
-from ssdlm.engine.chat import is_messages
+from ssdlm.engine.chat import is_messages, said
 from ssdlm.engine.merging import append_part, mark_of
 from ssdlm.engine.writers import PromptLine, Writer
 from ssdlm.options import all_names
@@ -53,6 +53,8 @@ def generate_file(
     target: Place,
     *,
     identity: Mapping[str, Any],
+    chat: bool = False,
+    system: str | None = None,
     shard: Shard | None = None,
     is_shown: bool = False,
     observe: Show = ignore,
@@ -60,10 +62,13 @@ def generate_file(
     """Continue every prompt of `source` into `target`; `-` is standard input and output.
 
     `identity` is what, with the prompts and the guides, decides the texts: a file written under
-    another is not continued. Fields of an input line are carried over. A `shard` writes its part of
-    the prompts alone. `observe` is called with how many prompts are done.
+    another is not continued. Fields of an input line are carried over. In a `chat` each prompt is a
+    user's message, and `system` what the model is told first. A `shard` writes its part of the
+    prompts alone. `observe` is called with how many prompts are done.
     """
     lines = prompt_lines(source)
+    if chat:
+        lines = [as_messages(line, system) for line in lines]
     counts = [num_texts(writer, line) for line in lines]
     refuse_bad(writer, lines)
     run = digest(lines, with_guides(identity, writer.guides(lines)))
@@ -240,6 +245,13 @@ def prompt_lines(path: Place) -> list[PromptLine]:
     if not lines:
         raise ValueError(f'{name} has no prompts; write {{"prompt": "..."}} on each line')
     return lines
+
+
+def as_messages(line: PromptLine, system: str | None) -> PromptLine:
+    """Return a line with messages in place of its prompt."""
+    messages = said(line.messages or line.prompt, system)
+    values = line.values | {"messages": messages}
+    return replace(line, prompt="", values=values, messages=messages)
 
 
 def digest(lines: Sequence[PromptLine], identity: Mapping[str, Any]) -> str:

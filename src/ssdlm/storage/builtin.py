@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -45,15 +46,44 @@ class BuiltinEntry:
     """Bytes of all its files."""
     summary: str
     """The first sentence of its card."""
+    variants: tuple[BuiltinEntry, ...] = ()
+    """The same guide for the tokens of other models, by their names."""
 
     def __str__(self) -> str:
-        sizes = f"{self.parameters / 1e6:.1f}M parameters, {self.V:,} tokens, "
-        return f"{self.kind:7}{self.name:14} {sizes}{self.size / 1e6:.1f} MB\n{'':7}{self.summary}"
+        lines = [f"{self.kind:7}{self.name:14} {self.sizes}", f"{'':7}{self.summary}"]
+        lines += [f"{'':7}also for {one.name}'s tokens: {one.sizes}" for one in self.variants]
+        return "\n".join(lines)
+
+    @property
+    def sizes(self) -> str:
+        """Return how large it is, in words."""
+        tokens = f"{self.parameters / 1e6:.1f}M parameters, {self.V:,} tokens"
+        return f"{tokens}, {self.size / 1e6:.1f} MB"
 
 
 def is_builtin(name: object) -> bool:
     """Tell whether a name means a model that comes with a package."""
     return str(name) == SMOLLM2 or str(name).startswith(PREFIX)
+
+
+def refuse_unknown(name: str | Path) -> None:
+    """Raise on what can be neither a built-in model, nor a folder, nor a Hub id."""
+    path, name = Path(name).expanduser(), str(name)
+    if is_builtin(name) or path.is_dir():
+        return
+    if path.suffix == ".gguf" and path.exists():
+        raise ValueError(
+            f"{path} is a GGUF file, and smollm2 is the only one that is read; give a folder with "
+            "config.json and safetensors"
+        )
+    if path.exists() or name.count("/") != 1 or name.startswith("."):
+        known = {folder.name: PREFIX + folder.name for folder in model_folders(MODELS)}
+        known |= {one: one for one in (SMOLLM2, *known.values())}
+        near = get_close_matches(name.lower(), known, 1)
+        remedy = f"the nearest is {known[near[0]]}" if near else "`ssdlm models` lists those here"
+        raise ValueError(
+            f"{name} is not a folder with a checkpoint, nor a Hub id org/name; {remedy}"
+        )
 
 
 def builtin_folder(name: str) -> Path:
@@ -87,10 +117,10 @@ def builtin_guides() -> list[str]:
 def list_builtin() -> list[BuiltinEntry]:
     """Return all that is built in, models first."""
     models = [describe(folder, "model", PREFIX + folder.name) for folder in model_folders(MODELS)]
-    guides = [folder for one in model_folders(GUIDES) for folder in (one, *model_folders(one))]
-    return models + [
-        describe(folder, "guide", folder.relative_to(GUIDES).as_posix()) for folder in guides
-    ]
+    for folder in model_folders(GUIDES):
+        variants = tuple(describe(one, "guide", one.name) for one in model_folders(folder))
+        models.append(replace(describe(folder, "guide", folder.name), variants=variants))
+    return models
 
 
 def unpacked_smollm2() -> Path:

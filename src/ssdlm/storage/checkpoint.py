@@ -19,7 +19,7 @@ from ssdlm.denoiser.encoder import EncoderDenoiser, masked_lm
 from ssdlm.denoiser.llama import LlamaDenoiser
 from ssdlm.options import GenerateOptions
 from ssdlm.settings import DENOISERS, from_json, to_json
-from ssdlm.storage.builtin import builtin_folder, is_builtin
+from ssdlm.storage.builtin import builtin_folder, is_builtin, refuse_unknown
 from ssdlm.storage.causal import causal_options, is_causal, load_causal, weights_digest
 from ssdlm.storage.files import read_json, sha256, write_file, write_json
 from ssdlm.storage.hub import download
@@ -65,13 +65,7 @@ def find(
         return builtin_folder(str(name_or_path))
     if path.is_dir():
         return path
-    if path.suffix == ".gguf" and path.exists():
-        raise ValueError(
-            f"{path} is a GGUF file, and smollm2 is the only one that is read; give a folder with "
-            "config.json and safetensors"
-        )
-    if path.exists() or str(name_or_path).count("/") != 1 or str(name_or_path).startswith("."):
-        raise ValueError(f"{name_or_path} is not a folder with a checkpoint, nor a Hub id org/name")
+    refuse_unknown(name_or_path)
     patterns = ["*.json", "*.safetensors", "*.bin", "*.pt", "*.jinja", "merges.txt"]
     options = {"revision": revision, "local_files_only": local_files_only}
     return download(str(name_or_path), patterns, **options)
