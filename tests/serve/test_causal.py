@@ -50,6 +50,7 @@ def test_grammars_controls_and_words_hold(server):
 def test_the_page_knows_what_the_model_does(server):
     assert server.get("/").status_code == 200
     about = server.get("/v1/info").json()
+    assert about["most_open"] == 1
     assert (about["defaults"]["grid"], about["defaults"]["width"]) == ("sliding", 1.0)
     told = server.post("/v1/explain", {"prompt": "a", "control": "mood=positive"})
     assert told.status_code == 200 and "it knows all 64 tokens" in told.text

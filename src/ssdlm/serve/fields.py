@@ -93,6 +93,7 @@ class Served:
         guides = {name: shown_source(folder, is_local=is_local) for name, folder in folders}
         return {
             "model": self.name,
+            "most_open": self.model.denoiser.most_open,
             "guides": self.guides.labels,
             "sources": {
                 "model": shown_source(self.source or self.name, is_local=is_local),

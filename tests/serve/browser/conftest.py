@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import tiny
+from tests import causal, tiny
 from tests.serve.running import wait_for
 
 from ssdlm import SSDLM, GenerateOptions
@@ -66,6 +66,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("page")
     options = GenerateOptions(length=12, B=(6,), T=4, top_p=0.9, returns="w_0", gradient="simplex")
     SSDLM(tiny.block(), tiny.tokenizer(), options).save_pretrained(folder / "model")
+    yield from started(folder)
+
+
+@pytest.fixture(scope="module")
+def causal_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The same with a causal language model."""
+    folder = tmp_path_factory.mktemp("causal")
+    causal.save(folder / "model", "llama")
+    yield from started(folder)
+
+
+def started(folder: Path) -> Iterator[Site]:
+    """Serve the model of a folder and two guides, until the tests have been."""
     mood = tiny.save_classifier(folder / "mood", names=("sad", "glad"))
     kind = tiny.save_classifier(folder / "kind", seed=2)
     command = [sys.executable, "-m", "ssdlm", "serve", "--model", str(folder / "model")]
@@ -95,7 +108,12 @@ def open_page(browser: Any, site: Site) -> Iterator[Callable[..., Any]]:
         if message.type == "error" and "Failed to load resource" not in message.text:
             errors.append(message.text)
 
-    def open_one(hash: str = "", before: Callable[[Any], None] | None = None, **kind: Any) -> Any:
+    def open_one(
+        hash: str = "",
+        before: Callable[[Any], None] | None = None,
+        where: Site | None = None,
+        **kind: Any,
+    ) -> Any:
         context = browser.new_context(**kind)
         contexts.append(context)
         page = context.new_page()
@@ -104,7 +122,7 @@ def open_page(browser: Any, site: Site) -> Iterator[Callable[..., Any]]:
         page.on("pageerror", lambda error: errors.append(str(error)))
         if before is not None:
             before(page)
-        page.goto(site.address + hash)
+        page.goto((where or site).address + hash)
         if before is None:
             page.wait_for_selector(".guide")
         return page

@@ -487,3 +487,22 @@ def test_on_a_phone_the_legend_is_shown_and_no_triangle_is_cut_off(open_page):
             .map((one) => getComputedStyle(one).listStylePosition)"""
     )
     assert len(markers) >= 3 and set(markers) == {"inside"}
+
+
+def test_a_causal_language_model_has_no_controls_that_it_refuses(open_page, causal_site):
+    page = open_page(where=causal_site)
+    for hidden in ("label:has(input[value=window])", "#T", "#must", "#gap"):
+        assert not page.locator(hidden).is_visible(), hidden
+    assert "An adapter lets it do more" in page.locator("#single").inner_text()
+    page.locator("#words summary").click()
+    assert page.locator("#must_not").is_visible()
+    page.locator("#length").fill("10")
+    page.locator("#prompt").fill("the river")
+    page.locator("#prompt").press("Enter")
+    finish(page)
+    options = {"length": 10, "seed": 0, "grid": "sliding", "width": 1.0, "top_p": 0.9}
+    assert text_of(page) == causal_site.write("the river", **options)
+    other = open_page(link(must="dog", suffix=" ran"), where=causal_site)
+    finish(other)
+    assert "path=window is not known here" in other.locator("#linked").inner_text()
+    assert "must=dog is not known here" in other.locator("#linked").inner_text()

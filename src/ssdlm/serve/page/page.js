@@ -68,6 +68,15 @@ function tellLinked({ odd = [], ...given }) {
   $("linked").hidden = !$("linked").textContent;
 }
 
+/** Returns settings without what a model with one open position cannot do, which is told. */
+function fitting(given) {
+  if (info.most_open !== 1) return given;
+  const single = { path: "left", must: [], suffix: "" };
+  const lost = Object.keys(single).filter((name) => String(given[name]) !== String(single[name]));
+  const odd = [...(given.odd ?? []), ...lost.map((name) => `${name}=${given[name]}`)];
+  return { ...given, ...single, T: info.defaults.B?.[0] ?? 25, odd };
+}
+
 function fill(given) {
   for (const name of ["prompt", "length", "T", "top_p", "seed", "suffix"]) $(name).value = given[name];
   form.elements.path.value = given.path;
@@ -237,7 +246,9 @@ async function begin() {
   $("examples").hidden = info.sources?.model !== "builtin:mini";
   $("length").max = Math.min(200, info.limits?.max_length ?? 200);
   const linked = fromAddress(location);
-  fill(linked ?? { ...USUAL, top_p: info.defaults.top_p ?? USUAL.top_p });
+  for (const element of document.querySelectorAll("[data-open]")) element.hidden = info.most_open === 1;
+  $("single").hidden = info.most_open !== 1;
+  fill(fitting(linked ?? { ...USUAL, top_p: info.defaults.top_p ?? USUAL.top_p }));
   if (linked) write();
   else stages.main.clear(new Drafts($("prompt").value), " \u2026");
   if (!linked && matchMedia("(hover: hover)").matches) $("prompt").focus();
