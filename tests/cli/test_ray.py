@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests import bpe, tiny
+from tests import bpe, causal, tiny
 
 from ssdlm import SSDLM, DecodeConfig, cli
 from ssdlm.storage import cluster
@@ -113,6 +113,21 @@ def test_texts_of_a_killed_worker_are_neither_lost_nor_repeated(
     last = "generate 40/40  prompts  0 s left"
     assert shown.splitlines()[-1] == alone.err.splitlines()[-1] == last
     assert shown.count("40/40") == 1
+
+
+@pytest.mark.slow
+def test_a_causal_language_model_writes_the_same_on_a_cluster(address, tmp_path):
+    model = causal.save(tmp_path / "model", "qwen3")
+    lines = [{"prompt": f"the river {i}", "seed": i} for i in range(6)]
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = ["generate", "--model", str(model), "--input", str(tmp_path / "p.jsonl"), "--length"]
+    words += ["8", "--device", "cpu", "--output"]
+    on_ray = [sys.executable, "-m", "ssdlm", *words, str(tmp_path / "all.jsonl"), "--ray", address]
+    subprocess.run(on_ray, check=True, timeout=240)
+    assert cli.main([*words, str(tmp_path / "one.jsonl")]) == 0
+    written = (tmp_path / "all.jsonl").read_text()
+    assert written == (tmp_path / "one.jsonl").read_text()
+    assert len({json.loads(line)["text"] for line in written.splitlines()}) > 3
 
 
 @pytest.mark.slow
