@@ -1,9 +1,9 @@
 """Causal language models in folders of transformers: which there are, and their weights.
 
-config.json  model.safetensors, or shards and their index  ->  [causal] -> checkpoint
+config.json  model.safetensors, or shards and their index  -> families -> [causal] -> checkpoint
 
-The families of `OWN` run on layers of ours where those do all that config.json says; whatever else
-transformers opens runs by its own forward pass. No code of a model is ever run.
+Some families run on layers of ours where those do all that config.json says (`families`); whatever
+else transformers opens runs by its own forward pass. No code of a model is ever run.
 """
 
 from __future__ import annotations
@@ -19,26 +19,22 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
-from ssdlm.config import CausalConfig
+from ssdlm.config import MOST
 from ssdlm.denoiser.causal import CausalDenoiser
 from ssdlm.denoiser.foreign import ForeignDenoiser
 from ssdlm.denoiser.llama import LlamaDenoiser
 from ssdlm.options import GenerateOptions
 from ssdlm.progress import without_bars
+from ssdlm.storage.families import config_of
 from ssdlm.storage.files import about, read_json
-from ssdlm.storage.tensors import fill, first_few, require_sizes, shapes_in
-from ssdlm.values import first_line
+from ssdlm.storage.tensors import fill, first_few, is_finite, shapes_in
+from ssdlm.values import first_line, shorten
 
 CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 CAUSAL = ("ForCausalLM", "LMHeadModel")
 """How the names of transformers' causal language models end."""
-OWN = ("llama", "mistral", "qwen2", "qwen3")
-"""Model types that our layers know."""
-NEEDED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "rms_norm_eps")
-NEEDED += ("num_attention_heads", "num_key_value_heads", "max_position_embeddings")
-"""Settings for which nothing is assumed; without one of them transformers opens the model."""
 HEAD = "lm_head.weight"
 AROUND = {
     "words": ("model.embed_tokens.weight",),
@@ -58,11 +54,13 @@ LAYER = {
     "down": ("mlp.down_proj.weight",),
 }
 """What transformers calls each weight of ours, or the parts of it."""
-UNREAD = (HEAD, "rotary_emb.inv_freq")
+UNREAD = (HEAD, "rotary_emb.inv_freq", "attn.masked_bias")
 """Tensors that a file may have for nothing: a tied head, and what old versions kept."""
-
-
+FLOATS = ("F32", "F16", "BF16", "F64")
+"""What a safetensors file calls the types that weights may have."""
 PAGE = 4096
+MOST_LAYERS = 300
+"""Layers of a network that is planned before its weights are looked at."""
 
 
 def is_causal(folder: Path) -> bool:
@@ -78,17 +76,20 @@ def load_causal(folder: Path, device: torch.device, dtype: torch.dtype) -> Causa
     for path in weight_files(folder):
         with readable(path):
             found = shapes_in(path)
+        if settings.get("quantization_config") is None:
+            require_floats(path)
         shapes |= found
         home |= dict.fromkeys(found, path)
     require_room(folder, sum(prod(one.shape) for one in shapes.values()) * dtype.itemsize, device)
-    require_sizes({n: settings[n] for n in NEEDED if n in settings}, shapes, source=folder)
-    config = config_of(settings, has_head=HEAD in shapes)
+    require_bounds(settings, shapes, folder)
+    config = config_of(settings, path=folder / CONFIG, has_head=HEAD in shapes)
     if config is None:
-        return load_foreign(folder, device, dtype)
+        return load_foreign(folder, shapes, device, dtype)
     with torch.device("meta"):  # what does not fit is refused before it fills memory
         denoiser = LlamaDenoiser(config).to(dtype)
     parts = {name: parts_of(name) for name in denoiser.state_dict()}
-    require_names(folder, shapes, {part for names in parts.values() for part in names})
+    known = {part for names in parts.values() for part in names}
+    require_names(folder, known - shapes.keys(), shapes.keys() - known)
     tensors = {
         name: torch.cat([read_tensor(home[part], part) for part in names]).to(device, dtype)
         for name, names in parts.items()
@@ -145,6 +146,19 @@ def read_tensor(path: Path, name: str) -> Tensor:
         return stored.get_tensor(name)
 
 
+def require_floats(path: Path) -> None:
+    """Refuse weights that are no floating-point numbers; masks of old versions are no weights."""
+    with readable(path), safe_open(path, "pt") as stored:
+        for name in stored.keys():  # noqa: SIM118
+            found = stored.get_slice(name)
+            is_bias = name.endswith("bias") and len(found.get_shape()) == 1
+            if (name.endswith("weight") or is_bias) and found.get_dtype() not in FLOATS:
+                raise ValueError(
+                    f"{path}: {first_few([name])} is a {found.get_dtype()} tensor; give weights as "
+                    "float32, float16, bfloat16 or float64"
+                )
+
+
 def parts_of(name: str) -> tuple[str, ...]:
     """Return what transformers calls a weight of ours, or the parts of it."""
     if name in AROUND:
@@ -153,12 +167,12 @@ def parts_of(name: str) -> tuple[str, ...]:
     return tuple(f"model.layers.{number}.{part}" for part in LAYER[own])
 
 
-def require_names(folder: Path, shapes: Mapping[str, Tensor], known: set[str]) -> None:
+def require_names(folder: Path, missing: set[str], unread: set[str]) -> None:
     """Refuse weights that are not those of the model that config.json describes."""
     other = "config.json describes another model"
-    if missing := sorted(known - shapes.keys()):
-        raise ValueError(f"{folder} lacks {first_few(missing)}; {other}")
-    if extra := sorted(n for n in shapes.keys() - known if not n.endswith(UNREAD)):
+    if missing:
+        raise ValueError(f"{folder} lacks {first_few(sorted(missing))}; {other}")
+    if extra := sorted(name for name in unread if not name.endswith(UNREAD)):
         raise ValueError(f"{folder} also contains {first_few(extra)}; {other}")
 
 
@@ -181,47 +195,6 @@ def free_bytes(device: torch.device) -> int:
     return 1024 * int(found[1]) if found else sys.maxsize
 
 
-def config_of(settings: Mapping[str, Any], *, has_head: bool) -> CausalConfig | None:
-    """Return a config.json's model on layers of ours; None where those would not be exact."""
-    kind, get = settings.get("model_type"), settings.get
-    earlier = {"rope_theta": get("rope_theta")} | (get("rope_scaling") or {})
-    rope: dict[str, Any] = get("rope_parameters") or earlier
-    scaling = rope.get("rope_type") or rope.get("type") or "default"
-    is_known = kind in OWN and scaling in ("default", "linear", "llama3")
-    is_usual = get("hidden_act", "silu") == "silu" and get("quantization_config") is None
-    is_whole = rope.get("partial_rotary_factor", get("partial_rotary_factor", 1.0)) == 1.0
-    needed = NEEDED + (("head_dim",) if kind == "qwen3" else ())
-    is_told = all(isinstance(get(name), int | float) for name in needed)
-    if get("mlp_bias") or not (is_known and is_usual and is_whole and is_told):
-        return None
-    scaled = {
-        "theta": rope.get("rope_theta"),
-        "factor": rope.get("factor"),
-        "low_factor": rope.get("low_freq_factor"),
-        "high_factor": rope.get("high_freq_factor"),
-        "original_len": rope.get("original_max_position_embeddings"),
-    }
-    window = get("sliding_window") if kind == "mistral" or get("use_sliding_window") else None
-    max_len: int = settings["max_position_embeddings"]
-    return CausalConfig(
-        V=settings["vocab_size"],
-        D=settings["hidden_size"],
-        num_layers=settings["num_hidden_layers"],
-        num_heads=settings["num_attention_heads"],
-        num_kv_heads=settings["num_key_value_heads"],
-        head_size=get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"],
-        hidden=settings["intermediate_size"],
-        max_len=min(max_len, window or max_len),  # within its window a sliding attention sees all
-        eps=settings["rms_norm_eps"],
-        has_qkv_bias=kind == "qwen2" or bool(get("attention_bias")),
-        has_out_bias=kind in ("llama", "qwen3") and bool(get("attention_bias")),
-        has_qk_norms=kind == "qwen3",
-        is_tied=bool(get("tie_word_embeddings")) or not has_head,
-        rope=scaling,
-        **{name: float(value) for name, value in scaled.items() if value is not None},
-    )
-
-
 def word_tables_of(folder: Path) -> list[Tensor]:
     """Return the word embeddings of a model of our families, and its head if it has one."""
     home = {name: path for path in weight_files(folder) for name in shapes_in(path)}
@@ -229,25 +202,79 @@ def word_tables_of(folder: Path) -> list[Tensor]:
     return [read_tensor(home[name], name) for name in names if name in home]
 
 
-def load_foreign(folder: Path, device: torch.device, dtype: torch.dtype) -> CausalDenoiser:
-    """Return a causal language model that runs by transformers' own forward pass."""
-    from transformers import AutoModelForCausalLM
+def require_bounds(settings: Mapping[str, Any], shapes: Mapping[str, Tensor], folder: Path) -> None:
+    """Refuse numbers so large that even a network without memory would take for ever."""
+    elements = sum(prod(one.shape) for one in shapes.values())
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            require_bounds(value, shapes, folder)
+        elif isinstance(value, int):
+            most = max(len(shapes), MOST_LAYERS) if "layer" in name else max(elements, MOST)
+            if value > most:
+                raise ValueError(
+                    f"{folder / CONFIG}: {name}={shorten(str(value))} does not go with weights of "
+                    f"{len(shapes)} tensors and {elements} numbers; restore the file"
+                )
 
+
+def load_foreign(
+    folder: Path, shapes: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype
+) -> CausalDenoiser:
+    """Return a causal language model that runs by transformers' own forward pass.
+
+    Transformers fills what is missing at random: that is refused, as are other shapes.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    here: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    with opening(folder), torch.device("meta"):  # what does not fit must not fill the memory
+        config = AutoConfig.from_pretrained(folder, **here)
+        planned = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    require_weights(folder, planned, shapes, device, dtype)
+    with opening(folder):
+        opened: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **here
+        )
+    backbone, info = opened
+    require_names(folder, set(info["missing_keys"]), set(info["unexpected_keys"]))
+    for name, weight in backbone.named_parameters():
+        if not is_finite(weight):
+            raise ValueError(f"{folder}: {name} contains infinities or NaN; get the file anew")
+    return ForeignDenoiser(backbone).to(device)
+
+
+@contextmanager
+def opening(folder: Path) -> Iterator[None]:
+    """Say in one line that transformers cannot open a model."""
     try:
         with without_bars():
-            backbone = AutoModelForCausalLM.from_pretrained(
-                folder,
-                dtype=dtype,
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-            )
+            yield
     except Exception as error:  # unknown kinds, code of their own, wrong shapes
         raise ValueError(
             f"{folder} is no causal language model that transformers opens ({first_line(error)}); "
             "give another"
         ) from error
-    return ForeignDenoiser(backbone).to(device)
+
+
+def require_weights(
+    folder: Path,
+    planned: nn.Module,
+    shapes: Mapping[str, Tensor],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> None:
+    """Refuse a network without memory for which there are not nearly enough weights, or no room."""
+    stored, wanted = (
+        sum(prod(one.shape) for one in tensors)
+        for tensors in (shapes.values(), planned.parameters())
+    )
+    if wanted > 2 * stored and getattr(planned.config, "quantization_config", None) is None:
+        raise ValueError(
+            f"{folder / CONFIG} describes a network of {wanted} numbers, and the weights beside it "
+            f"are {stored}; restore the file"
+        )
+    masks = sum(prod(one.shape) * one.dtype.itemsize for one in planned.buffers())
+    require_room(folder, wanted * dtype.itemsize + masks, device)
 
 
 def causal_options(folder: Path) -> GenerateOptions:

@@ -109,10 +109,16 @@ def load_denoiser(folder: Path, *, device: str = "cpu", dtype: str = "float32") 
 
 
 def require_running(denoiser: DenoiserModule, folder: Path) -> None:
-    """Refuse settings with which a network can be built but not be run: one position is tried."""
+    """Refuse settings with which a network can be built but not be run: a few words are tried.
+
+    Of one word the attention is certain, and what an adapter adds shows from two open ones on.
+    """
     try:
-        context = torch.zeros(1, 1, dtype=torch.long, device=denoiser.device)
-        w_t = torch.zeros(1, 1, denoiser.V, device=denoiser.device)
+        room = (denoiser.max_len or 5) - 1
+        width = max(1, min(denoiser.most_open or 2, room))
+        length = max(1, min(3, room - width + 1))
+        context = torch.zeros(1, length, dtype=torch.long, device=denoiser.device)
+        w_t = torch.zeros(1, width, denoiser.V, device=denoiser.device)
         logits = denoiser.denoise(denoiser.prefill(context), w_t, torch.tensor(0.5).to(w_t))
         reason = "" if bool(logits.isfinite().all()) else "its logits are not finite"
     except torch.OutOfMemoryError:
