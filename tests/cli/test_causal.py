@@ -47,6 +47,19 @@ def test_it_is_explained_how_a_text_would_be_written(folder, capsys):
     assert "particles" in told  # the guide does not know these tokens
 
 
+def test_particles_that_nobody_asked_for_are_told(folder, tmp_path, capsys):
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text('{"prompt": "the"}\n')
+    model = ["--model", str(folder), "--device", "cpu", "--length", "2", "--control", "tense=past"]
+    files = ["--input", str(source), "--output", str(target)]
+    said = "tense=past has no guide for this model's tokens: 8 particles are weighed by its scorer"
+    for words in (["the"], files):
+        assert main(["generate", *words, *model]) == 0
+        assert capsys.readouterr().err.splitlines()[0] == said
+    assert main(["generate", "the", *model, "--particles", "2"]) == 0
+    assert "no guide" not in capsys.readouterr().err
+
+
 def test_the_harness_has_the_greedy_text_up_to_a_string_or_the_end(folder):
     model, greedy = SSDLM.from_pretrained(folder), decoding_of({"temperature": 0.0})
     scorer = Scorer(model)

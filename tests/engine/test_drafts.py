@@ -143,7 +143,7 @@ def test_a_moving_window_is_told_from_noise_to_decided(model):
 
 
 def test_half_characters_never_break(bytewise):
-    whole = 0
+    whole = cut = 0
     for seed in range(8):
         request, events = events_of(bytewise, "the", seed=seed, grid="sliding", width=1.0, T=6)
         client = Client()
@@ -151,12 +151,15 @@ def test_half_characters_never_break(bytewise):
             client.take(event)
             if event["event"] == "draft":
                 tokens = [position["token"] for position in client.positions]
-                assert client.text == bytewise.text(tokens, request.context)
+                assert client.text == bytewise.text(tokens, request.context).rstrip(HALF)
         assert client.text == client.texts == events[-1]["text"]
+        cut += bytewise.text(events[-1]["tokens"], request.context).endswith(HALF)
+        *_, last = bytewise.stream("the", seed=seed, grid="sliding", width=1.0, T=6)
+        assert last.text == client.text
         pieces = [position["text"] for position in client.positions]
         whole += "" in pieces
-        assert all(not piece.endswith(HALF) for piece in pieces[:-1])
-    assert whole > 0
+        assert all(not piece.endswith(HALF) for piece in pieces)
+    assert whole > 0 and cut > 0
 
 
 def test_a_character_of_several_tokens_stands_at_the_one_that_completes_it(bytewise):
@@ -164,10 +167,10 @@ def test_a_character_of_several_tokens_stands_at_the_one_that_completes_it(bytew
     assert len(tokens) == 6
     [request] = bytewise.requests(["the"], {"length": 6})
     encoder = DraftEncoder(Watcher(bytewise.engine.controls, request))
-    assert encoder.update(tokens[:5]) == ["n", "", "é", "", HALF]
+    assert encoder.update(tokens[:5]) == ["n", "", "é", "", ""]
     assert encoder.update(tokens) == ["n", "", "é", "", "", "€"]
     broken = [*tokens[:4], tokens[0], tokens[5]]
-    assert encoder.update(broken) == ["n", "", "é", "", HALF + "n", HALF]
+    assert encoder.update(broken) == ["n", "", "é", "", HALF + "n", ""]
 
 
 def test_candidates_are_the_likeliest_of_every_open_position(model):

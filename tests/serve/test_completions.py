@@ -292,3 +292,9 @@ def test_there_is_no_chat(server):
     answer = server.post("/v1/chat/completions", {"messages": []})
     assert answer.status_code == 404
     assert "no chat model" in json.loads(answer.text)["error"]["message"]
+    server.model.tokenizer.settings["chat_template"] = "{{ messages }}"
+    try:
+        answer = server.post("/v1/chat/completions", {"messages": []})
+    finally:
+        del server.model.tokenizer.settings["chat_template"]
+    assert answer.status_code == 404 and "use `ssdlm generate --chat` or SSDLM.chat" in answer.text

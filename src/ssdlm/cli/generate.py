@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ssdlm.engine.requests import Requests
     from ssdlm.engine.sharing import SharedWriter
     from ssdlm.engine.writers import OptionsWriter
+    from ssdlm.options import GenerateOptions
     from ssdlm.storage.cluster import Observe
     from ssdlm.storage.parts import Shard
 
@@ -139,6 +140,7 @@ def run_generate(arguments: argparse.Namespace) -> None:
     changes = given_options(arguments)
     requests = model.requests(prompts, changes)
     choose_threads(model.denoiser, requests[0].options)
+    tell_of_particles(model.engine, requests[0].options)
     if arguments.drafts:
         print_events(model.engine, requests, arguments)
         return
@@ -156,6 +158,12 @@ def run_generate(arguments: argparse.Namespace) -> None:
         line = json.dumps(asdict(text)) if arguments.json else shown + text.text
         print(line, flush=True)
     tell_of_scorers(model.engine)
+
+
+def tell_of_particles(engine: Engine, options: GenerateOptions) -> None:
+    """Say on standard error which controls take particles that nobody asked for."""
+    for line in engine.controls.unasked(options):
+        print(line, file=sys.stderr)
 
 
 def tell_of_scorers(engine: Engine) -> None:
@@ -276,6 +284,7 @@ def open_writer(arguments: argparse.Namespace) -> OptionsWriter:
 
 def write_and_say(arguments: argparse.Namespace, writer: OptionsWriter | SharedWriter) -> None:
     """Continue a file of prompts into a file of texts, and say so."""
+    tell_of_particles(writer.engine, writer.options)
     report = write_file(arguments, writer)
     said = f"wrote {'standard output' if arguments.output == '-' else arguments.output}"
     if report.was_finished:

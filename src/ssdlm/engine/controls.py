@@ -147,6 +147,13 @@ class Controls:
         """Return how many particles each text gets; 1 is none."""
         return count_particles(self.ways(options), options)
 
+    def unasked(self, options: GenerateOptions) -> list[str]:
+        """Return a line on each control that needs particles where nobody said how many."""
+        needy = [way.name for way in self.ways(options) if way.guide is None]
+        count = self.num_particles(options)
+        said = f"has no guide for this model's tokens: {count} particles are weighed by its scorer"
+        return [] if options.particles else [f"{name} {said}" for name in needy]
+
     def steering(self, options: GenerateOptions) -> Steering:
         """Return how the controls steer, all together."""
         ways = self.ways(options)

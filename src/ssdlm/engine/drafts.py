@@ -18,7 +18,7 @@ import torch
 
 from ssdlm.diffusion.sampler import Step
 from ssdlm.engine.controls import Controls
-from ssdlm.engine.ending import end, num_certain, text_of
+from ssdlm.engine.ending import end, num_certain, text_of, whole_text
 from ssdlm.engine.requests import Candidate, Draft, Request
 from ssdlm.engine.schedule import Job
 from ssdlm.ops.nucleus import nucleus_probs
@@ -221,7 +221,7 @@ class DraftEncoder:
         if len(tokens) != len(self.tokens):  # the last position has all that is left
             same = max(0, min(same, len(self.tokens) - 1))
         context, ends = self.request.context, self.ends[:same]
-        whole = text_of(self.tokenizer, tokens, context)
+        whole = whole_text(self.tokenizer, self.request, tokens)
         for place in range(same, len(tokens)):
             # Half a character at the end may become a whole one, which the next token completes.
             before = text_of(self.tokenizer, tokens[: place + 1], context).rstrip(HALF)

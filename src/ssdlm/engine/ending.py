@@ -43,6 +43,12 @@ def text_of(tokenizer: Tokenizer | None, tokens: Sequence[int], context: Sequenc
     return tokenizer.decode_after(context, tokens)
 
 
+def whole_text(tokenizer: Tokenizer | None, request: Request, tokens: Sequence[int]) -> str:
+    """Return a text without a last character that is not whole; where a grammar holds, all are."""
+    text = text_of(tokenizer, tokens, request.context)
+    return text if request.options.has_grammar else text.rstrip(HALF)
+
+
 def end(tokenizer: Tokenizer | None, request: Request, tokens: list[int]) -> Ended:
     """Return a text, whole or so far, cut where its request says."""
     options = request.options
@@ -51,7 +57,7 @@ def end(tokenizer: Tokenizer | None, request: Request, tokens: list[int]) -> End
     last = min((tokens.index(one) for one in ends if one in tokens), default=None)
     if last is not None:
         tokens, is_over = tokens[:last], True
-    text = text_of(tokenizer, tokens, request.context)
+    text = whole_text(tokenizer, request, tokens)
     found = [text.find(string) for string in options.stop if string in text]
     if found and tokenizer:
         text, is_over = text[: min(found)], True
@@ -59,7 +65,7 @@ def end(tokenizer: Tokenizer | None, request: Request, tokens: list[int]) -> End
     sentences = request.placement.constraint.automaton.sentences if request.placement else None
     if sentences and is_over:
         tokens = tokens[: sentences.cut(tokens)]
-        text = text_of(tokenizer, tokens, request.context)
+        text = whole_text(tokenizer, request, tokens)
     return Ended(tokens, text, is_over)
 
 

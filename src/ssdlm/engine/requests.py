@@ -186,7 +186,8 @@ class Generation:
     text: str
     """The continuation alone."""
     tokens: list[int]
-    """The ids of `text`; where a stop string begins inside a token, those before that token."""
+    """The ids of `text`; where a stop string begins inside a token, those before that token. A last
+    character that is not whole is in them, and not in `text`."""
     seed: int
     """The seed that was asked for."""
     sample: int

@@ -120,7 +120,7 @@ class Server:
         ):
             body = {"required": True, "content": {"application/json": {"schema": schema}}}
             app.add_api_route(path, answer, methods=["POST"], openapi_extra={"requestBody": body})
-        app.add_api_route(CHAT, chat, methods=["GET", "POST"], include_in_schema=False)
+        app.add_api_route(CHAT, self.chat, methods=["GET", "POST"], include_in_schema=False)
         return app
 
     async def completions(self, request: Request) -> Response:
@@ -202,16 +202,18 @@ class Server:
         about = {"id": self.served.name, "object": "model", "created": self.began}
         return about | {"owned_by": "ssdlm"}
 
+    async def chat(self) -> Response:
+        """Say that there is no chat."""
+        tokenizer = self.served.model.tokenizer
+        if tokenizer is not None and tokenizer.settings.get("chat_template"):
+            said = "there is no chat over HTTP yet; use `ssdlm generate --chat` or SSDLM.chat"
+        else:
+            said = "this is no chat model, it continues texts; use /v1/completions"
+        raise ApiError(404, said, code="no_chat")
+
 
 async def nothing() -> Response:
     return Response(status_code=204)
-
-
-async def chat() -> Response:
-    """Say that there is no chat."""
-    raise ApiError(
-        404, "this is no chat model, it continues texts; use /v1/completions", code="no_chat"
-    )
 
 
 async def tell(request: Request, error: Exception) -> Response:
