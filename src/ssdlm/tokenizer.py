@@ -31,7 +31,7 @@ from ssdlm.storage.files import (
     write_text,
 )
 from ssdlm.storage.hub import download
-from ssdlm.values import first_line, shorten
+from ssdlm.values import first_line, quote, shorten
 
 END_OF_TEXT_NAMES = ("<|endoftext|>", "</s>", "[SEP]", "<|end_of_text|>", "<eos>")
 """What tokenizers call the token that ends a document; the first one found counts."""
@@ -271,8 +271,13 @@ def load_settings(folder: Path) -> dict[str, str]:
         if isinstance(found.get(name), dict):
             found[name] = found[name].get("content")
     if isinstance(found.get("chat_template"), list):  # several, each with a name
-        templates = {one.get("name"): one.get("template") for one in found["chat_template"]}
-        found["chat_template"] = templates.get("default")
+        if not all(isinstance(one, dict) for one in found["chat_template"]):
+            raise ValueError(
+                f"{folder / SETTINGS}: chat_template={quote(found['chat_template'])} is no list of "
+                "objects with name and template; restore the file"
+            )
+        named = [one for one in found["chat_template"] if one.get("name") == "default"]
+        found["chat_template"] = named[-1].get("template") if named else None
     if (folder / TEMPLATE).is_file():
         raw = read_whole(folder / TEMPLATE, most=MOST_BY_HAND)
         found["chat_template"] = raw.decode(errors="replace")

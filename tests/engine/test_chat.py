@@ -122,6 +122,14 @@ def test_template_and_end_come_from_a_folder_and_go_into_one(model, folder):
     assert load_tokenizer(folder).settings["chat_template"] == "z"
 
 
+@pytest.mark.parametrize("templates", [["x"], [5], [None]])
+def test_templates_that_are_no_objects_are_refused_by_file(folder, templates):
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({"chat_template": templates}))
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json: chat_template=.* is no list of"):
+        load_tokenizer(folder)
+
+
 def test_lines_of_a_file_may_be_messages(model, tmp_path):
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     lines = [{"messages": HELLO, "seed": 5}, {"prompt": "abc", "length": 4}]

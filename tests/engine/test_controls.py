@@ -198,3 +198,30 @@ def test_sees_without_a_classifier_that_could_read_the_block_is_refused_by_name(
     with pytest.raises(ValueError, match=r"^sees=block has no effect without a classifier that"):
         model.generate(PROMPT, sees="block", control=control)
     assert model.generate(PROMPT, sees="context").text == model.generate(PROMPT).text
+
+
+def boom(context, logits):
+    raise KeyError("a\nb")
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (boom, r"control boom raised KeyError: 'a"),
+        (lambda: 0, r"control <lambda> raised TypeError: .* takes 0 positional arguments"),
+        (lambda a, b, c: 0, r"control <lambda> raised TypeError: .* missing 1 required"),
+    ],
+)
+def test_what_goes_wrong_in_a_function_is_said_with_its_name(model, function, said):
+    with pytest.raises(ValueError, match=said) as caught:
+        model.generate("ab", length=3, control=function)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_function_that_changes_its_context_changes_nothing_else(model):
+    def careless(context, logits):
+        context.zero_()
+        return no_q(context, logits)
+
+    texts = [model.generate("ab", length=9, control=one, lam=9.0).text for one in (no_q, careless)]
+    assert texts[0] == texts[1]

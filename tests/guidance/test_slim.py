@@ -119,6 +119,26 @@ def test_another_model_of_other_tokens_is_refused_in_one_line(
     assert guide.tokenizer is None
 
 
+@pytest.mark.parametrize("names", [("first", "other"), ("last", "first")])
+def test_labels_of_other_names_or_in_another_order_are_refused(made, model, tmp_path, names):
+    _, ordinary = made
+    guide = shutil.copytree(ordinary, tmp_path / "guide")
+    path = guide / "llama" / "config.json"
+    settings = json.loads(path.read_text()) | {"id2label": dict(enumerate(names))}
+    path.write_text(json.dumps(settings | {"label2id": {name: i for i, name in enumerate(names)}}))
+    with pytest.raises(ValueError, match=r"llama has the labels .*; train it again with") as caught:
+        model.generate("the river", length=2, control=f"{guide}=last")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_where_a_config_should_be_is_one_line(made, model, tmp_path):
+    _, ordinary = made
+    guide = shutil.copytree(ordinary, tmp_path / "guide")
+    (guide / "junk" / "config.json").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"junk/config\.json is a folder and not a JSON file;"):
+        model.generate("the river", length=2, control=f"{guide}=last")
+
+
 def test_it_reads_no_text_without_its_model(made):
     with pytest.raises(ValueError, match="reads texts by a model's tokenizer"):
         load_text_classifier(made[0].out)

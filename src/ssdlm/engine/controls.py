@@ -16,7 +16,15 @@ from ssdlm.engine.ways import BESIDE_PARTICLES, CLASSIFIER_WEIGHT, Way, count_pa
 from ssdlm.guidance import ClassifierGuide, classifier_guide, load_guide
 from ssdlm.guidance.classifiers import NoGradientError
 from ssdlm.guidance.fitting import FittedGuide, out_of_scale, refuse_contradictions, suggested_lam
-from ssdlm.guidance.gradient import Asked, LogProb, guided, title_of, weighted
+from ssdlm.guidance.gradient import (
+    Asked,
+    InSimplex,
+    LogProb,
+    UserFunction,
+    guided,
+    title_of,
+    weighted,
+)
 from ssdlm.guidance.growing import can_grow
 from ssdlm.guidance.packing import growing_guide
 from ssdlm.guidance.padding import PaddedGuide, can_be_padded, room_of
@@ -324,7 +332,7 @@ class Controls:
     def fit(self, guide: ClassifierGuide | LogProb) -> LogProb:
         """Return a guide's log_prob for this model's vocabulary."""
         if not isinstance(guide, ClassifierGuide):
-            return guide
+            return cast(LogProb, guide) if isinstance(guide, InSimplex) else UserFunction(guide)
         if id(guide) not in self.fitted:
             V, tokenizer = self.denoiser.V, self.tokenizer
             strings = () if tokenizer is None else tokenizer.token_strings()

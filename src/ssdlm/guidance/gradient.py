@@ -19,6 +19,7 @@ import torch
 from ssdlm.denoiser import Denoiser, DenoiserWrapper, row_by_row
 from ssdlm.ops.nudges import SMALLEST, shift, soft_threshold, through_softmax
 from ssdlm.shapes import Block, Context, Simplex, Tensor
+from ssdlm.values import shorten
 
 LogProb = Callable[[Context, Simplex], Tensor]
 """f_phi(y | w_logits, context): one log-probability per row, differentiable in the logits."""
@@ -164,6 +165,25 @@ class Asked:
 
     def __call__(self, context: Context, logits: Simplex) -> Tensor:
         return self.log_prob(context, logits)
+
+
+@dataclass(frozen=True)
+class UserFunction:
+    """A `LogProb` that a user wrote: its errors are said with its name, its context is a copy."""
+
+    function: LogProb
+
+    @property
+    def title(self) -> str:
+        return title_of(self.function)
+
+    def __call__(self, context: Context, logits: Simplex) -> Tensor:
+        try:
+            return self.function(context.clone(), logits)
+        except (Exception, SystemExit) as error:
+            raise ValueError(
+                f"control {self.title} raised {type(error).__name__}: {shorten(str(error))}"
+            ) from error
 
 
 def logit_gradient(log_prob: LogProb, context: Context, logits: Simplex) -> Simplex:

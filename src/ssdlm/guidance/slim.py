@@ -22,6 +22,7 @@ from ssdlm.shapes import Tensor
 from ssdlm.storage.files import read_json
 from ssdlm.storage.int8 import quantise
 from ssdlm.tokenizer import Tokenizer
+from ssdlm.values import quote
 
 OWN = ("<s>", "<pad>")
 """What opens a text, and what fills a row: the first two ids, as RoBERTa has them."""
@@ -90,6 +91,12 @@ class Binder:
         """Return a guide, or the slim one in its folder that was made for this tokenizer."""
         if home := self.home_for(guide.home):
             classifier = load_slim(home, str(guide.classifier.device))
+            labels = [dict(one.config.id2label or {}) for one in (guide.classifier, classifier)]
+            if labels[0] != labels[1]:
+                raise ValueError(
+                    f"{home} has the labels {quote(labels[1])} where {guide.title} has "
+                    f"{quote(labels[0])}; train it again with `ssdlm train-guide --slim`"
+                )
             return replace(guide, classifier=classifier, home=home, **self.own)
         made_for = getattr(guide.classifier.config, KEY, None)
         if made_for is None:

@@ -170,6 +170,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raw = read_whole(path, most=MOST_IN_JSON)
     except FileNotFoundError:
         raise ValueError(f"{path} is missing; is {path.parent} the right folder?") from None
+    except IsADirectoryError:
+        raise ValueError(f"{path} is a folder and not a JSON file; restore the file") from None
     return parse_object(raw, where=str(path), remedy="restore the file")
 
 
