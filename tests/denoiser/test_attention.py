@@ -1,15 +1,10 @@
 """Who sees whom, told position by position."""
 
 import torch
+import torch.nn.functional as F
 from tests.closeness import assert_close
 
-from ssdlm.denoiser.attention import (
-    attend_both,
-    causal_mask,
-    noisy_bias,
-    noisy_mask,
-    plain_attend_both,
-)
+from ssdlm.denoiser.attention import attend, attend_both, causal_mask, noisy_bias, noisy_mask
 from ssdlm.ops.rotary import rotate, rotation
 
 
@@ -23,11 +18,13 @@ def test_the_mask_says_what_the_words_say():
             assert table[query, L + key] == (blocks[key] == blocks[query]), "noisy"
 
 
-def test_attend_both_matches_plain():
+def test_attend_both_is_one_attention_by_a_table_of_who_sees_whom():
     blocks = torch.tensor([0, 0, 1, 1, 1, 2])
     query, key, value = torch.randn(3, 2, 2, 12, 4).unbind(0)
     fast = attend_both(query, key, value, noisy_bias(blocks, torch.float32), len(blocks))
-    assert_close(fast, plain_attend_both(query, key, value, blocks))
+    clean = causal_mask(len(blocks), 0, blocks.device)
+    table = torch.cat((F.pad(clean, (0, len(blocks))), noisy_mask(blocks)))
+    assert_close(fast, attend(query, key, value, table))
 
 
 def test_new_tokens_see_all_past_ones():

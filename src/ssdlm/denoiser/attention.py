@@ -51,11 +51,3 @@ def attend_both(
         return clean
     noisy = attend(query[:, :, length:], key, value, bias)
     return torch.cat((clean, noisy), 2)
-
-
-def plain_attend_both(query: Tensor, key: Tensor, value: Tensor, blocks: Tensor) -> Tensor:
-    """Return the same from one table (2L, 2L) of who sees whom: the plain reference."""
-    length = len(blocks)
-    clean = causal_mask(length, 0, blocks.device)
-    table = torch.cat((F.pad(clean, (0, length)), noisy_mask(blocks)))
-    return attend(query, key, value, table)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ssdlm.ops.fusing import fused
-from ssdlm.ops.noisy_logits import Noisy, noisy_logits, plain_noisy_logits
+from ssdlm.ops.noisy_logits import Noisy, noisy_logits
 from ssdlm.ops.soft_embedding import chunks
 from ssdlm.shapes import Tensor
 
@@ -124,24 +124,3 @@ def clean_cross_entropy(
 ) -> Tensor:
     """Return sum(weights * loss), where logits = hidden @ weight.T + prior."""
     return HeadLoss.apply(loss, hidden, weight, prior, weights, tokens)
-
-
-def plain_cross_entropy(
-    hidden: Tensor,
-    weight: Tensor,
-    prior: Tensor,
-    weights: Tensor,
-    target: Noisy | Tensor,
-    *,
-    loss: str = "cross_entropy",
-) -> Tensor:
-    """Return either from one V-wide tensor that autograd keeps: the plain reference of both."""
-    logits = (hidden @ weight.T).float() + prior
-    tokens = target.tokens if isinstance(target, Noisy) else target
-    if isinstance(target, Noisy):
-        logits = logits + plain_noisy_logits(*target.parts())
-    if loss == "l2":
-        corner = torch.nn.functional.one_hot(tokens.long(), logits.shape[-1])
-        return (weights * (logits.softmax(-1) - corner).square().sum(-1)).sum()
-    nll = torch.nn.functional.cross_entropy(logits, tokens.long(), reduction="none")
-    return (weights * nll).sum()

@@ -37,10 +37,3 @@ def noisy_logits(z: Tensor, tokens: Tensor, gain_z: Tensor, gain_w: Tensor) -> T
     is_token = column == tokens.int().unsqueeze(-1)
     bonus = torch.where(is_token, gain_w.float().unsqueeze(-1), 0.0)
     return gain_z.float().unsqueeze(-1) * z.float() + bonus
-
-
-def plain_noisy_logits(z: Tensor, tokens: Tensor, gain_z: Tensor, gain_w: Tensor) -> Tensor:
-    """Return the same by a scatter: the plain reference of `noisy_logits`."""
-    logits = gain_z.float().unsqueeze(-1) * z.float()
-    index = tokens.long().unsqueeze(-1)
-    return logits.scatter_add_(-1, index, gain_w.float().unsqueeze(-1))

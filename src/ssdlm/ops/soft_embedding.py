@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ssdlm.ops.fusing import fused
-from ssdlm.ops.noisy_logits import Noisy, noisy_logits, plain_noisy_logits
+from ssdlm.ops.noisy_logits import Noisy, noisy_logits
 from ssdlm.shapes import Tensor
 
 CHUNK = 16384
@@ -59,9 +59,3 @@ def chunks(count: int, size: int = CHUNK) -> list[slice]:
 def soft_embedding(noisy: Noisy, prior: Tensor, weight: Tensor) -> Tensor:
     """Return softmax(prior + noisy logits) @ weight, (M, D)."""
     return SoftEmbedding.apply(weight, prior, *noisy.parts())
-
-
-def plain_soft_embedding(noisy: Noisy, prior: Tensor, weight: Tensor) -> Tensor:
-    """Return the same from one V-wide tensor that autograd keeps: the plain reference."""
-    simplex = (plain_noisy_logits(*noisy.parts()) + prior).softmax(-1)
-    return simplex.to(weight.dtype) @ weight
