@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ssdlm.config import AdapterConfig
 from ssdlm.denoiser import Denoiser, DenoiserModule
 from ssdlm.engine.chat import Messages, chat_text, said
 from ssdlm.engine.controls import Control
@@ -27,7 +28,7 @@ from ssdlm.guidance.gradient import LogProb
 from ssdlm.guidance.scorers import Scorer
 from ssdlm.options import GenerateOptions, P, R, SpanLength, all_names, explained
 from ssdlm.storage import checkpoint
-from ssdlm.tokenizer import Tokenizer, load_causal_tokenizer, load_tokenizer
+from ssdlm.tokenizer import Tokenizer, load_causal_tokenizer, load_tokenizer, require_tokens
 from ssdlm.values import choose, quote
 
 LOADING = ("device", "dtype", "deterministic", "revision", "local_files_only")
@@ -116,6 +117,8 @@ class SSDLM(Signature):
         has_tokenizer = any((folder / name).exists() for name in ("tokenizer.json", "vocab.json"))
         load = load_causal_tokenizer if checkpoint.is_causal(folder) else load_tokenizer
         tokenizer = load(folder) if has_tokenizer else None
+        if isinstance(denoiser.config, AdapterConfig) and tokenizer is not None:
+            require_tokens(tokenizer, checkpoint.find(denoiser.config.base), of=folder)
         options = checkpoint.load_options(folder) or GenerateOptions(B=(denoiser.config.B,))
         return cls(denoiser, tokenizer, options, deterministic=deterministic)
 

@@ -144,6 +144,8 @@ class AdapterConfig:
     """The language model: `smollm2`, a folder or a Hub id; `init` of a run."""
     digest: str = ""
     """What tells its weights from those of other models."""
+    network: str = ""
+    """What tells its settings from others with the same weights; "" in runs of earlier versions."""
     rank: int = ranged(16, least=1, most=MOST)
     """Rank of what is added to each matrix."""
     K: float = ranged(5.0, above=0, most=MOST)

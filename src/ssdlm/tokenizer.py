@@ -235,6 +235,18 @@ def load_causal_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer
 
 
+def require_tokens(tokenizer: Tokenizer, base: Path, *, of: Path) -> None:
+    """Refuse a tokenizer, that `of` an adapter, whose tokens are others than the base model's."""
+    if not (base / FILE_NAME).is_file():
+        return
+    own, theirs = tokenizer.token_strings(), load_tokenizer(base).token_strings()
+    if own != theirs[: len(own)]:
+        raise ValueError(
+            f"{of / FILE_NAME} has other tokens than {base / FILE_NAME}, which is of the model "
+            "that the adapter is for; restore the one that changed"
+        )
+
+
 def nested(source: str | os.PathLike[str] | Tokenizer, size: int) -> Tokenizer:
     """Return the byte-level BPE of a source's first merges: `size` tokens, end-of-text the last.
 

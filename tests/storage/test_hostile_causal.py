@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests import causal
 
+from ssdlm import SSDLM
 from ssdlm.storage.checkpoint import load_denoiser
 
 NAN = float("nan")
@@ -158,6 +159,30 @@ def test_a_weight_that_is_no_number_is_refused(folder):
 
     rewrite(folder, spoil)
     assert "contains infinities or NaN; get the file anew" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"rms_norm_eps": 0.5}, {"rope_parameters": {"rope_theta": 5.0}}], ids=str
+)
+def test_an_adapter_knows_a_changed_config_of_its_model(tmp_path, settings):
+    run, base = causal.save_adapted(tmp_path), tmp_path / "base"
+    assert load_denoiser(run).config.network
+    change(base, **settings)
+    with pytest.raises(ValueError, match=f"{base}/config.json has other settings than when the"):
+        load_denoiser(run)
+    change(run, network="")  # as earlier versions wrote it
+    load_denoiser(run)
+
+
+@pytest.mark.parametrize("changed", ["run", "base"])
+def test_an_adapter_knows_changed_tokens(tmp_path, changed):
+    run = causal.save_adapted(tmp_path)
+    SSDLM.from_pretrained(run)
+    path = tmp_path / changed / "tokenizer.json"
+    path.write_text(path.read_text().replace('"z":', '"Z":'))
+    with pytest.raises(ValueError, match=f"{run}/tokenizer.json has other tokens than .*base") as e:
+        SSDLM.from_pretrained(run)
+    assert "\n" not in str(e.value)
 
 
 def test_an_adapter_whose_logits_overflow_is_refused(tmp_path):

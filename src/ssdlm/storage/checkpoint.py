@@ -21,6 +21,7 @@ from ssdlm.options import GenerateOptions
 from ssdlm.settings import DENOISERS, from_json, to_json
 from ssdlm.storage.builtin import builtin_folder, is_builtin, refuse_unknown
 from ssdlm.storage.causal import causal_options, is_causal, load_causal, weights_digest
+from ssdlm.storage.families import network_digest
 from ssdlm.storage.files import read_json, sha256, write_file, write_json
 from ssdlm.storage.hub import download
 from ssdlm.storage.int8 import SCALE, dequantise, is_quantised, quantise
@@ -234,7 +235,13 @@ def build_adapted(config: AdapterConfig) -> AdaptedDenoiser:
             f"{config.base} runs by transformers' own code, which takes no adapter; give a model "
             "of the Llama family"
         )
-    return AdaptedDenoiser(replace(config, digest=digest), model)
+    network = network_digest(model.config)
+    if config.network not in ("", network):
+        raise ValueError(
+            f"{folder / CONFIG} has other settings than when the adapter was trained with "
+            f"{config.base}; restore the file"
+        )
+    return AdaptedDenoiser(replace(config, digest=digest, network=network), model)
 
 
 def load_released(folder: Path, settings: dict[str, Any]) -> EncoderDenoiser:

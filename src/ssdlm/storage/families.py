@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +79,16 @@ def config_of(settings: Mapping[str, Any], *, path: Path, has_head: bool) -> Cau
         is_tied=is_tied,
         **scaled,
     )
+
+
+def network_digest(config: CausalConfig) -> str:
+    """Return what tells a network's settings from others'; those that are usual do not count.
+
+    So a setting that a later version adds, at its default, changes no digest.
+    """
+    usual = {one.name: one.default for one in fields(config)}
+    told = {name: value for name, value in vars(config).items() if value != usual[name]}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def require_kinds(settings: Mapping[str, Any], path: Path) -> None:
