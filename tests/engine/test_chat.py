@@ -4,6 +4,7 @@ import io
 import json
 import pickle
 import sys
+import time
 
 import pytest
 import tokenizers
@@ -102,9 +103,88 @@ def test_bad_messages_are_refused_in_one_line(model, messages, words):
 
 
 def test_a_template_runs_in_a_sandbox():
-    for template in ("{{ messages.__class__.__mro__ }}", "{{ messages.append(1) }}", "{% if %}"):
+    for template in ("{{ messages.__class__.__mro__ }}", "{{ messages.append(1) }}"):
         with pytest.raises(ValueError, match="does not take these messages"):
             chat_text(talker(template), HELLO)
+
+
+def test_a_broken_template_is_said_to_be_broken():
+    with pytest.raises(ValueError, match=r"template is broken \(line 1: .*tokenizer_config\.json"):
+        chat_text(talker("{% if %}"), HELLO)
+
+
+GROWING = (
+    "{%% set n = namespace(x=%s) %%}{%% for i in range(99) %%}{%% set n.x = %s %%}{%% endfor %%}"
+)
+GROWING += "{{ n.x }}"
+LONG = "{% set a = 'a' * 10**6 %}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{{ f(n - 1) if n }}{{ f(n - 1) if n }}{% endmacro %}{{ f(60) }}",
+        "{{ 'a' * (10**9) }}",
+        "{{ (10**9) * [0] }}",
+        "{{ 9**(9**9) }}",
+        "{{ '%999999999s'|format('a') }}",
+        "{{ '%999999999s' % 'a' }}",
+        "{{ '%*d' % (999999999, 5) }}",
+        "{{ '{:>999999999}'.format('a') }}",
+        "{{ 'a'.ljust(999999999) }}",
+        "{{ 'a'|center(999999999) }}",
+        "{{ messages|tojson(indent=999999999) }}",
+        "{{ 5|round(999999999) }}",
+        "{{ [1]|batch(999999999, 'a')|list }}",
+        LONG + "{{ a.replace('a', a) }}",
+        LONG + "{{ a|replace('a', a) }}",
+        LONG + "{{ ([a] * 10**6)|join }}",
+        GROWING % ("'a'", "n.x ~ n.x"),
+        GROWING % ("'a'", "n.x + n.x"),
+        GROWING % ("7", "n.x * n.x"),
+        GROWING % ("7", "[n.x, n.x]"),
+        LONG + "{% set b %}{% for i in range(9999) %}{{ a }}{% endfor %}{% endset %}",
+    ],
+)
+def test_a_template_ends_soon_and_fills_no_memory(template, monkeypatch):
+    monkeypatch.setattr("ssdlm.engine.template.MOST_SECONDS", 1.0)
+    began = time.monotonic()
+    with pytest.raises(
+        ValueError, match=r"does not take these messages \(.*\); give others"
+    ) as got:
+        chat_text(talker(template), HELLO)
+    assert "\n" not in str(got.value)
+    assert time.monotonic() - began < 5
+
+
+RICH = """{%- macro shout(text, times=2) -%}{{ text|upper ~ '!' * times }}{%- endmacro -%}
+{%- set ns = namespace(found=false, seen=[]) -%}
+{%- for m in messages if m.role != 'none' -%}
+{%- set ns.seen = ns.seen + [m.content] -%}
+{{ loop.index0 }}/{{ loop.length }}{{ ' last' if loop.last }}
+{%- if loop.previtem is defined %}{{ loop.previtem.role }}{% endif -%}
+{{ m.content.split('l')[-1].lstrip('o')|trim|default('none', true) if m.content is string }}
+{{ shout(m['content'][::-1]) }} {{ '%s-%03d' % (m.role, 7) }} {{ '{0:>4}'.format('a') }}
+{%- else -%}nothing{%- endfor -%}
+{{ messages|selectattr('role', 'equalto', 'user')|map(attribute='content')|join(', ') }}
+{%- set block %}{{ ns.seen|length }}{% endset -%}{{ block|int + 1 }} {{ nosuch }}
+{{ messages|tojson }}
+{%- for key, value in {'a': 1}.items() %}{{ key }}{{ value ** 2 }}{% continue %}x{% endfor -%}
+{%- for n in [[1, [2]]] recursive %}{{ loop(n) if n is iterable else n }}{% endfor -%}
+{{ messages[0].content.replace('l', 'LL') }}{{ [3, 1]|sort|first }}{{ 'é' }}"""
+
+
+def test_bounds_change_nothing_of_what_a_usual_template_writes(model, folder):
+    from transformers import AutoTokenizer
+
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": RICH}))
+    told = [*HELLO, {"role": "assistant", "content": "Oh, hello"}] * 200
+    theirs = AutoTokenizer.from_pretrained(folder)
+    assert chat_text(load_tokenizer(folder), told) == theirs.apply_chat_template(
+        told, tokenize=False
+    )
 
 
 def test_template_and_end_come_from_a_folder_and_go_into_one(model, folder):

@@ -1,15 +1,9 @@
-"""Messages to a prompt, by the template that comes with a tokenizer.  tokenizer -> [chat] -> plain
-
-A template is a program in Jinja that somebody else wrote: it runs in a sandbox.
-"""
+"""Messages to a prompt, by a tokenizer's own template.  tokenizer, template -> [chat] -> plain"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from functools import lru_cache, partial
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, TypeGuard
 
 from ssdlm.options import GenerateOptions
 from ssdlm.tokenizer import Tokenizer, is_utf8, special_tokens
@@ -54,34 +48,27 @@ def chat_text(tokenizer: Tokenizer | None, messages: object, *, is_open: bool = 
         texts = [one.get(name) for name in ("role", "content")]
         if not all(isinstance(text, str) and is_utf8(text) for text in texts):
             raise ValueError(f"message {quote(one)} has no text as role and content; give it both")
-    names = {name: tokenizer.settings.get(name, "") for name in ("bos_token", "eos_token")}
+    names: dict[str, Any] = {
+        name: tokenizer.settings.get(name, "") for name in ("bos_token", "eos_token")
+    }
+    names |= {"messages": [dict(one) for one in messages], "add_generation_prompt": is_open}
+    from jinja2 import TemplateSyntaxError
+
+    from ssdlm.engine.template import render
+
     try:
-        text = compiled(template).render(
-            messages=[dict(one) for one in messages], add_generation_prompt=is_open, **names
-        )
+        text = render(template, **names)
+    except TemplateSyntaxError as error:
+        raise ValueError(
+            f"the model's chat template is broken (line {error.lineno}: {first_line(error)}); mend "
+            "chat_template.jinja, or chat_template in tokenizer_config.json, in its folder"
+        ) from error
     except Exception as error:  # a template fails in ways of its own
         raise ValueError(
             f"the model's chat template does not take these messages ({first_line(error)}); "
             "give others"
         ) from error
     return ChatText(text)
-
-
-@lru_cache(maxsize=8)
-def compiled(template: str) -> Any:
-    """Return a template that can be rendered, with what templates of the Hub count on."""
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    def refuse(message: str) -> NoReturn:
-        raise ValueError(message)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment.from_string(template)
 
 
 def as_answer(options: GenerateOptions, tokenizer: Tokenizer) -> GenerateOptions:
