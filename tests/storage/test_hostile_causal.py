@@ -98,6 +98,23 @@ def test_numbers_of_rotary_position_embedding_are_above_zero_and_there(folder, n
     assert f"config.json: {words}" in refusal(folder)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+        {"rope_scaling": {"type": "linear", "factor": 4.0}, "rope_theta": 50.0},
+        {"rope_parameters": {"rope_type": "default"}, "rope_theta": 50.0},
+    ],
+    ids=str,
+)
+def test_of_two_rotary_settings_that_of_transformers_counts(folder, settings):
+    change(folder, **settings)
+    tokens, denoiser = torch.arange(20).unsqueeze(0), load_denoiser(folder)
+    with torch.no_grad():
+        expected = causal.theirs(folder)(tokens).logits[:, -1]
+    assert (denoiser.prefill(tokens).logits - expected).abs().max() < 1e-3
+
+
 @pytest.mark.parametrize("kind", [torch.int64, torch.bool, torch.float8_e4m3fn], ids=str)
 @pytest.mark.parametrize("folder", ["llama-tied", "gpt2"], indirect=True)
 def test_weights_that_are_no_usual_floats_are_refused(folder, kind):

@@ -93,11 +93,12 @@ class Environment(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, function: Any, /, *args: Any, **named: Any) -> Any:
         meter: Meter = context.parent[WORK]
-        meter.charge(meter.step)
         method = getattr(function, "__wrapped__", function)  # the sandbox wraps str.format
         owner = getattr(method, "__self__", None)
         if isinstance(owner, str | bytes | int | list | tuple | Mapping):
             meter.charge_call(method.__name__, owner, *args, *named.values())
+        else:
+            meter.charge(meter.step)
         return charged(context, super().call(context, function, *args, **named))
 
 

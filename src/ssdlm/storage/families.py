@@ -39,8 +39,9 @@ def config_of(settings: Mapping[str, Any], *, path: Path, has_head: bool) -> Cau
     if kind not in OWN:
         return None
     require_kinds(settings, path)
-    earlier = {"rope_theta": get("rope_theta")} | (get("rope_scaling") or {})
-    rope: dict[str, Any] = get("rope_parameters") or earlier
+    # As transformers has it: of the two the earlier name counts, the base being in it or beside it.
+    rope: dict[str, Any] = {"rope_theta": get("rope_theta")}
+    rope |= get("rope_scaling") or get("rope_parameters") or {}
     scaling = rope.get("rope_type") or rope.get("type") or "default"
     is_known = isinstance(scaling, str) and scaling in SCALED
     is_usual = get("hidden_act", "silu") == "silu" and get("quantization_config") is None
