@@ -14,6 +14,7 @@ from ssdlm import SSDLM, GenerateOptions
 from ssdlm.cli import main
 from ssdlm.engine.chat import chat_text, until_end_of_turn
 from ssdlm.engine.prompt_files import generate_file
+from ssdlm.engine.template import render
 from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
 TEMPLATE = """{{ bos_token }}{% for m in messages %}
@@ -277,3 +278,8 @@ def test_a_chat_is_explained(folder, monkeypatch, capsys):
     assert "passes per token" in capsys.readouterr().out
     told = [{"role": "system", "content": "Hi"}, *HELLO]
     assert prompts == [chat_text(load_tokenizer(folder), told)]
+
+
+def test_marks_for_training_in_a_template_are_left_out():
+    loop = "{% for m in messages %}{% generation %}{{ m.content }};{% endgeneration %}{% endfor %}"
+    assert render(loop, messages=[{"content": "a"}, {"content": "b"}]) == "a;b;"

@@ -16,6 +16,8 @@ from math import prod
 from typing import Any, NoReturn
 
 from jinja2 import nodes, pass_context
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
@@ -135,6 +137,16 @@ def bounded(name: str, plain: ImmutableSandboxedEnvironment) -> Any:
     return run
 
 
+class Marks(Extension):
+    """The mark of transformers around what a model says, which is for training: its contents."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 class Counting(NodeTransformer):
     """Puts filters that count around what loops go over and texts that are joined."""
 
@@ -164,7 +176,8 @@ def compiled(template: str) -> Any:
     shape: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "optimized": False}
     plain = ImmutableSandboxedEnvironment()
     plain.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
-    environment = Environment(extensions=["jinja2.ext.loopcontrols"], finalize=written, **shape)
+    marks = [Marks, "jinja2.ext.loopcontrols"]
+    environment = Environment(extensions=marks, finalize=written, **shape)
     environment.filters = {name: bounded(name, plain) for name in plain.filters}
     environment.filters |= {"counted": counted, "charged": charged}
     del environment.globals["lipsum"]
