@@ -118,7 +118,8 @@ class SSDLM(Signature):
         load = load_causal_tokenizer if checkpoint.is_causal(folder) else load_tokenizer
         tokenizer = load(folder) if has_tokenizer else None
         if isinstance(denoiser.config, AdapterConfig) and tokenizer is not None:
-            require_tokens(tokenizer, checkpoint.find(denoiser.config.base), of=folder)
+            base, remedy = checkpoint.find(denoiser.config.base), "restore the one that changed"
+            require_tokens(tokenizer, base, of=folder, remedy=remedy)
         options = checkpoint.load_options(folder) or GenerateOptions(B=(denoiser.config.B,))
         return cls(denoiser, tokenizer, options, deterministic=deterministic)
 

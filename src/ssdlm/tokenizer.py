@@ -235,15 +235,15 @@ def load_causal_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def require_tokens(tokenizer: Tokenizer, base: Path, *, of: Path) -> None:
-    """Refuse a tokenizer, that `of` an adapter, whose tokens are others than the base model's."""
-    if not (base / FILE_NAME).is_file():
+def require_tokens(tokenizer: Tokenizer, model: Path, *, of: Path, remedy: str) -> None:
+    """Refuse a tokenizer, that `of` a folder, whose tokens are others than a model's."""
+    if not (model / FILE_NAME).is_file():
         return
-    own, theirs = tokenizer.token_strings(), load_tokenizer(base).token_strings()
+    own, theirs = tokenizer.token_strings(), load_tokenizer(model).token_strings()
     if own != theirs[: len(own)]:
         raise ValueError(
-            f"{of / FILE_NAME} has other tokens than {base / FILE_NAME}, which is of the model "
-            "that the adapter is for; restore the one that changed"
+            f"{of / FILE_NAME} has other tokens than {model / FILE_NAME}, which is of the model; "
+            f"{remedy}"
         )
 
 

@@ -19,7 +19,7 @@ from ssdlm.shapes import Tensor
 from ssdlm.storage import checkpoint
 from ssdlm.storage.builtin import is_builtin
 from ssdlm.storage.hub import for_transformers
-from ssdlm.tokenizer import load_causal_tokenizer, load_tokenizer
+from ssdlm.tokenizer import load_tokenizer, require_tokens
 from ssdlm.train.checkpoint_folders import EMA, find_newest
 
 UNIGRAM_TOKENS, STRETCHES = 2**24, 64
@@ -30,10 +30,14 @@ def make_denoiser(config: Config, stores: list[TokenStore]) -> DenoiserModule:
     """Return the denoiser a run begins with, whole; refuse one that does not fit the data."""
     denoiser = load_init(config) if config.train.init else build(config.model)
     require_room(config, stores, denoiser)
-    require_tokens(config, stores)
-    is_adapter = isinstance(config.model, AdapterConfig)
-    has_own = checkpoint.is_ours(find_init(config.train.init)) if is_adapter else config.train.init
-    if not isinstance(config.model, EncoderConfig) and not has_own:
+    model, init = config.model, config.train.init
+    is_adapter = isinstance(model, AdapterConfig)
+    source = model.base if is_adapter else init
+    for store in stores if source else ():
+        remedy = "prepare the data with the model's tokenizer"
+        require_tokens(load_tokenizer(store.dir), find_init(source), of=store.dir, remedy=remedy)
+    has_own = checkpoint.is_ours(find_init(init)) if is_adapter else init
+    if not isinstance(model, EncoderConfig) and not has_own:
         denoiser.set_unigram(count_tokens(stores, denoiser.V))
     return denoiser
 
@@ -50,24 +54,6 @@ def require_room(config: Config, stores: list[TokenStore], denoiser: DenoiserMod
             f"data.max_len={config.data.max_len} is more than the {denoiser.max_len} positions of "
             "the model; lower it"
         )
-
-
-def require_tokens(config: Config, stores: list[TokenStore]) -> None:
-    """Refuse data whose tokens are others than those of the model that a run begins with."""
-    model, init, load = config.model, config.train.init, load_tokenizer
-    if isinstance(model, AdapterConfig):
-        init, load = model.base, load_causal_tokenizer
-    folder = find_init(init)
-    if not (folder / "tokenizer.json").is_file():
-        return
-    own = load(folder).token_strings()
-    for store in stores:
-        theirs = load_tokenizer(store.dir).token_strings()
-        if theirs != own[: len(theirs)]:
-            raise ValueError(
-                f"{store.dir} has other tokens than {folder}; prepare the data with the model's "
-                "tokenizer"
-            )
 
 
 def build(model: EncoderConfig | BlockConfig | AdapterConfig) -> DenoiserModule:
