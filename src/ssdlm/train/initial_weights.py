@@ -19,7 +19,7 @@ from ssdlm.shapes import Tensor
 from ssdlm.storage import checkpoint
 from ssdlm.storage.builtin import is_builtin
 from ssdlm.storage.hub import for_transformers
-from ssdlm.tokenizer import load_tokenizer, require_tokens
+from ssdlm.tokenizer import FILE_NAME, load_tokenizer, require_tokens
 from ssdlm.train.checkpoint_folders import EMA, find_newest
 
 UNIGRAM_TOKENS, STRETCHES = 2**24, 64
@@ -33,9 +33,10 @@ def make_denoiser(config: Config, stores: list[TokenStore]) -> DenoiserModule:
     model, init = config.model, config.train.init
     is_adapter = isinstance(model, AdapterConfig)
     source = model.base if is_adapter else init
-    for store in stores if source else ():
+    if source and (find_init(source) / FILE_NAME).is_file():
         remedy = "prepare the data with the model's tokenizer"
-        require_tokens(load_tokenizer(store.dir), find_init(source), of=store.dir, remedy=remedy)
+        for own in (store.dir for store in stores):
+            require_tokens(load_tokenizer(own), find_init(source), of=own, remedy=remedy)
     has_own = checkpoint.is_ours(find_init(init)) if is_adapter else init
     if not isinstance(model, EncoderConfig) and not has_own:
         denoiser.set_unigram(count_tokens(stores, denoiser.V))
