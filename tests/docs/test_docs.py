@@ -16,12 +16,12 @@ import torch
 from tests.closeness import assert_close
 
 from ssdlm import SSDLM, DecodeConfig
-from ssdlm.cli import parser
+from ssdlm.cli import main, parser
 from ssdlm.diffusion.grid import Uniform
 from ssdlm.diffusion.steps import Ddpm, Renoise
 from ssdlm.guidance.grammar import parse_control
 from ssdlm.settings import override
-from ssdlm.storage.builtin import builtin_guides
+from ssdlm.storage.builtin import builtin_guides, unpacked_smollm2
 from ssdlm.train.recipes import recipe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -426,3 +426,17 @@ def test_settings_of_training_on_the_pages_exist():
             override(recipe(name), settings)
             checked += len(settings)
     assert checked > 10
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_first_commands_of_the_readme_write_what_it_says(number, capsys):
+    text = (ROOT / "README.md").read_text()
+    commands = [line for line in text.splitlines() if line.startswith("ssdlm generate")]
+    _, *words = shlex.split(commands[number])
+    if "smollm2" in words and not unpacked_smollm2().is_dir():
+        pytest.skip("smollm2 is not unpacked here; `make smol` does it")
+    whole = re.sub(r"\s+", " ", text)
+    shown = re.search(r'The first writes "(.*?) \.\.\."; the second "(.*?)"', whole)
+    assert shown is not None
+    assert main(words) == 0
+    assert capsys.readouterr().out.startswith(shown[1 + number])

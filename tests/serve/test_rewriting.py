@@ -73,6 +73,8 @@ def test_who_leaves_between_spans_frees_the_server(server):
     with httpx.stream("POST", f"{server.url}/v1/rewrite", json=body, trust_env=False) as answer:
         next(line for line in answer.iter_lines() if "event: span" in line)
     server.settle()
+    again = server.post("/v1/rewrite", {"text": TEXT, "spans": SPANS}).json()["rewrites"]
+    assert told(again) == plain(server.model.rewrite(TEXT, SPANS))
 
 
 @pytest.mark.parametrize(

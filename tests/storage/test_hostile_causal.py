@@ -135,7 +135,7 @@ def test_weights_that_transformers_would_make_up_are_refused(folder, part):
 @pytest.mark.parametrize("folder", ["gpt2"], indirect=True)
 def test_weights_of_another_kind_of_model_are_refused(folder):
     change(folder, model_type="opt", architectures=["OPTForCausalLM"])
-    refusal(folder)
+    assert "describes" in refusal(folder)
 
 
 @pytest.mark.parametrize("folder", ["gpt2"], indirect=True)

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, get_args
 
 from ssdlm.cli.flags import add_options, given_options, refuse_bad_values
-from ssdlm.cli.generate import add_model, open_model, tell_of_scorers
+from ssdlm.cli.generate import add_model, open_model, tell_of_particles, tell_of_scorers
 from ssdlm.cli.starting import choose_threads
 from ssdlm.needs import NOT_OF_SPANS
 from ssdlm.options import SpanLength
@@ -60,15 +60,11 @@ def run_rewrite(arguments: argparse.Namespace) -> None:
     refuse_bad_values(arguments)
     spans = [read_span(word) for word in arguments.spans]
     text = read_text(named_path(arguments.source, "FILE"))
-    model = open_model(arguments)
+    model, changes = open_model(arguments), given_options(arguments)
     choose_threads(model.denoiser, model.options)
-    rewrites = model.rewrite(
-        text,
-        spans,
-        length=arguments.span_length,
-        alternatives=arguments.alternatives,
-        **given_options(arguments),
-    )
+    tell_of_particles(model.engine, model.options.change(**changes))
+    how = {"length": arguments.span_length, "alternatives": arguments.alternatives}
+    rewrites = model.rewrite(text, spans, **how, **changes)
     for one in rewrites:
         if arguments.json:
             print(json.dumps(asdict(one)), flush=True)

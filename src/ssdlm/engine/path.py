@@ -13,8 +13,8 @@ from ssdlm.diffusion import schedule
 from ssdlm.diffusion.grid import Grid, Move, Sliding
 from ssdlm.shapes import Tensor
 
-MOST_PASSES = 32
-"""For a position of a window that slides: each has levels of its own."""
+SLOWEST = 32
+"""Passes for a position of a window that slides, at the most: each has levels of its own."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ def steady_moves(width: float, pace: int) -> list[Move]:
     return list(islice(Sliding(2 * pace, width).moves([2], [2]), 1, 1 + pace))
 
 
-def num_open(width: float, pace: int) -> int | None:
-    """Return how many positions are open in a window that slides; None where they vary."""
-    if pace > MOST_PASSES:
-        return None
+def num_open(width: float, pace: int) -> int:
+    """Return how many positions are open in a window that slides; 0 where no program has it so."""
+    if pace > SLOWEST:
+        return 0
     sizes = {len(move.levels.progress[1]) for move in steady_moves(width, pace)}
-    return sizes.pop() if len(sizes) == 1 else None
+    return sizes.pop() if len(sizes) == 1 else 0

@@ -197,7 +197,7 @@ class Runners:
             path = B, options.T, options.grid, options.width, given and options.length
             return Key(program, path, 0, guides, self.capacity(request, B + 1), **rest)
         pace = pace_of(options)
-        capacity = self.capacity(request, (num_open(options.width, pace) or 0) + 1)
+        capacity = self.capacity(request, num_open(options.width, pace) + 1)
         return Key(program, options.width, pace, guides, capacity, **rest)
 
     def chain_key(self, request: Request, *, is_masked: bool) -> Key:
@@ -257,7 +257,7 @@ class Runners:
         options, controls = request.options, self.controls
         if not self.is_steered(request):
             return ""
-        open_ = (num_open(options.width, pace_of(options)) or 0) if request.slides else 0
+        open_ = num_open(options.width, pace_of(options)) if request.slides else 0
         num_tokens = len(request.context) + sum(request.blocks()) + open_ + 1
         if controls.fits_graph(options, num_tokens):
             return ""
@@ -391,5 +391,5 @@ def pace_of(options: GenerateOptions) -> int:
     """Return how many passes a window takes to slide on by a position; 0 where that varies."""
     paces = {options.T / B for B in options.B}
     pace = paces.pop()
-    is_steady = not paces and pace % 1 == 0 and num_open(options.width, int(pace)) is not None
+    is_steady = not paces and pace % 1 == 0 and num_open(options.width, int(pace)) > 0
     return int(pace) if is_steady else 0
