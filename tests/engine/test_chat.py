@@ -7,32 +7,17 @@ import sys
 import time
 
 import pytest
-import tokenizers
 from tests import tiny
+from tests.talking import talker
 
 from ssdlm import SSDLM, GenerateOptions
 from ssdlm.cli import main
 from ssdlm.engine.chat import chat_text, until_end_of_turn
 from ssdlm.engine.prompt_files import generate_file
 from ssdlm.engine.template import render
-from ssdlm.tokenizer import Tokenizer, load_tokenizer
+from ssdlm.tokenizer import load_tokenizer
 
-TEMPLATE = """{{ bos_token }}{% for m in messages %}
-    {%- if m.role == "robot" %}{{ raise_exception("no robots") }}{% endif %}
-<|turn|>{{ m.role }}
-{{ m.content }}<|end|>
-{% endfor %}
-{% if add_generation_prompt %}<|turn|>assistant
-{% endif %}"""
 HELLO = [{"role": "user", "content": "Hello"}]
-SPECIAL = ["<|endoftext|>", "<|turn|>", "<|end|>"]
-
-
-def talker(template: str = TEMPLATE, eos: str = "<|end|>") -> Tokenizer:
-    """A tokenizer of characters that has a template; ids 64 and 65 are its own tokens."""
-    backend = tokenizers.Tokenizer.from_str(tiny.tokenizer().to_json())
-    backend.add_special_tokens(SPECIAL)
-    return Tokenizer(backend, {"eos_token": eos, "bos_token": "", "chat_template": template})
 
 
 @pytest.fixture

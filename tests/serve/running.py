@@ -67,9 +67,9 @@ class Running:
         assert answer.status_code == 400, answer.text
         return answer.json()["error"]
 
-    def chunks(self, **body: Any) -> list[dict[str, Any]]:
+    def chunks(self, path: str = "/v1/completions", **body: Any) -> list[dict[str, Any]]:
         """The messages of a stream of completions, which must end with [DONE]."""
-        lines = self.post("/v1/completions", body | {"stream": True}).text.split("\n\n")
+        lines = self.post(path, body | {"stream": True}).text.split("\n\n")
         assert lines[-2:] == ["data: [DONE]", ""]
         return [json.loads(line[6:]) for line in lines[:-2] if not line.startswith(":")]
 

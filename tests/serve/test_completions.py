@@ -1,7 +1,5 @@
 """OpenAI's completions: its fields mean what they mean there, and texts are the library's own."""
 
-import json
-
 import pytest
 from tests import tiny
 from tests.bpe import write_gpt2
@@ -286,15 +284,3 @@ def test_a_model_without_a_context_stream_has_no_logprobs_and_no_best_of():
         changes = {"max_tokens": 6, "nucleus": "logits"}
         text = model.generate("ab", length=6, nucleus="logits").text
         assert texts_of(server.complete(prompt="ab", **changes)) == [text]
-
-
-def test_there_is_no_chat(server):
-    answer = server.post("/v1/chat/completions", {"messages": []})
-    assert answer.status_code == 404
-    assert "no chat model" in json.loads(answer.text)["error"]["message"]
-    server.model.tokenizer.settings["chat_template"] = "{{ messages }}"
-    try:
-        answer = server.post("/v1/chat/completions", {"messages": []})
-    finally:
-        del server.model.tokenizer.settings["chat_template"]
-    assert answer.status_code == 404 and "use `ssdlm generate --chat` or SSDLM.chat" in answer.text

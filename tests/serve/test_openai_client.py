@@ -1,15 +1,37 @@
 """The official client works unchanged."""
 
+import asyncio
+
 import pytest
+from tests.serve.running import serving
+from tests.talking import talking_model
 
 openai = pytest.importorskip("openai")
 
 
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def settings(server):
+    return {"base_url": f"{server.url}/v1", "api_key": "any", "max_retries": 0, "timeout": 60}
+
+
 @pytest.fixture
 def client(server):
-    with openai.OpenAI(
-        base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=60
-    ) as client:
+    with openai.OpenAI(**settings(server)) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def talker():
+    """A server with a model that answers."""
+    with serving(talking_model()) as running:
+        yield running
+
+
+@pytest.fixture
+def talk(talker):
+    with openai.OpenAI(**settings(talker)) as client:
         yield client
 
 
@@ -69,7 +91,56 @@ def test_errors_are_those_of_the_client(client):
     with pytest.raises(openai.BadRequestError, match=r"top_p=7\.0 is out of range") as caught:
         client.completions.create(model="tiny", prompt="ab", top_p=7)
     assert caught.value.param == "top_p"
-    with pytest.raises(openai.NotFoundError, match="no chat model"):
+    with pytest.raises(openai.BadRequestError, match="no chat template"):
         client.chat.completions.create(model="tiny", messages=[])
     with pytest.raises(openai.NotFoundError, match="does not exist"):
         client.completions.create(model="gpt-4", prompt="ab")
+
+
+def test_chat(talker, talk):
+    answer = talk.chat.completions.create(
+        model="tiny",
+        messages=[{"role": "developer", "content": "Be kind"}, *HELLO],
+        max_completion_tokens=8,
+        n=2,
+        seed=7,
+        logprobs=True,
+        top_logprobs=2,
+    )
+    said = [{"role": "system", "content": "Be kind"}, *HELLO]
+    texts = talker.model.chat(said, length=8, num_samples=2, seed=7)
+    assert [one.message.content for one in answer.choices] == [text.text for text in texts]
+    rated = answer.choices[0].logprobs.content
+    assert len(rated) == len(texts[0].tokens) and len(rated[0].top_logprobs) == 2
+    assert answer.usage.completion_tokens == sum(len(text.tokens) for text in texts)
+
+
+def test_chat_in_a_stream(talker, talk):
+    chunks = list(
+        talk.chat.completions.create(
+            model="tiny", messages=HELLO, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    text = talker.model.chat(HELLO)
+    deltas = [chunk.choices[0].delta for chunk in chunks[:-1]]
+    assert deltas[0].role == "assistant"
+    assert "".join(delta.content or "" for delta in deltas) == text.text
+    assert chunks[-2].choices[0].finish_reason == text.finish_reason
+    assert chunks[-1].usage.completion_tokens == len(text.tokens)
+    with talk.chat.completions.stream(model="tiny", messages=HELLO) as stream:
+        assert stream.get_final_completion().choices[0].message.content == text.text
+
+
+def test_chat_asynchronously(talker):
+    async def both():
+        async with openai.AsyncOpenAI(**settings(talker)) as client:
+            create, own = client.chat.completions.create, {"model": "tiny", "messages": HELLO}
+            answers = await asyncio.gather(*(create(**own, seed=seed) for seed in range(4)))
+            parts = [
+                chunk.choices[0].delta.content async for chunk in await create(**own, stream=True)
+            ]
+            return [answer.choices[0].message.content for answer in answers], "".join(parts)
+
+    answers, streamed = asyncio.run(both())
+    assert answers == [talker.model.chat(HELLO, seed=seed).text for seed in range(4)]
+    assert streamed == answers[0]

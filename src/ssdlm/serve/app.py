@@ -16,6 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from ssdlm.serve.body import parse, read_body
+from ssdlm.serve.chat import read_chat
 from ssdlm.serve.completions import read_completion
 from ssdlm.serve.delivery import Asked, deliver, unless_gone
 from ssdlm.serve.errors import ApiError, json_response
@@ -26,12 +27,20 @@ from ssdlm.serve.metrics import CONTENT_TYPE, Metrics
 from ssdlm.serve.native import read_explain, read_native
 from ssdlm.serve.pages import INDEX, Pages, docs_page
 from ssdlm.serve.rewriting import read_rewrite
-from ssdlm.serve.schemas import COMPLETION, completion_schema, native_schema, rewrite_schema
+from ssdlm.serve.schemas import (
+    CHAT,
+    COMPLETION,
+    chat_schema,
+    completion_schema,
+    native_schema,
+    rewrite_schema,
+)
 from ssdlm.serve.worker import Worker
 
 PATHS = {
     "/": "the page: watch a text settle, and steer it",
     "/v1/completions": "POST: continue prompts, as OpenAI defines it",
+    "/v1/chat/completions": "POST: answer messages, as OpenAI defines it",
     "/v1/generate": "POST: the native form; an answer, or every draft as an event",
     "/v1/explain": "POST: the native form; how it would be written, without writing it",
     "/v1/rewrite": "POST: spans of a text anew, in view of both sides; an answer, or events",
@@ -41,7 +50,6 @@ PATHS = {
     "/metrics": "GET: figures for Prometheus",
     "/docs": "GET: this page",
 }
-CHAT = "/v1/chat/completions"
 
 
 class Server:
@@ -68,7 +76,7 @@ class Server:
             self.routes(),
             metrics=self.metrics,
             log=log or RequestLog(),
-            paths=[*PATHS, CHAT],
+            paths=PATHS,
             keys=keys,
             is_local=is_local,
         )
@@ -114,18 +122,22 @@ class Server:
         app.add_api_route("/v1/models/{name:path}", self.model, methods=["GET"])
         for path, answer, schema in (
             ("/v1/completions", self.completions, completion_schema()),
+            ("/v1/chat/completions", self.chat, chat_schema()),
             ("/v1/generate", self.generate, native_schema()),
             ("/v1/explain", self.explain, native_schema()),
             ("/v1/rewrite", self.rewrite, rewrite_schema()),
         ):
             body = {"required": True, "content": {"application/json": {"schema": schema}}}
             app.add_api_route(path, answer, methods=["POST"], openapi_extra={"requestBody": body})
-        app.add_api_route(CHAT, self.chat, methods=["GET", "POST"], include_in_schema=False)
         return app
 
     async def completions(self, request: Request) -> Response:
         """Continue prompts, as OpenAI defines it."""
         return await self.ask(request, read_completion)
+
+    async def chat(self, request: Request) -> Response:
+        """Answer messages, as OpenAI defines it."""
+        return await self.ask(request, read_chat)
 
     async def generate(self, request: Request) -> Response:
         """Continue prompts with the options of this library."""
@@ -172,7 +184,7 @@ class Server:
         return self.pages.response(request, name)
 
     async def docs(self) -> Response:
-        return docs_page(PATHS, native_schema()["properties"], COMPLETION)
+        return docs_page(PATHS, native_schema()["properties"], COMPLETION, CHAT)
 
     async def health(self) -> Response:
         """Return whether texts get written."""
@@ -201,15 +213,6 @@ class Server:
         """Return the model as OpenAI lists it."""
         about = {"id": self.served.name, "object": "model", "created": self.began}
         return about | {"owned_by": "ssdlm"}
-
-    async def chat(self) -> Response:
-        """Say that there is no chat."""
-        tokenizer = self.served.model.tokenizer
-        if tokenizer is not None and tokenizer.settings.get("chat_template"):
-            said = "there is no chat over HTTP yet; use `ssdlm generate --chat` or SSDLM.chat"
-        else:
-            said = "this is no chat model, it continues texts; use /v1/completions"
-        raise ApiError(404, said, code="no_chat")
 
 
 async def nothing() -> Response:

@@ -1,6 +1,6 @@
 """`POST /v1/completions` as OpenAI defines it, with the options of this library beside its own.
 
-fields -> [completions] -> tickets. `best_of` is OpenAI's: so many texts in all, of which the
+fields -> [completions] -> tickets, chat. `best_of` is OpenAI's: so many texts in all, of which the
 likeliest n are returned; the library's writes so many candidates for each of its texts.
 """
 
@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from ssdlm.engine.chains import check_stream
 from ssdlm.engine.choosing import kept
@@ -31,8 +31,10 @@ NEUTRAL: dict[str, Sequence[Any]] = {
     "logit_bias": ({},),
 }
 """Fields of OpenAI's that this model does not have, and the values that ask for nothing."""
-OWN_FIELDS = ("prompt", "model", "max_tokens", "temperature", "n", "best_of", "logprobs", "echo")
-OWN_FIELDS += ("stream", "stream_options", "diffusing", "user", *NEUTRAL)
+SHARED_FIELDS = ("model", "max_tokens", "temperature", "n", "best_of", "logprobs")
+SHARED_FIELDS += ("stream", "stream_options", "diffusing", "user", *NEUTRAL)
+"""Fields of a chat, too."""
+OWN_FIELDS = ("prompt", "echo", *SHARED_FIELDS)
 COUNTS = {"num_samples": "n", "num_return_sequences": "n"}
 """Options of the library for which OpenAI has a name."""
 
@@ -40,6 +42,12 @@ COUNTS = {"num_samples": "n", "num_return_sequences": "n"}
 @dataclass
 class Completion:
     """A request for completions, and what its answer needs to know."""
+
+    own_fields: ClassVar[Sequence[str]] = OWN_FIELDS
+    neutral: ClassVar[Mapping[str, Sequence[Any]]] = NEUTRAL
+    prefix: ClassVar[str] = "cmpl-"
+    """What its ids begin with."""
+    length_field: ClassVar[str] = "max_tokens"
 
     served: Served
     n: int = 1
@@ -50,10 +58,18 @@ class Completion:
     is_diffusing: bool = False
     has_usage: bool = False
     ticket: Ticket = field(init=False)
-    id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4().hex}")
+    id: str = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     told: dict[int, str] = field(default_factory=dict)
     """What a stream has told of each text."""
+
+    def __post_init__(self) -> None:
+        self.id = self.prefix + uuid.uuid4().hex
+
+    @property
+    def kind(self) -> str:
+        """What OpenAI calls an answer, or a chunk of one."""
+        return "text_completion"
 
     def close(self, engine: Engine, texts: Texts) -> list[dict[str, Any]]:
         """Return the choices: of each prompt the likeliest n, if there are more."""
@@ -88,7 +104,7 @@ class Completion:
 
     def whole(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         """Return an answer, or a chunk of one."""
-        about = {"id": self.id, "object": "text_completion", "created": self.created}
+        about = {"id": self.id, "object": self.kind, "created": self.created}
         return about | {"model": self.served.name, "choices": choices}
 
     def usage(self) -> dict[str, int]:
@@ -108,25 +124,33 @@ class Completion:
         if isinstance(event, Position):
             yield f": {event.ahead} before this one\n\n".encode()
         elif isinstance(event, News | Written):
-            row, told = self.ticket.rows[event.row], self.told.get(event.row)
-            prompt = row.request.prompt if self.has_echo else ""
-            if prompt and told is None and not self.is_diffusing:
-                yield self.chunk(self.choice(event.row, prompt))
+            if event.row not in self.told:
+                self.told[event.row] = ""
+                yield from self.opening(event.row)
             if isinstance(event, Written):
-                yield self.chunk(self.last(event, told or ""))
+                yield self.chunk(self.last(event))
             elif self.is_diffusing:
-                yield self.chunk(self.choice(event.row, prompt + event.item))
+                yield self.chunk(self.choice(event.row, self.echoed(event.row) + event.item))
             else:
-                self.told[event.row] = (told or "") + event.item
+                self.told[event.row] += event.item
                 yield self.chunk(self.choice(event.row, event.item))
 
-    def last(self, event: Written, told: str) -> dict[str, Any]:
+    def echoed(self, row: int) -> str:
+        """Return the prompt of a text, if it is to be repeated."""
+        return self.ticket.rows[row].request.prompt if self.has_echo else ""
+
+    def opening(self, row: int) -> Iterator[bytes]:
+        """Yield what a stream tells before a text."""
+        if not self.is_diffusing and (prompt := self.echoed(row)):
+            yield self.chunk(self.choice(row, prompt))
+
+    def last(self, event: Written) -> dict[str, Any]:
         """Return the choice that ends a text: what is not told yet, or all of a draft."""
         request = self.ticket.rows[event.row].request
         if self.is_diffusing:
             text = self.shown(request, event.text)
         else:
-            text = gap_of(request, event.text)[len(told) :]
+            text = gap_of(request, event.text)[len(self.told[event.row]) :]
         more = {"logprobs": event.extra, "written": asdict(event.text.written)}
         return self.choice(event.row, text, event.text.finish_reason) | more
 
@@ -150,28 +174,36 @@ class Completion:
 def read_completion(body: Mapping[str, Any], served: Served) -> Completion:
     """Return what a body asks for, or raise a ValueError or ApiError."""
     served.check_model(body.get("model"))
-    refuse_foreign(body)
-    most = served.limits.max_rows
     asked = Completion(
-        served,
-        n=whole(body, "n", 1, most) or 1,
-        has_echo=flag(body, "echo"),
-        logprobs=whole(body, "logprobs", 0, MOST_LOGPROBS),
-        is_stream=flag(body, "stream"),
-        is_diffusing=flag(body, "diffusing"),
-        has_usage=wants_usage(body),
+        served, has_echo=flag(body, "echo"), logprobs=whole(body, "logprobs", 0, MOST_LOGPROBS)
     )
-    asked.best_of = whole(body, "best_of", 1, most) or asked.n
-    if asked.best_of < asked.n:
-        raise ValueError(
-            f"best_of={asked.best_of} is less than n={asked.n}; use at least {asked.n}"
-        )
-    check_together(body, asked, served)
     prompts: list[Prompt] = [""] if body.get("prompt") is None else prompts_in(body["prompt"])
-    length = whole(body, "max_tokens", 0, served.limits.max_length)
+    take(asked, body, prompts, whole(body, "max_tokens", 0, served.limits.max_length))
+    return asked
+
+
+def take(
+    asked: Completion,
+    body: Mapping[str, Any],
+    prompts: list[Prompt],
+    length: int | None,
+    called: str = "prompt",
+) -> None:
+    """Let a request be as the fields say that all of OpenAI's forms have, with its ticket."""
+    refuse_foreign(body, asked.neutral)
+    served, most = asked.served, asked.served.limits.max_rows
+    asked.n = whole(body, "n", 1, most) or 1
+    asked.best_of = whole(body, "best_of", 1, most) or asked.n
+    asked.is_stream, asked.is_diffusing = flag(body, "stream"), flag(body, "diffusing")
+    asked.has_usage = wants_usage(body)
+    check_together(body, asked)
     changes = changes_in(body, asked, length)
     usual = {name: changes.pop(name, None) for name in ("temperature", "top_p")}
-    options = served.options(prompts, changes, usual)
+    says_how = any(value is not None for value in usual.values())
+    if says_how and not (changes.get("projection") or changes.get("do_sample") is not None):
+        # An answer of which nobody says how it is drawn may be greedy.
+        changes["projection"] = served.model.options.projection
+    options = served.options(prompts, changes, usual, called)
     if asked.is_stream and any(one.num_candidates > 1 for one in options):
         raise ValueError("gap does not go with stream; leave one of them out")
     look = WholeDraft if asked.is_diffusing else DecidedText
@@ -185,14 +217,13 @@ def read_completion(body: Mapping[str, Any], served: Served) -> Completion:
         wants_position=asked.is_stream,
         is_written=length != 0,
     )
-    return asked
 
 
-def refuse_foreign(body: Mapping[str, Any]) -> None:
+def refuse_foreign(body: Mapping[str, Any], foreign: Mapping[str, Sequence[Any]]) -> None:
     """Raise on fields that this model cannot follow, unless they ask for nothing."""
-    for name, neutral in NEUTRAL.items():
+    for name, neutral in foreign.items():
         value = body.get(name)
-        if value is not None and (isinstance(value, bool) or value not in neutral):
+        if value is not None and not any(is_same(value, one) for one in neutral):
             raise ValueError(f"{name}={quote(value)} is not supported; leave it out")
     for name, own in COUNTS.items():
         if body.get(name) is not None:
@@ -201,8 +232,17 @@ def refuse_foreign(body: Mapping[str, Any]) -> None:
         check("user", body["user"], About(TEXT, "", ""))
 
 
-def check_together(body: Mapping[str, Any], asked: Completion, served: Served) -> None:
+def is_same(value: Any, other: Any) -> bool:
+    """Tell whether two values are the same in JSON, where true is not 1."""
+    return isinstance(value, bool) == isinstance(other, bool) and value == other
+
+
+def check_together(body: Mapping[str, Any], asked: Completion) -> None:
     """Raise on fields that do not go with each other, or with the model."""
+    if asked.best_of < asked.n:
+        raise ValueError(
+            f"best_of={asked.best_of} is less than n={asked.n}; use at least {asked.n}"
+        )
     if asked.is_stream and asked.best_of > asked.n:
         raise ValueError(f"best_of={asked.best_of} does not go with stream; leave one of them out")
     if asked.is_diffusing and not asked.is_stream:
@@ -215,7 +255,7 @@ def check_together(body: Mapping[str, Any], asked: Completion, served: Served) -
     ):
         if is_asked:
             given = f"{name}={quote(body[name])}"
-            check_stream(served.model.denoiser, given, "rates tokens; leave it out")
+            check_stream(asked.served.model.denoiser, given, "rates tokens; leave it out")
 
 
 def wants_usage(body: Mapping[str, Any]) -> bool:
@@ -235,12 +275,14 @@ def wants_usage(body: Mapping[str, Any]) -> bool:
 
 def changes_in(body: Mapping[str, Any], asked: Completion, length: int | None) -> dict[str, Any]:
     """Return the generation options that a body sets; temperature 0 is greedy."""
-    changes = {name: value for name, value in body.items() if name not in OWN_FIELDS}
+    changes = {name: value for name, value in body.items() if name not in asked.own_fields}
     given = next((name for name in ("length", "max_new_tokens") if body.get(name)), None)
     if given and length is not None:
-        raise ValueError(f"{given} and max_tokens are two names for one setting; give max_tokens")
+        name = asked.length_field
+        raise ValueError(f"{given} and {name} are two names for one setting; give {name}")
     if body.get("gap") is not None and length is not None:
-        raise ValueError("gap and max_tokens both say how long a gap is; give one of them")
+        name = asked.length_field
+        raise ValueError(f"gap and {name} both say how long a gap is; give one of them")
     changes["num_samples"] = asked.best_of
     if length is not None:
         changes["length"] = max(1, length)

@@ -48,11 +48,12 @@ class Served:
         prompts: list[Prompt],
         changes: Mapping[str, Any],
         usual: Mapping[str, Any] | None = None,
+        called: str = "prompt",
     ) -> list[GenerateOptions]:
         """Return the options for each prompt: the model's own, some of them changed.
 
         `usual` are those that clients send with every request, as if they were the model's own:
-        where they have no effect nobody is told.
+        where they have no effect nobody is told. `called` is the field of the prompts.
         """
         # How many go together is the server's; it changes no text.
         at_once = texts_at_once(self.model.device.type)
@@ -71,7 +72,7 @@ class Served:
         num_rows = sum(one.num_rows * max(1, one.particles) for one in found)
         self.limits.check_rows(num_rows, at_once)
         for prompt, one in zip(prompts, found, strict=True):
-            for name, text in (("prompt", prompt), ("suffix", one.suffix)):
+            for name, text in ((called, prompt), ("suffix", one.suffix)):
                 self.limits.check_characters(name, text)
                 self.limits.check_tokens(name, self.num_tokens(text))
         return found

@@ -59,9 +59,12 @@ class Pages:
 
 
 def docs_page(
-    paths: Mapping[str, str], native: Mapping[str, Any], completion: Mapping[str, Any]
+    paths: Mapping[str, str],
+    native: Mapping[str, Any],
+    completion: Mapping[str, Any],
+    chat: Mapping[str, Any],
 ) -> Response:
-    """Return the paths, the fields of the native form and those of completions, as a page."""
+    """Return the paths, the fields of the native form and those of OpenAI's forms, as a page."""
     listed = "\n".join(
         f"<tr><td><code>{escape(path)}</code></td><td>{escape(help)}</td></tr>"
         for path, help in paths.items()
@@ -75,7 +78,10 @@ def docs_page(
         f"{field_table(native)}"
         "<h1>Fields of POST /v1/completions</h1>"
         "<p>Those of OpenAI; of the fields above all options are taken, too.</p>"
-        f"{field_table(completion)}</html>",
+        f"{field_table(completion)}"
+        "<h1>Fields of POST /v1/chat/completions</h1>"
+        "<p>These, and those of completions but prompt and echo.</p>"
+        f"{field_table(chat)}</html>",
         200,
         HEADERS,
         "text/html",

@@ -1,4 +1,4 @@
-"""What the bodies of both forms of a request may be, as JSON.  options -> [schemas] -> app"""
+"""What the bodies of all forms of a request may be, as JSON.  options -> [schemas] -> app"""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, get_args
 from ssdlm.engine.drafts import CANDIDATES
 from ssdlm.needs import NOT_OF_SPANS
 from ssdlm.options import OTHER_NAMES, SpanLength, json_schema
-from ssdlm.serve.completions import COUNTS, MOST_LOGPROBS
+from ssdlm.serve.chat import CHAT_NEUTRAL, MOST_TOP, ROLES
+from ssdlm.serve.completions import COUNTS, MOST_LOGPROBS, NEUTRAL
 
 IDS = {"type": "array", "items": {"type": "integer"}}
 ONE_PROMPT = {"anyOf": [{"type": "string"}, IDS]}
@@ -83,9 +84,36 @@ COMPLETION: dict[str, Any] = SHARED | {
         "type": "boolean",
     },
     "user": {"description": "not used", "type": "string"},
-    "frequency_penalty": {"description": UNSUPPORTED, "type": "number", "enum": [0]},
-    "presence_penalty": {"description": UNSUPPORTED, "type": "number", "enum": [0]},
-    "logit_bias": {"description": UNSUPPORTED, "type": "object", "maxProperties": 0},
+    **{name: {"description": UNSUPPORTED, "enum": list(one)} for name, one in NEUTRAL.items()},
+}
+PART = {"type": "object", "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}
+MESSAGE = {
+    "type": "object",
+    "properties": {
+        "role": {"enum": list(ROLES)},
+        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": PART}]},
+    },
+    "required": ["role", "content"],
+}
+CHAT: dict[str, Any] = {
+    "messages": {"description": "what was said", "type": "array", "items": MESSAGE},
+    "max_completion_tokens": {
+        "description": "tokens to write at most, for length; max_tokens is its old name",
+        "type": "integer",
+        "minimum": 1,
+    },
+    "logprobs": {"description": "log-probabilities of the tokens", "type": "boolean"},
+    "top_logprobs": {
+        "description": "logprobs: and of so many likely ones",
+        "type": "integer",
+        "minimum": 0,
+        "maximum": MOST_TOP,
+    },
+    **{
+        name: {"description": UNSUPPORTED, "enum": list(one)}
+        for name, one in CHAT_NEUTRAL.items()
+        if name not in NEUTRAL
+    },
 }
 
 
@@ -108,3 +136,10 @@ def completion_schema() -> dict[str, Any]:
     found = json_schema()
     options = {name: about for name, about in found["properties"].items() if name not in COUNTS}
     return found | {"properties": options | COMPLETION}
+
+
+def chat_schema() -> dict[str, Any]:
+    """Return the schema of a body of `/v1/chat/completions`."""
+    found = completion_schema()
+    fields = {n: about for n, about in found["properties"].items() if n not in ("prompt", "echo")}
+    return found | {"properties": fields | CHAT, "required": ["messages"]}
