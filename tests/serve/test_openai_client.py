@@ -2,9 +2,15 @@
 
 import asyncio
 
+import pydantic
 import pytest
-from tests.serve.running import serving
-from tests.talking import talking_model
+from tests import tiny
+from tests.bpe import write_gpt2
+from tests.serve.running import OPTIONS, serving
+from tests.talking import TEMPLATE, talking_model
+
+from ssdlm import SSDLM
+from ssdlm.tokenizer import load_tokenizer
 
 openai = pytest.importorskip("openai")
 
@@ -144,3 +150,22 @@ def test_chat_asynchronously(talker):
     answers, streamed = asyncio.run(both())
     assert answers == [talker.model.chat(HELLO, seed=seed).text for seed in range(4)]
     assert streamed == answers[0]
+
+
+class Weather(pydantic.BaseModel):
+    """What an answer is to contain."""
+
+    place: str = pydantic.Field(max_length=5)
+    is_fine: bool | None
+
+
+def test_parsed_answers(tmp_path):
+    tokenizer = load_tokenizer(write_gpt2(tmp_path))
+    tokenizer.settings["chat_template"] = TEMPLATE
+    model = SSDLM(tiny.block(V=tokenizer.V), tokenizer, OPTIONS.change(length=60))
+    with serving(model) as server, openai.OpenAI(**settings(server)) as client:
+        answer = client.chat.completions.parse(
+            model="tiny", messages=HELLO, response_format=Weather, max_completion_tokens=60
+        )
+        found = answer.choices[0].message.parsed
+        assert isinstance(found, Weather) and len(found.place) <= 5

@@ -19,6 +19,7 @@ from ssdlm.engine.plain import Engine, Prompt
 from ssdlm.engine.requests import Generation, Request
 from ssdlm.serve.errors import ApiError
 from ssdlm.serve.fields import Served, flag, prompts_in, whole
+from ssdlm.serve.formats import FORMATS, grammar_in
 from ssdlm.serve.logprobs import logprobs_of
 from ssdlm.serve.looks import DecidedText, WholeDraft, gap_of
 from ssdlm.serve.tickets import Event, News, Position, Texts, Ticket, Written
@@ -32,7 +33,7 @@ NEUTRAL: dict[str, Sequence[Any]] = {
 }
 """Fields of OpenAI's that this model does not have, and the values that ask for nothing."""
 SHARED_FIELDS = ("model", "max_tokens", "temperature", "n", "best_of", "logprobs")
-SHARED_FIELDS += ("stream", "stream_options", "diffusing", "user", *NEUTRAL)
+SHARED_FIELDS += ("stream", "stream_options", "diffusing", "user", *FORMATS, *NEUTRAL)
 """Fields of a chat, too."""
 OWN_FIELDS = ("prompt", "echo", *SHARED_FIELDS)
 COUNTS = {"num_samples": "n", "num_return_sequences": "n"}
@@ -81,7 +82,8 @@ class Completion:
                 group = sorted(group, key=lambda pair: engine.rate(*pair))[: self.n]
             for request, text in group:
                 index = len(choices)
-                choices.append(self.choice(index, self.shown(request, text), text.finish_reason))
+                shown, reason = self.shown(request, text), reason_of(request, text)
+                choices.append(self.choice(index, shown, reason))
                 choices[-1]["logprobs"] = self.rated(engine, request, text)
                 choices[-1]["written"] = asdict(text.written)
         return choices
@@ -152,7 +154,7 @@ class Completion:
         else:
             text = gap_of(request, event.text)[len(self.told[event.row]) :]
         more = {"logprobs": event.extra, "written": asdict(event.text.written)}
-        return self.choice(event.row, text, event.text.finish_reason) | more
+        return self.choice(event.row, text, reason_of(request, event.text)) | more
 
     def chunk(self, *choices: dict[str, Any], **more: Any) -> bytes:
         """Return a message of the stream."""
@@ -169,6 +171,11 @@ class Completion:
         """Return what follows the last text."""
         usage = self.chunk(usage=self.usage()) if self.has_usage else b""
         return usage + b"data: [DONE]\n\n"
+
+
+def reason_of(request: Request, text: Generation) -> str:
+    """Return why a text ends; one that a grammar makes whole is never cut."""
+    return "stop" if request.options.has_grammar else text.finish_reason
 
 
 def read_completion(body: Mapping[str, Any], served: Served) -> Completion:
@@ -197,7 +204,7 @@ def take(
     asked.is_stream, asked.is_diffusing = flag(body, "stream"), flag(body, "diffusing")
     asked.has_usage = wants_usage(body)
     check_together(body, asked)
-    changes = changes_in(body, asked, length)
+    changes = changes_in(body, asked, length) | grammar_in(body)
     usual = {name: changes.pop(name, None) for name in ("temperature", "top_p")}
     says_how = any(value is not None for value in usual.values())
     if says_how and not (changes.get("projection") or changes.get("do_sample") is not None):

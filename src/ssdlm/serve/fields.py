@@ -16,6 +16,7 @@ from ssdlm.engine.plain import Prompt
 from ssdlm.guidance.grammar import split_labels
 from ssdlm.options import GenerateOptions
 from ssdlm.serve.errors import ApiError
+from ssdlm.serve.formats import FORMATS, OWN
 from ssdlm.serve.guides import Guides
 from ssdlm.serve.limits import Limits, texts_at_once
 from ssdlm.storage.builtin import builtin_guides
@@ -148,4 +149,6 @@ def prompts_in(value: Any) -> list[Prompt]:
 def field_at_fault(error: Exception, fields: Collection[str]) -> str | None:
     """Return the field of a body that a message begins with, or says is no option."""
     found = re.match(r"(?:there is no option ')?(\w+)", str(error))
+    if found and found[1] in OWN:  # what it was called
+        return next((name for name in (found[1], *FORMATS) if name in fields), None)
     return found[1] if found and found[1] in fields else None

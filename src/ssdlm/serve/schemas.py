@@ -84,6 +84,25 @@ COMPLETION: dict[str, Any] = SHARED | {
         "type": "boolean",
     },
     "user": {"description": "not used", "type": "string"},
+    "response_format": {
+        "description": "what the text is: text, json_object or json_schema",
+        "type": "object",
+        "properties": {"type": {"enum": ["text", "json_object", "json_schema"]}},
+        "required": ["type"],
+    },
+    "structured_outputs": {
+        "description": "what the text is, as vLLM says it: json, regex, choice or json_object",
+        "type": "object",
+        "maxProperties": 1,
+    },
+    "guided_json": {"description": "for json_schema", "type": "object"},
+    "guided_regex": {"description": "for regex", "type": "string"},
+    "guided_choice": {
+        "description": "one of these texts",
+        "type": "array",
+        "items": {"type": "string"},
+    },
+    "guided_grammar": {"description": "not supported", "enum": [None]},
     **{name: {"description": UNSUPPORTED, "enum": list(one)} for name, one in NEUTRAL.items()},
 }
 PART = {"type": "object", "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}
