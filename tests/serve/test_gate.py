@@ -221,6 +221,24 @@ def test_unknown_paths_and_methods_are_answered_in_openais_form(server):
     assert answer.status_code == 405 and "error" in answer.json()
 
 
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/v1/chat/completion", "no path '/v1/chat/completion'; the nearest is /v1/chat/compl"),
+        ("/completions", "there is no path '/completions'; the nearest is /v1/completions"),
+        ("/xyzzy%0a", r"there is no path '/xyzzy\n'; see /docs"),
+    ],
+)
+def test_a_path_that_is_not_there_is_named_with_the_nearest(server, path, words):
+    answer = server.post(path, {})
+    assert answer.status_code == 404 and words in answer.json()["error"]["message"]
+
+
+def test_a_method_that_a_path_has_not_is_told_with_those_that_it_has(server):
+    message = server.get("/v1/completions").json()["error"]["message"]
+    assert message == "'/v1/completions' takes POST, not 'GET'; see /docs"
+
+
 def test_every_answer_is_one_line_of_the_log_without_prompts():
     with serving() as server:
         server.complete(prompt="secret words", max_tokens=6)

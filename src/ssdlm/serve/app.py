@@ -20,7 +20,7 @@ from ssdlm.serve.chat import read_chat
 from ssdlm.serve.completions import read_completion
 from ssdlm.serve.delivery import Asked, deliver, unless_gone
 from ssdlm.serve.errors import ApiError, json_response
-from ssdlm.serve.fields import Served, field_at_fault
+from ssdlm.serve.fields import Served, field_at_fault, nearest
 from ssdlm.serve.gate import Gate
 from ssdlm.serve.log import RequestLog
 from ssdlm.serve.metrics import CONTENT_TYPE, Metrics
@@ -36,6 +36,7 @@ from ssdlm.serve.schemas import (
     rewrite_schema,
 )
 from ssdlm.serve.worker import Worker
+from ssdlm.values import quote
 
 PATHS = {
     "/": "the page: watch a text settle, and steer it",
@@ -229,8 +230,14 @@ async def tell(request: Request, error: Exception) -> Response:
 async def tell_http(request: Request, error: Exception) -> Response:
     """Return the answer to a path or a method that there is not."""
     assert isinstance(error, HTTPException)
-    message = {404: "there is no such path; see /docs", 405: "this path has other methods"}
-    said = f"{request.method}: {message.get(error.status_code, error.detail)}"
+    path, said = request.scope["path"], str(error.detail)
+    if error.status_code == 404:
+        near = nearest(path, PATHS)
+        said = f"there is no path {quote(path)}; "
+        said += f"the nearest is {near}" if near else "see /docs"
+    elif error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        said = f"{quote(path)} takes {allowed}, not {quote(request.method)}; see /docs"
     return ApiError(error.status_code, said, headers=error.headers).response()
 
 

@@ -14,7 +14,7 @@ from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Generation, Request
 from ssdlm.serve.completions import NEUTRAL, SHARED_FIELDS, Completion, take
 from ssdlm.serve.errors import ApiError
-from ssdlm.serve.fields import Served, flag, whole
+from ssdlm.serve.fields import Served, flag, refuse_unknown, whole
 from ssdlm.values import quote
 
 MOST_TOP = 20
@@ -83,6 +83,7 @@ def rating(token: str, logprob: float) -> dict[str, Any]:
 def read_chat(body: Mapping[str, Any], served: Served) -> Chat:
     """Return what a body asks for, or raise a ValueError or ApiError."""
     served.check_model(body.get("model"))
+    refuse_unknown(body, OWN_FIELDS, {"prompt": "use messages, or /v1/completions"})
     prompt = prompt_of(served, "messages", body.get("messages"))
     asked = Chat(served)
     if flag(body, "logprobs"):

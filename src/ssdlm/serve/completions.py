@@ -18,7 +18,7 @@ from ssdlm.engine.choosing import kept
 from ssdlm.engine.plain import Engine, Prompt
 from ssdlm.engine.requests import Generation, Request
 from ssdlm.serve.errors import ApiError
-from ssdlm.serve.fields import Served, flag, prompts_in, whole
+from ssdlm.serve.fields import Served, flag, prompts_in, refuse_unknown, whole
 from ssdlm.serve.formats import FORMATS, grammar_in
 from ssdlm.serve.logprobs import logprobs_of
 from ssdlm.serve.looks import DecidedText, WholeDraft, gap_of
@@ -181,6 +181,7 @@ def reason_of(request: Request, text: Generation) -> str:
 def read_completion(body: Mapping[str, Any], served: Served) -> Completion:
     """Return what a body asks for, or raise a ValueError or ApiError."""
     served.check_model(body.get("model"))
+    refuse_unknown(body, OWN_FIELDS, {"messages": "use /v1/chat/completions"})
     asked = Completion(
         served, has_echo=flag(body, "echo"), logprobs=whole(body, "logprobs", 0, MOST_LOGPROBS)
     )

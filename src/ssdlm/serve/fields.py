@@ -6,21 +6,25 @@ completions, native -> [fields] -> tickets
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from ssdlm.api import SSDLM
 from ssdlm.engine.plain import Prompt
 from ssdlm.guidance.grammar import split_labels
-from ssdlm.options import GenerateOptions
+from ssdlm.options import FOREIGN_NAMES, GenerateOptions, all_names
 from ssdlm.serve.errors import ApiError
 from ssdlm.serve.formats import FORMATS, OWN
 from ssdlm.serve.guides import Guides
 from ssdlm.serve.limits import Limits, texts_at_once
 from ssdlm.storage.builtin import builtin_guides
 from ssdlm.values import SWITCH, WHOLE, About, Kind, check, quote
+
+LONGEST_NAME = 100
+"""Characters of a word for which a like one is sought."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,23 @@ def prompts_in(value: Any) -> list[Prompt]:
     raise ValueError(
         f"prompt={quote(value)} is neither a text nor a list of token ids, nor a list of such"
     )
+
+
+def refuse_unknown(
+    body: Mapping[str, Any], own: Collection[str], elsewhere: Mapping[str, str] | None = None
+) -> None:
+    """Raise on a field that a form has not; what to use is told `elsewhere`, or is the nearest."""
+    known = {*own, *all_names()}
+    words = {n: use for n, use in (FOREIGN_NAMES | dict(elsewhere or {})).items() if n not in known}
+    for name in (name for name, value in body.items() if value is not None and name not in known):
+        near = name if name in words else nearest(name.lower(), [*known, *words])
+        remedy = words.get(near) or (f"the nearest is {near}" if near else "see /docs")
+        raise ValueError(f"there is no option {quote(name)}; {remedy}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the one of some words that is most like another, nothing where none is."""
+    return next(iter(get_close_matches(word[:LONGEST_NAME], sorted(known), 1)), "")
 
 
 def field_at_fault(error: Exception, fields: Collection[str]) -> str | None:

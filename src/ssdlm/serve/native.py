@@ -16,7 +16,7 @@ from ssdlm.engine.explaining import explain
 from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Generation, Request
 from ssdlm.serve.errors import ApiError
-from ssdlm.serve.fields import Served, field, flag, prompts_in
+from ssdlm.serve.fields import Served, field, flag, prompts_in, refuse_unknown
 from ssdlm.serve.tickets import Event, Look, Looks, News, Position, Texts, Ticket, Written
 from ssdlm.values import WORDS, check, quote
 
@@ -65,6 +65,7 @@ def read_native(body: Mapping[str, Any], served: Served) -> Native:
     served.check_model(body.get("model"))
     if "prompt" not in body:
         raise ValueError("there is no prompt; give one, which may be empty")
+    refuse_unknown(body, OWN_FIELDS)
     prompts = prompts_in(body["prompt"])
     changes = {name: value for name, value in body.items() if name not in OWN_FIELDS}
     options = served.options(prompts, changes)

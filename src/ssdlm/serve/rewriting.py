@@ -13,7 +13,7 @@ from typing import Any
 from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Request
 from ssdlm.engine.rewriting import Rewrite, Rewriting, spans_in
-from ssdlm.serve.fields import Served, field, flag, whole
+from ssdlm.serve.fields import Served, field, flag, refuse_unknown, whole
 from ssdlm.serve.limits import texts_at_once
 from ssdlm.serve.native import Native, chosen, message, watch
 from ssdlm.serve.tickets import (
@@ -65,6 +65,7 @@ class Rewritten(Native):
 def read_rewrite(body: Mapping[str, Any], served: Served) -> Rewritten:
     """Return what a body asks for, or raise a ValueError or ApiError."""
     served.check_model(body.get("model"))
+    refuse_unknown(body, OWN_FIELDS)
     text, limits = field(body, "text", TEXT), served.limits
     if text is None:
         raise ValueError("there is no text; give one")
