@@ -101,6 +101,17 @@ def test_texts_are_those_of_the_plain_loop_over_thousands_of_tokens(exact, chang
     assert exact.engine.runners.idle
 
 
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_contexts_are_read_alike_with_a_graph_and_before_there_is_one(exact, count):
+    groups = [[f"{PROMPTS[at % 4]} {at + turn}" for at in range(count)] for turn in range(3)]
+    changes = SLIDING | {"width": 1.0, "length": 40}
+    exact.engine.runners.idle.clear()
+    fast = [[text.tokens for text in exact.generate(group, **changes)] for group in groups]
+    (batch,) = exact.engine.runners.idle.values()
+    assert any(name.startswith("contexts") for name in batch.graphs)
+    assert fast == [plain(exact, group, **changes) for group in groups]
+
+
 @pytest.mark.parametrize("control", [["sentiment=positive"], ["sentiment=negative", "tense=past"]])
 def test_guides_with_short_cuts_and_without_write_the_same(exact, control, monkeypatch):
     prompts = [f"{prompt} {number}" for number in range(6) for prompt in PROMPTS]

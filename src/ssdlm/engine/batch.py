@@ -32,6 +32,8 @@ VOCABULARY_STEP = 64
 """On a GPU the vocabulary may be padded to a multiple of this, by tokens that are never drawn."""
 PREFILL_STEP = 64
 """On a GPU contexts are read in runs whose lengths are multiples of this."""
+MOST_RECORDED = 16_384
+"""Tokens of contexts that a graph reads at once; more keep a GPU busy without one."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,8 @@ class DecodeBatch(ABC):
         self.unread: dict[int, Tensor] = {}
         """Contexts that the next pass reads too, by slot: on a CPU, where a pass costs most."""
         self.graphs: dict[object, torch.cuda.CUDAGraph] = {}
-        self.prompts: dict[int, tuple[Tensor, Tensor]] = {}
-        """What graphs of contexts read, by their padded length."""
+        self.prompts: dict[str, tuple[Tensor, Tensor]] = {}
+        """What graphs of contexts read, by name; each is recorded when its shape comes again."""
 
     def set_up(self, capacity: int, *, is_padded: bool, is_invariant: bool) -> None:
         """Make the slots, and lay out the output head."""
@@ -182,7 +184,8 @@ class DecodeBatch(ABC):
         self.count_slots()
         new = [row for row, source in enumerate(sources) if source is None]
         if self.is_captured and new:
-            self.read_contexts(ids[new], at[new])
+            is_all = len(new) == len(slots)
+            self.read_contexts(ids if is_all else ids[new], at if is_all else at[new])
         elif not self.is_captured:
             for row in new:
                 self.lengths[slots[row]] = 0
@@ -211,19 +214,23 @@ class DecodeBatch(ABC):
             self.here = self.at = torch.tensor(sorted(self.entries), dtype=torch.int64)
 
     def read_contexts(self, ids: Tensor, at: Tensor) -> None:
-        """Read padded contexts (N, C) into slots, one alone by a graph for its length."""
-        if ids.shape[1] == 0:
-            return
-        if not self.is_captured or len(ids) > 1:
+        """Read padded contexts (N, C): one by a graph, several from the second time on."""
+        N, C = ids.shape
+        if N * C > MOST_RECORDED:
             self.read_ids(ids, at)
+        if not 0 < N * C <= MOST_RECORDED:
             return
-        key = ids.shape[1]
-        if key not in self.graphs:
-            own = self.prompts[key] = ids.clone(), at.clone()
-            self.graphs[key] = recorded(lambda: self.read_ids(*own), self.active)
-        for own, given in zip(self.prompts[key], (ids, at), strict=True):
-            own.copy_(given)
-        self.graphs[key].replay()
+        more = (1 << (N - 1).bit_length()) - N  # few sizes: the last text is read again
+        ids, at = torch.cat((ids, ids[-1:].expand(more, C))), torch.cat((at, at[-1:].expand(more)))
+        name = f"contexts {N + more} {C}"
+        is_new = name not in self.prompts
+        own = self.prompts.setdefault(name, (ids, at))
+        for mine, given in zip(own, (ids, at), strict=True):
+            mine.copy_(given)
+        if is_new and N > 1:
+            self.read_ids(*own)
+        else:
+            self.do(name, lambda: self.read_ids(*own))
 
     def read_ids(self, ids: Tensor, at: Tensor) -> None:
         """Read tokens (N, C) into slots from their beginning."""

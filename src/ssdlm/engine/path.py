@@ -53,12 +53,12 @@ class Path:
         return torch.minimum(passes, 1 + (passes - 1) % self.pace)
 
 
-@cache
 def steady_moves(width: float, pace: int) -> list[Move]:
     """Return the passes of a window that slides, after the first: from then on they go round."""
     return list(islice(Sliding(2 * pace, width).moves([2], [2]), 1, 1 + pace))
 
 
+@cache
 def num_open(width: float, pace: int) -> int:
     """Return how many positions are open in a window that slides; 0 where no program has it so."""
     if pace > SLOWEST:
