@@ -124,11 +124,11 @@ def test_types_are_checked_in_tests_where_there_are_no_shapes():
         overlap(1, ["stop"])
 
 
-def test_tracked_files_stay_under_48_mib():
+def test_tracked_files_stay_under_58_mib():
     sizes = {path: path.stat().st_size for path in tracked_files(ROOT)}
     largest = sorted(sizes, key=sizes.__getitem__)[-5:]
     assert ROOT / "pyproject.toml" in sizes
-    assert sum(sizes.values()) < 48 * MIB, f"largest: {[str(path) for path in largest]}"
+    assert sum(sizes.values()) < 58 * MIB, f"largest: {[str(path) for path in largest]}"
 
 
 def test_tree_without_git_is_walked(tmp_path):

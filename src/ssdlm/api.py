@@ -15,6 +15,7 @@ import torch
 
 from ssdlm.config import AdapterConfig
 from ssdlm.denoiser import Denoiser, DenoiserModule
+from ssdlm.denoiser.adapted import AdaptedDenoiser
 from ssdlm.engine.chat import Messages, chat_text, said
 from ssdlm.engine.controls import Control
 from ssdlm.engine.ending import text_of
@@ -26,9 +27,16 @@ from ssdlm.engine.signature import Signature
 from ssdlm.engine.writers import OptionsWriter
 from ssdlm.guidance.gradient import LogProb
 from ssdlm.guidance.scorers import Scorer
+from ssdlm.guidance.slim import tokenizer_digest
 from ssdlm.options import GenerateOptions, P, R, SpanLength, all_names, explained
 from ssdlm.storage import checkpoint
-from ssdlm.tokenizer import Tokenizer, load_causal_tokenizer, load_tokenizer, require_tokens
+from ssdlm.tokenizer import (
+    FILE_NAME,
+    Tokenizer,
+    load_causal_tokenizer,
+    load_tokenizer,
+    require_tokens,
+)
 from ssdlm.values import choose, quote
 
 LOADING = ("device", "dtype", "deterministic", "revision", "local_files_only")
@@ -63,6 +71,34 @@ def loading_advice(name: str) -> str:
 def answered(method: Callable[P, R]) -> Callable[P, R]:
     """Return a way to load that answers an argument it does not have."""
     return explained(method, loading_advice)
+
+
+def tokenizer_beneath(
+    denoiser: AdaptedDenoiser, folder: Path, own: Tokenizer | None
+) -> Tokenizer | None:
+    """Return an adapter's own copy of its language model's tokenizer, or that one; refuse others.
+
+    The adapter then knows it by digest.
+    """
+    base = checkpoint.find(denoiser.config.base)
+    if not (base / FILE_NAME).is_file():
+        return own
+    theirs = load_tokenizer(base)
+    digest = tokenizer_digest(theirs)
+    if own is None and denoiser.config.tokens not in ("", digest):
+        raise ValueError(
+            f"{base / FILE_NAME} has other tokens than when the adapter was trained; restore it"
+        )
+    if own is not None and tokenizer_digest(own) != digest:
+        require_tokens(own, base, of=folder, remedy="restore the one that changed")
+    denoiser.config = replace(denoiser.config, tokens=digest)
+    return own or theirs
+
+
+def has_tokens_of_base(denoiser: DenoiserModule, tokenizer: Tokenizer) -> bool:
+    """Tell whether a denoiser is an adapter that knows this tokenizer as its language model's."""
+    config = denoiser.config
+    return isinstance(config, AdapterConfig) and config.tokens == tokenizer_digest(tokenizer)
 
 
 class SSDLM(Signature):
@@ -117,16 +153,16 @@ class SSDLM(Signature):
         has_tokenizer = any((folder / name).exists() for name in ("tokenizer.json", "vocab.json"))
         load = load_causal_tokenizer if checkpoint.is_causal(folder) else load_tokenizer
         tokenizer = load(folder) if has_tokenizer else None
-        if isinstance(denoiser.config, AdapterConfig) and tokenizer is not None:
-            base, remedy = checkpoint.find(denoiser.config.base), "restore the one that changed"
-            require_tokens(tokenizer, base, of=folder, remedy=remedy)
+        if isinstance(denoiser, AdaptedDenoiser):
+            tokenizer = tokenizer_beneath(denoiser, folder, tokenizer)
         options = checkpoint.load_options(folder) or GenerateOptions(B=(denoiser.config.B,))
         return cls(denoiser, tokenizer, options, deterministic=deterministic)
 
     def save_pretrained(self, folder: str | Path, *, quantise: str = "none") -> None:
         """Write config.json, model.safetensors, tokenizer.json and generation_config.json.
 
-        With quantise="int8" the weights take a quarter of the space, and lose a little.
+        With quantise="int8" the weights take a quarter of the space, and lose a little. An adapter
+        gets no copy of its language model's tokenizer, which config.json knows by its digest.
         """
         save = {"none": checkpoint.save_denoiser, "int8": checkpoint.save_as_int8}
         choose("quantise", quantise, tuple(save))
@@ -143,7 +179,7 @@ class SSDLM(Signature):
         folder.mkdir(parents=True, exist_ok=True)
         save[quantise](self.denoiser, folder)
         checkpoint.save_options(self.options, folder)
-        if self.tokenizer is not None:
+        if self.tokenizer is not None and not has_tokens_of_base(self.denoiser, self.tokenizer):
             self.tokenizer.save(folder)
 
     @property

@@ -146,6 +146,8 @@ class AdapterConfig:
     """What tells its weights from those of other models."""
     network: str = ""
     """What tells its settings from others with the same weights; "" in runs of earlier versions."""
+    tokens: str = ""
+    """What tells its tokenizer from others, where there is no copy of that beside the weights."""
     rank: int = ranged(16, least=1, most=MOST)
     """Rank of what is added to each matrix."""
     K: float = ranged(5.0, above=0, most=MOST)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests import causal
 
+from ssdlm import SSDLM
 from ssdlm.storage.checkpoint import load_denoiser
 from ssdlm.train import configure, train
 from ssdlm.train import levels as shapes
@@ -50,6 +51,18 @@ def test_a_run_learns_keeps_the_adapter_alone_and_resumes_to_the_bit(base, store
     more = adapt(whole, store, tmp_path / "more", "train.steps=1")
     assert more.loss < losses(whole)[0] * 1.5
     assert load_denoiser(tmp_path / "more").config.digest == denoiser.config.digest
+
+
+def test_a_run_begins_from_int8_and_none_goes_on_there(base, store, tmp_path):
+    adapt(base, store, tmp_path / "run", "train.steps=2")
+    small = tmp_path / "small"
+    SSDLM.from_pretrained(tmp_path / "run").save_pretrained(small, quantise="int8")
+    with pytest.raises(ValueError, match=r"small is not empty .* not the folder of a run; give"):
+        adapt(base, store, small, "train.steps=4")
+    adapt(small, store, tmp_path / "more", "train.steps=1", "train.lr=1e-12", "train.ema=0")
+    begun, own = (load_denoiser(folder).state_dict() for folder in (tmp_path / "more", small))
+    for name, value in own.items():
+        assert torch.allclose(begun[name], value, atol=1e-6), name
 
 
 def test_another_base_is_refused_by_name(base, store, tmp_path):

@@ -167,7 +167,7 @@ def describe(folder: Path, kind: str, name: str) -> BuiltinEntry:
         kind=kind,
         name=name,
         parameters=sum(prod(shape) for key, shape in shapes.items() if not key.endswith(SCALE)),
-        V=config.get("V", config.get("vocab_size", 0)),
+        V=config.get("V") or config.get("vocab_size") or shapes.get("log_unigram", [0])[0],
         size=sum(path.stat().st_size for path in folder.iterdir() if path.is_file()),
         summary=first_sentence(folder),
     )

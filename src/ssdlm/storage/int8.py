@@ -12,11 +12,12 @@ STEPS = 127
 
 
 def quantise(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return matrices as int8 and fp16 scales, one a row; vectors stay as they are."""
+    """Return matrices as int8 and fp16 scales, one a row, and vectors as fp16 if they have room."""
     small: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if tensor.dim() < 2:
-            small[name] = tensor
+            half = tensor.to(torch.float16)
+            small[name] = half if bool(half.isfinite().all()) else tensor
             continue
         # The scale is rounded up to fp16 first, so that no value falls outside.
         scale = (tensor.float().abs().amax(-1) / STEPS).clamp(min=1e-7) * (1 + 2.0**-10)
@@ -28,7 +29,7 @@ def quantise(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def dequantise(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return what `quantise` was given, up to half a step; other tensors as they are."""
+    """Return what `quantise` was given, up to half a step; other tensors copied as they are."""
     if not is_quantised(tensors):
         return tensors
     return {

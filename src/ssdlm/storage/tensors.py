@@ -68,10 +68,13 @@ def require_numbers(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Refuse tensors that are not plain arrays of numbers, or int8 without its scales."""
     for key, value in tensors.items():
         scale = tensors.get(key + SCALE)
-        if scale is not None and scale.shape != value.shape[:-1]:
+        if scale is None:
+            continue
+        if value.dtype is not torch.int8 or scale.shape != value.shape[:-1]:
+            kind = str(value.dtype).removeprefix("torch.")
             raise ValueError(
-                f"{path}: {first_few([key])} is {tuple(value.shape)} and its scales are "
-                f"{tuple(scale.shape)}; get the file anew"
+                f"{path}: {first_few([key])} is {kind} {tuple(value.shape)} and its scales are "
+                f"{tuple(scale.shape)}, where int8 has one for each row; get the file anew"
             )
     for key, value in without_legacy(tensors).items():
         is_plain = value.layout is torch.strided and not value.is_meta and not value.is_quantized
