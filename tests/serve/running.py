@@ -73,11 +73,12 @@ class Running:
         assert lines[-2:] == ["data: [DONE]", ""]
         return [json.loads(line[6:]) for line in lines[:-2] if not line.startswith(":")]
 
-    def events(self, **body: Any) -> list[dict[str, Any]]:
-        """The events of a native stream."""
-        answer = self.post("/v1/generate", body | {"stream": True})
+    def events(self, path: str = "/v1/generate", **body: Any) -> list[dict[str, Any]]:
+        """The events of a native stream, or of a response."""
+        answer = self.post(path, body | {"stream": True})
         assert answer.status_code == 200, answer.text
-        return [parse_event(text) for text in answer.text.split("\n\n") if text]
+        texts = [text for text in answer.text.split("\n\n") if text and not text.startswith(":")]
+        return [parse_event(text) for text in texts]
 
     def is_idle(self) -> bool:
         worker = self.server.worker
@@ -92,7 +93,7 @@ def parse_event(text: str) -> dict[str, Any]:
     """An event, whose name stands in its data, too."""
     name, data = text.split("\n")
     found = json.loads(data.removeprefix("data: "))
-    assert name == f"event: {found['event']}"
+    assert name == f"event: {found.get('event') or found['type']}"
     return found
 
 

@@ -8,11 +8,13 @@ from tests import tiny
 from tests.serve.running import serving, tiny_model
 
 from ssdlm.options import all_names
+from ssdlm.serve.chat import OWN_FIELDS as chat_fields
 from ssdlm.serve.completions import OWN_FIELDS as completion_fields
 from ssdlm.serve.fields import Served
 from ssdlm.serve.guides import Guides
 from ssdlm.serve.limits import Limits
 from ssdlm.serve.native import OWN_FIELDS as native_fields
+from ssdlm.serve.responses import OWN_FIELDS as response_fields
 
 SETTLING = {"grid": "staggered", "B": 6, "T": 8, "width": 4.0, "length": 12}
 
@@ -191,6 +193,9 @@ def test_the_schemas_have_every_option(server):
     assert native["required"] == ["prompt"]
     others = {*all_names()} - {"streamer", "num_samples", "num_return_sequences"}
     assert set(completion["properties"]) == {*completion_fields, *others}
+    for path, own in (("chat/completions", chat_fields), ("responses", response_fields)):
+        found = paths[f"/v1/{path}"]["post"]["requestBody"]["content"]["application/json"]
+        assert set(found["schema"]["properties"]) == {*own, *others}
     page = server.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
     for name in {**native["properties"], **completion["properties"]}:

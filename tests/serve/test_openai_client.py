@@ -169,3 +169,38 @@ def test_parsed_answers(tmp_path):
         )
         found = answer.choices[0].message.parsed
         assert isinstance(found, Weather) and len(found.place) <= 5
+
+
+def test_responses(talker, talk):
+    first = talk.responses.create(model="tiny", instructions="Be kind", input="Hello")
+    said = [{"role": "system", "content": "Be kind"}, *HELLO]
+    assert first.output_text == talker.model.chat(said).text
+    more = [*HELLO, *first.output, {"role": "user", "content": "More"}]
+    second = talk.responses.create(model="tiny", input=more)
+    said = [*HELLO, {"role": "assistant", "content": first.output_text}, more[-1]]
+    assert second.output_text == talker.model.chat(said).text
+    with pytest.raises(openai.BadRequestError, match="send all that was said"):
+        talk.responses.create(model="tiny", input="More", previous_response_id=first.id)
+
+
+def test_responses_in_a_stream(talker, talk):
+    text = talker.model.chat(HELLO, regex="[a-e]{4}")
+    own = {"model": "tiny", "input": "Hello", "extra_body": {"regex": "[a-e]{4}"}}
+    events = list(talk.responses.create(**own, stream=True))
+    deltas = [one.delta for one in events if one.type == "response.output_text.delta"]
+    assert "".join(deltas) == text.text
+    assert events[-1].type == "response.completed"
+    assert events[-1].response.output_text == text.text
+    with talk.responses.stream(**own) as stream:
+        assert stream.get_final_response().output_text == text.text
+
+
+def test_responses_asynchronously(talker):
+    async def both():
+        async with openai.AsyncOpenAI(**settings(talker)) as client:
+            whole = await client.responses.create(model="tiny", input="Hello")
+            parts = await client.responses.create(model="tiny", input="Hello", stream=True)
+            told = [one.delta async for one in parts if one.type == "response.output_text.delta"]
+            return whole.output_text, "".join(told)
+
+    assert asyncio.run(both()) == (talker.model.chat(HELLO).text,) * 2

@@ -26,13 +26,16 @@ from ssdlm.serve.log import RequestLog
 from ssdlm.serve.metrics import CONTENT_TYPE, Metrics
 from ssdlm.serve.native import read_explain, read_native
 from ssdlm.serve.pages import INDEX, Pages, docs_page
+from ssdlm.serve.responses import read_response
 from ssdlm.serve.rewriting import read_rewrite
 from ssdlm.serve.schemas import (
     CHAT,
     COMPLETION,
+    RESPONSE,
     chat_schema,
     completion_schema,
     native_schema,
+    response_schema,
     rewrite_schema,
 )
 from ssdlm.serve.worker import Worker
@@ -42,6 +45,7 @@ PATHS = {
     "/": "the page: watch a text settle, and steer it",
     "/v1/completions": "POST: continue prompts, as OpenAI defines it",
     "/v1/chat/completions": "POST: answer messages, as OpenAI defines it",
+    "/v1/responses": "POST: answer a text or messages, as OpenAI's responses do",
     "/v1/generate": "POST: the native form; an answer, or every draft as an event",
     "/v1/explain": "POST: the native form; how it would be written, without writing it",
     "/v1/rewrite": "POST: spans of a text anew, in view of both sides; an answer, or events",
@@ -124,6 +128,7 @@ class Server:
         for path, answer, schema in (
             ("/v1/completions", self.completions, completion_schema()),
             ("/v1/chat/completions", self.chat, chat_schema()),
+            ("/v1/responses", self.responses, response_schema()),
             ("/v1/generate", self.generate, native_schema()),
             ("/v1/explain", self.explain, native_schema()),
             ("/v1/rewrite", self.rewrite, rewrite_schema()),
@@ -139,6 +144,10 @@ class Server:
     async def chat(self, request: Request) -> Response:
         """Answer messages, as OpenAI defines it."""
         return await self.ask(request, read_chat)
+
+    async def responses(self, request: Request) -> Response:
+        """Answer a text or messages, as OpenAI's responses do."""
+        return await self.ask(request, read_response)
 
     async def generate(self, request: Request) -> Response:
         """Continue prompts with the options of this library."""
@@ -185,7 +194,7 @@ class Server:
         return self.pages.response(request, name)
 
     async def docs(self) -> Response:
-        return docs_page(PATHS, native_schema()["properties"], COMPLETION, CHAT)
+        return docs_page(PATHS, native_schema()["properties"], COMPLETION, CHAT, RESPONSE)
 
     async def health(self) -> Response:
         """Return whether texts get written."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ssdlm.engine.chat import ChatText, chat_text
+from ssdlm.engine.chat import ChatText, chat_text, said
 from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Generation, Request
 from ssdlm.serve.completions import NEUTRAL, SHARED_FIELDS, Completion, take
@@ -51,10 +51,10 @@ class Chat(Completion):
     def choice(self, index: int, text: str, reason: str | None = None) -> dict[str, Any]:
         """Return one choice of an answer or a chunk."""
         if self.is_stream:
-            said: dict[str, Any] = {"delta": {"content": text}}
+            spoken: dict[str, Any] = {"delta": {"content": text}}
         else:
-            said = {"message": {"role": "assistant", "content": text, "refusal": None}}
-        return {"index": index, **said, "logprobs": None, "finish_reason": reason}
+            spoken = {"message": {"role": "assistant", "content": text, "refusal": None}}
+        return {"index": index, **spoken, "logprobs": None, "finish_reason": reason}
 
     def opening(self, row: int) -> Iterator[bytes]:
         """Yield what a stream tells before a text: who speaks."""
@@ -98,18 +98,18 @@ def read_chat(body: Mapping[str, Any], served: Served) -> Chat:
     return asked
 
 
-def prompt_of(served: Served, name: str, messages: Any) -> ChatText:
-    """Return messages as the model reads them, or raise what is wrong with them."""
+def prompt_of(served: Served, name: str, messages: Any, system: str | None = None) -> ChatText:
+    """Return messages as the model reads them; `system` is what it is told before."""
     tokenizer = served.model.tokenizer
     if tokenizer is None or not tokenizer.settings.get("chat_template"):
-        said = f"{quote(served.name)} has no chat template, it continues texts"
-        raise ApiError(400, f"{said}; use /v1/completions", code="no_chat")
+        about = f"{quote(served.name)} has no chat template, it continues texts"
+        raise ApiError(400, f"{about}; use /v1/completions", code="no_chat")
     if not isinstance(messages, list) or not messages:
         given = f"{name}={quote(messages)} is no list of messages"
         raise ValueError(f'{given}; give [{{"role": "user", "content": "..."}}]')
     served.limits.check_values(name, messages)
     spoken = [message_in(f"{name}[{index}]", one) for index, one in enumerate(messages)]
-    return chat_text(tokenizer, spoken)
+    return chat_text(tokenizer, said(spoken, system))
 
 
 def message_in(where: str, value: Any) -> dict[str, str]:

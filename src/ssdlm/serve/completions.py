@@ -19,6 +19,7 @@ from ssdlm.engine.plain import Engine, Prompt
 from ssdlm.engine.requests import Generation, Request
 from ssdlm.serve.errors import ApiError
 from ssdlm.serve.fields import Served, flag, prompts_in, refuse_unknown, whole
+from ssdlm.serve.fields import field as field_in
 from ssdlm.serve.formats import FORMATS, grammar_in
 from ssdlm.serve.logprobs import logprobs_of
 from ssdlm.serve.looks import DecidedText, WholeDraft, gap_of
@@ -32,8 +33,10 @@ NEUTRAL: dict[str, Sequence[Any]] = {
     "logit_bias": ({},),
 }
 """Fields of OpenAI's that this model does not have, and the values that ask for nothing."""
+UNUSED = ("user", "safety_identifier", "prompt_cache_key")
+"""Texts about whoever asks."""
 SHARED_FIELDS = ("model", "max_tokens", "temperature", "n", "best_of", "logprobs")
-SHARED_FIELDS += ("stream", "stream_options", "diffusing", "user", *FORMATS, *NEUTRAL)
+SHARED_FIELDS += ("stream", "stream_options", "diffusing", *UNUSED, *FORMATS, *NEUTRAL)
 """Fields of a chat, too."""
 OWN_FIELDS = ("prompt", "echo", *SHARED_FIELDS)
 COUNTS = {"num_samples": "n", "num_return_sequences": "n"}
@@ -236,8 +239,8 @@ def refuse_foreign(body: Mapping[str, Any], foreign: Mapping[str, Sequence[Any]]
     for name, own in COUNTS.items():
         if body.get(name) is not None:
             raise ValueError(f"{name}={quote(body[name])}: use {own}, as OpenAI does")
-    if body.get("user") is not None:
-        check("user", body["user"], About(TEXT, "", ""))
+    for name in UNUSED:
+        field_in(body, name, TEXT)
 
 
 def is_same(value: Any, other: Any) -> bool:
@@ -262,7 +265,7 @@ def check_together(body: Mapping[str, Any], asked: Completion) -> None:
         ("best_of", asked.best_of > asked.n),
     ):
         if is_asked:
-            given = f"{name}={quote(body[name])}"
+            given = f"{name}={quote(body.get(name, True))}"
             check_stream(asked.served.model.denoiser, given, "rates tokens; leave it out")
 
 

@@ -171,5 +171,5 @@ def field_at_fault(error: Exception, fields: Collection[str]) -> str | None:
     """Return the field of a body that a message begins with, or says is no option."""
     found = re.match(r"(?:there is no option ')?(\w+)", str(error))
     if found and found[1] in OWN:  # what it was called
-        return next((name for name in (found[1], *FORMATS) if name in fields), None)
+        return next((name for name in (found[1], *FORMATS, "text") if name in fields), None)
     return found[1] if found and found[1] in fields else None

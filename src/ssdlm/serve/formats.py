@@ -16,6 +16,8 @@ KINDS = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choic
 KINDS |= {"guided_grammar": "grammar"}
 """What vLLM's older fields are called within `structured_outputs`."""
 FORMATS = ("response_format", "structured_outputs", *KINDS)
+TEXT_FORMAT = "text.format"
+"""Where a response has what `response_format` is elsewhere."""
 STRING = r'"([^"\\\x00-\x1f]|\\["\\/bfnrt])*"'
 NUMBER = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?"
 LEVELS = 2
@@ -43,7 +45,7 @@ def several(pattern: str) -> str:
 def grammar_in(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the option that a body asks for in other words than ours; two grammars are refused."""
     found = {name: dict[str, Any]() for name in OWN if body.get(name) is not None}
-    for name in FORMATS:
+    for name in (*FORMATS, TEXT_FORMAT):
         value = body.get(name)
         if value is not None and (meant := read_format(name, value)) is not None:
             found[name] = meant
@@ -58,7 +60,7 @@ def read_format(name: str, value: Any) -> dict[str, Any] | None:
         return option_of(name, KINDS[name], value)
     if not isinstance(value, dict):
         raise ValueError(f"{name}={quote(value)} is no object; give one")
-    if name == "response_format":
+    if name in ("response_format", TEXT_FORMAT):
         return response_format(name, value)
     asked = {kind: one for kind, one in value.items() if one is not None and one is not False}
     if len(asked) != 1:

@@ -126,5 +126,5 @@ def explained(engine: Engine, texts: Texts) -> list[dict[str, Any]]:
 
 
 def message(event: Mapping[str, Any]) -> bytes:
-    """Return an event as server-sent events have it."""
-    return f"event: {event['event']}\ndata: {json.dumps(event)}\n\n".encode()
+    """Return an event as server-sent events have it, named by its first field."""
+    return f"event: {next(iter(event.values()))}\ndata: {json.dumps(event)}\n\n".encode()

@@ -63,6 +63,7 @@ def docs_page(
     native: Mapping[str, Any],
     completion: Mapping[str, Any],
     chat: Mapping[str, Any],
+    response: Mapping[str, Any],
 ) -> Response:
     """Return the paths, the fields of the native form and those of OpenAI's forms, as a page."""
     listed = "\n".join(
@@ -81,7 +82,10 @@ def docs_page(
         f"{field_table(completion)}"
         "<h1>Fields of POST /v1/chat/completions</h1>"
         "<p>These, and those of completions but prompt and echo.</p>"
-        f"{field_table(chat)}</html>",
+        f"{field_table(chat)}"
+        "<h1>Fields of POST /v1/responses</h1>"
+        "<p>These, temperature, stream, and all options.</p>"
+        f"{field_table(response)}</html>",
         200,
         HEADERS,
         "text/html",

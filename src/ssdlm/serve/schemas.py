@@ -7,8 +7,10 @@ from typing import Any, get_args
 from ssdlm.engine.drafts import CANDIDATES
 from ssdlm.needs import NOT_OF_SPANS
 from ssdlm.options import OTHER_NAMES, SpanLength, json_schema
-from ssdlm.serve.chat import CHAT_NEUTRAL, MOST_TOP, ROLES
-from ssdlm.serve.completions import COUNTS, MOST_LOGPROBS, NEUTRAL
+from ssdlm.serve.chat import CHAT_NEUTRAL, MOST_TOP, ROLES, TEXTS
+from ssdlm.serve.completions import COUNTS, MOST_LOGPROBS, NEUTRAL, UNUSED
+from ssdlm.serve.responses import KEPT, RATED, RESPONSE_NEUTRAL
+from ssdlm.serve.responses import OWN_FIELDS as RESPONSE_FIELDS
 
 IDS = {"type": "array", "items": {"type": "integer"}}
 ONE_PROMPT = {"anyOf": [{"type": "string"}, IDS]}
@@ -83,7 +85,7 @@ COMPLETION: dict[str, Any] = SHARED | {
         "description": "stream: each chunk is the whole draft and replaces the one before",
         "type": "boolean",
     },
-    "user": {"description": "not used", "type": "string"},
+    **{name: {"description": "not used", "type": "string"} for name in UNUSED},
     "response_format": {
         "description": "what the text is: text, json_object or json_schema",
         "type": "object",
@@ -105,17 +107,20 @@ COMPLETION: dict[str, Any] = SHARED | {
     "guided_grammar": {"description": "not supported", "enum": [None]},
     **{name: {"description": UNSUPPORTED, "enum": list(one)} for name, one in NEUTRAL.items()},
 }
-PART = {"type": "object", "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}
-MESSAGE = {
-    "type": "object",
-    "properties": {
-        "role": {"enum": list(ROLES)},
-        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": PART}]},
+PART = {"type": "object", "properties": {"type": {"enum": list(TEXTS)}, "text": {"type": "string"}}}
+MESSAGES = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {
+            "role": {"enum": list(ROLES)},
+            "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": PART}]},
+        },
+        "required": ["role", "content"],
     },
-    "required": ["role", "content"],
 }
 CHAT: dict[str, Any] = {
-    "messages": {"description": "what was said", "type": "array", "items": MESSAGE},
+    "messages": {"description": "what was said", **MESSAGES},
     "max_completion_tokens": {
         "description": "tokens to write at most, for length; max_tokens is its old name",
         "type": "integer",
@@ -132,6 +137,28 @@ CHAT: dict[str, Any] = {
         name: {"description": UNSUPPORTED, "enum": list(one)}
         for name, one in CHAT_NEUTRAL.items()
         if name not in NEUTRAL
+    },
+}
+RESPONSE: dict[str, Any] = {
+    "input": {"description": "what was said", "anyOf": [{"type": "string"}, MESSAGES]},
+    "instructions": {"description": "what the model is told first", "type": "string"},
+    "max_output_tokens": {
+        "description": "tokens to write at most, for length",
+        "type": "integer",
+        "minimum": 1,
+    },
+    "text": {
+        "description": "format: what the text is, as response_format elsewhere",
+        "type": "object",
+        "properties": {"format": COMPLETION["response_format"]},
+    },
+    "include": {"description": "logprobs of the text", "enum": [[], [RATED]]},
+    "top_logprobs": CHAT["top_logprobs"],
+    "metadata": {"description": "returned with the response", "type": "object"},
+    **{name: {"description": "nothing is kept", "enum": [None]} for name in KEPT},
+    **{
+        name: {"description": UNSUPPORTED, "enum": list(one)}
+        for name, one in RESPONSE_NEUTRAL.items()
     },
 }
 
@@ -162,3 +189,11 @@ def chat_schema() -> dict[str, Any]:
     found = completion_schema()
     fields = {n: about for n, about in found["properties"].items() if n not in ("prompt", "echo")}
     return found | {"properties": fields | CHAT, "required": ["messages"]}
+
+
+def response_schema() -> dict[str, Any]:
+    """Return the schema of a body of `/v1/responses`."""
+    found = completion_schema()
+    foreign = {*COMPLETION} - {*RESPONSE_FIELDS}
+    fields = {name: about for name, about in found["properties"].items() if name not in foreign}
+    return found | {"properties": fields | RESPONSE, "required": ["input"]}
