@@ -77,6 +77,7 @@ def test_the_guide_of_the_models_tokens_is_found_by_any_name(made, model):
     controls = model.engine.controls
     texts = {}
     for name in (ordinary, report.out):
+        assert controls.binder.knows(str(name))
         for control in (f"{name}=last", classifier_guide(name, "last")):
             guide = controls.guide(control, model.options)
             assert isinstance(guide.tokenizer, FramedTokenizer)
@@ -114,6 +115,7 @@ def test_another_model_of_other_tokens_is_refused_in_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {report.out} was made for another tokenizer")
     assert "train it again" in line
+    assert not SSDLM.from_pretrained(other).engine.controls.binder.knows(str(report.out))
     # The ordinary guide, in whose folder it is, has words of its own.
     guide = SSDLM.from_pretrained(other).engine.controls.guide(f"{ordinary}=last", model.options)
     assert guide.tokenizer is None

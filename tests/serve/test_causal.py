@@ -14,7 +14,7 @@ def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("served")
     model = SSDLM.from_pretrained(causal.save(root / "llama", "llama"))
     guide = tiny.save_classifier(root / "mood", V=tiny.V)
-    with serving(model, folders={"mood": str(guide)}) as running:
+    with serving(model, folders={"mood": str(guide), "tense": "tense"}) as running:
         yield running
 
 
@@ -51,6 +51,7 @@ def test_the_page_knows_what_the_model_does(server):
     assert server.get("/").status_code == 200
     about = server.get("/v1/info").json()
     assert about["most_open"] == 1
+    assert (sorted(about["guides"]), about["readers"]) == (["mood", "tense"], ["mood"])
     assert (about["defaults"]["grid"], about["defaults"]["width"]) == ("sliding", 1.0)
     told = server.post("/v1/explain", {"prompt": "a", "control": "mood=positive"})
     assert told.status_code == 200 and "it knows all 64 tokens" in told.text

@@ -16,8 +16,9 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from ssdlm.guidance.classifiers import KEY, SequenceClassifier, load_classifier
-from ssdlm.guidance.fitting import ClassifierGuide
+from ssdlm.guidance.classifiers import KEY, SequenceClassifier, load_classifier, vocabulary_of
+from ssdlm.guidance.fitting import ClassifierGuide, NoGradientError, rows_by_string
+from ssdlm.guidance.grammar import config_file, find_guide, split_labels
 from ssdlm.shapes import Tensor
 from ssdlm.storage.files import read_json
 from ssdlm.storage.int8 import quantise
@@ -107,6 +108,22 @@ class Binder:
                 f"model has ({self.digest[:12]}); train it again with `ssdlm train-guide --slim`"
             )
         return replace(guide, **self.own)
+
+    def knows(self, name: str) -> bool:
+        """Tell whether a guide, which is not loaded, reads tokens of this tokenizer."""
+        home, _ = split_labels(find_guide(name))
+        if self.home_for(home):
+            return True
+        made_for = read_json(config_file(home)).get(KEY)
+        if made_for is not None:
+            return made_for == self.digest
+        strings, end = vocabulary_of(home)
+        ends = self.tokenizer.end_of_text, end
+        try:
+            rows_by_string(self.tokenizer.token_strings(), strings, *ends)
+        except NoGradientError:
+            return not strings  # then ids are the same
+        return True
 
     def home_for(self, folder: str) -> str:
         """Return the slim guide in a guide's folder that was made for this tokenizer, or ""."""

@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,12 @@ class Served:
         # What cannot be encoded is refused later, with the reason.
         return len(self.model.context(text)) if text and self.model.tokenizer else 0
 
+    @cached_property
+    def readers(self) -> set[str]:
+        """The guides that read drafts; others weigh particles, of which there is no draft."""
+        binder, folders = self.model.engine.controls.binder, self.guides.folders.items()
+        return {name for name, folder in folders if binder is None or binder.knows(folder)}
+
     def info(self, *, is_local: bool) -> dict[str, Any]:
         """Return what a client may want to know before it asks.
 
@@ -101,6 +108,7 @@ class Served:
             "model": self.name,
             "most_open": self.model.denoiser.most_open,
             "guides": self.guides.labels,
+            "readers": [name for name in self.guides.labels if name in self.readers],
             "sources": {
                 "model": shown_source(self.source or self.name, is_local=is_local),
                 "guides": guides,

@@ -71,18 +71,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def causal_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """The same with a causal language model."""
+    """The same with a causal language model, and a guide that reads none of its drafts."""
     folder = tmp_path_factory.mktemp("causal")
     causal.save(folder / "model", "llama")
-    yield from started(folder)
+    yield from started(folder, ",tense")
 
 
-def started(folder: Path) -> Iterator[Site]:
-    """Serve the model of a folder and two guides, until the tests have been."""
+def started(folder: Path, more: str = "") -> Iterator[Site]:
+    """Serve the model of a folder, two guides and more, until the tests have been."""
     mood = tiny.save_classifier(folder / "mood", names=("sad", "glad"))
     kind = tiny.save_classifier(folder / "kind", seed=2)
     command = [sys.executable, "-m", "ssdlm", "serve", "--model", str(folder / "model")]
-    command += ["--port", "0", "--device", "cpu", "--guides", f"mood={mood},kind={kind}"]
+    command += ["--port", "0", "--device", "cpu", "--guides", f"mood={mood},kind={kind}{more}"]
     log = folder / "log.txt"
     with log.open("w") as file:
         process = subprocess.Popen(command, stderr=file)

@@ -235,6 +235,9 @@ async function begin() {
     if (error.status === 401) return askForKey(begin);
     return refuse(error.message);
   }
+  // Drafts are watched here, and other guides read whole texts alone.
+  const readers = Object.entries(info.guides).filter(([name]) => info.readers?.includes(name) ?? true);
+  info.guides = Object.fromEntries(readers);
   $("error").hidden = true;
   $("model").textContent = info.model ?? "";
   const listed = Object.entries(info.guides);
