@@ -1,9 +1,11 @@
-"""All texts after forty prompts, unchosen: two models, each plain, steered and under a schema.
+"""All texts after forty prompts and in forty passages, unchosen, by every model and in every way.
 
-The prompts (forty_prompts.jsonl) and the schema (forty_schema.json) were there before any text. One
-seed, no text twice, none left out; what is not said here is as each model has it. smollm2 is asked
-in a chat, builtin:mini continues the prompt. A file that is done is not written again, and the page
-has all that are done.
+The prompts (forty_prompts.jsonl), the schema (forty_schema.json) and the passages
+(forty_passages.jsonl) were there before any text. One seed, no text twice, none left out; what is
+not said here is as each model has it. builtin:mini continues a prompt, the others are asked in a
+chat. In a passage the eight words in the middle are a gap, and the second sentence is rewritten, by
+models that see both sides. A file that is done is not written again, and the page has all that are
+done.
 
     python benchmarks/forty.py --out runs/forty --page docs/forty.md
     python benchmarks/forty.py --out runs/forty --page page.md --models smollm2 --ways plain
@@ -18,16 +20,23 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+from ssdlm import SSDLM
 from ssdlm.cli import main as ssdlm
+from ssdlm.storage.files import write_text
 
 HERE = Path(__file__).resolve().parent
-MODELS = ("builtin:mini", "smollm2")
+MODELS = ("builtin:mini", "smollm2", "builtin:smol")
 WAYS = {
     "plain": ["--length", "48"],
     "positive": ["--length", "48", "--control", "sentiment=positive"],
     "schema": ["--length", "96", "--json-schema", str(HERE / "forty_schema.json")],
 }
-CHAT = "smollm2"
+LENGTHS = {"gap": "equal", "rewrite": "free"}
+"""Ways to write in a passage, and how many tokens the new words have."""
+BOTH_SIDES = ("builtin:mini", "builtin:smol")
+CHAT = ("smollm2", "builtin:smol")
+GAP = 8
+"""Words of a gap."""
 MARKS = "\\`*_[]<>&|#!~$"
 """Characters that mean something in Markdown or HTML."""
 
@@ -35,6 +44,28 @@ MARKS = "\\`*_[]<>&|#!~$"
 def prompts() -> list[dict[str, str]]:
     """Return the prompts with their kinds."""
     return read(HERE / "forty_prompts.jsonl")
+
+
+def passages() -> list[dict[str, str]]:
+    """Return the passages with their kinds."""
+    return read(HERE / "forty_passages.jsonl")
+
+
+def span(text: str, way: str) -> tuple[int, int]:
+    """Return what of a passage is written anew: words in the middle, or its second sentence."""
+    if way == "rewrite":
+        first, second, _ = text.split(". ")
+        return len(first) + 2, len(first) + 2 + len(second)
+    words = text.split(" ")
+    place = (len(words) - GAP) // 2
+    start = sum(len(word) + 1 for word in words[:place])
+    return start, start + len(" ".join(words[place : place + GAP]))
+
+
+def sets() -> list[tuple[str, str]]:
+    """Return every model with every way that it writes."""
+    found = [(model, way) for model in MODELS for way in WAYS]
+    return found + [(model, way) for way in LENGTHS for model in BOTH_SIDES]
 
 
 def file_of(model: str, way: str, out: Path) -> Path:
@@ -49,13 +80,27 @@ def write(model: str, way: str, out: Path) -> None:
     source.parent.mkdir(parents=True, exist_ok=True)
     asked = [one["prompt"] for one in prompts()]
     lines = [
-        {"messages": [{"role": "user", "content": one}]} if model == CHAT else {"prompt": one}
+        {"messages": [{"role": "user", "content": one}]} if model in CHAT else {"prompt": one}
         for one in asked
     ]
     source.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     files = ["--input", str(source), "--output", str(target)]
     if ssdlm(["generate", "--model", model, *files, "--seed", "0", *WAYS[way]]):
         raise SystemExit(2)
+
+
+def fill(model: str, way: str, out: Path) -> None:
+    """Write the new words of a model in all passages, unless they are there."""
+    target = file_of(model, way, out)
+    if target.exists():
+        return
+    opened, lines = SSDLM.from_pretrained(model), []
+    for one in passages():
+        asked = {"length": LENGTHS[way], "seed": 0}
+        (done,) = opened.rewrite(one["text"], [span(one["text"], way)], **asked)
+        lines.append(json.dumps({"text": done.text, "span": done.spans[0]}) + "\n")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_text(target, "".join(lines))
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -65,15 +110,14 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def all_texts(out: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """Return the texts of all files that are done, by model and way."""
-    files = {(model, way): file_of(model, way, out) for model in MODELS for way in WAYS}
+    files = {one: file_of(*one, out) for one in sets()}
     return {name: read(path) for name, path in files.items() if path.exists()}
 
 
 def page(texts: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
     """Return a page with all texts, prompt by prompt."""
     lines = ["# Forty prompts, every text", "", *INTRODUCTION.strip().splitlines()]
-    sets = [(model, way) for model in MODELS for way in WAYS]
-    if missing := [" ".join(one) for one in sets if one not in texts]:
+    if missing := [" ".join(one) for one in sets() if one not in texts]:
         lines += ["", f"Not written yet: {', '.join(missing)}."]
     kind = ""
     for number, one in enumerate(prompts()):
@@ -90,24 +134,46 @@ def page(texts: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
             "|---|---|---|",
         ]
         for (model, way), written in texts.items():
-            lines.append(f"| {model} | {way} | {cell(written[number]['text'])} |")
+            if way in WAYS:
+                lines.append(f"| {model} | {way} | {cell(written[number]['text'])} |")
+    lines += ["", "## Gaps and rewrites"]
+    for number, one in enumerate(passages()):
+        lines += ["", f"### Passage {number + 1}", "", "| model | way | text |", "|---|---|---|"]
+        for way in LENGTHS:
+            rows = {"as it was": {"text": one["text"], "span": span(one["text"], way)}}
+            rows |= {model: all_of[number] for (model, own), all_of in texts.items() if own == way}
+            lines += [f"| {name} | {way} | {marked(**row)} |" for name, row in rows.items()]
     return "\n".join(lines) + "\n"
 
 
 def cell(text: str) -> str:
     """Return a text as code in a table: as it is, with line ends spelled."""
+    return f"<code>{plain(text)}</code>" if text else "(nothing)"
+
+
+def marked(text: str, span: Sequence[int]) -> str:
+    """Return a passage in a table, with the words of a span in bold."""
+    parts = text[: span[0]], text[span[0] : span[1]], text[span[1] :]
+    left, new, right = map(plain, parts)
+    return f"{left}<b>{new}</b>{right}"
+
+
+def plain(text: str) -> str:
+    """Return a text that is no markup, with line ends spelled."""
     shown = text.replace("\n", "\\n")
-    plain = "".join(f"&#{ord(one)};" if one in MARKS else one for one in shown)
-    return f"<code>{plain}</code>" if text else "(nothing)"
+    return "".join(f"&#{ord(one)};" if one in MARKS else one for one in shown)
 
 
 INTRODUCTION = """
 Written by `python benchmarks/forty.py --out runs/forty --page docs/forty.md`: seed 0, no text left
-out or written twice. The prompts and the schema were committed before any text. `builtin:mini`
-continues the prompt; `smollm2` ([SmolLM2-135M-Instruct, 4-bit, dequantised](models.md#smollm2))
-gets it as a user's message. *positive* is `--control sentiment=positive`; *schema* asks for an
-object with an answer, a topic and whether it is certain. Texts have at most 48 tokens, under the
-schema 96. A line end is shown as `\\n`.
+out or written twice. Prompts, schema and passages were committed before any text. `builtin:mini`
+continues the prompt; `smollm2` ([SmolLM2-135M-Instruct, 4-bit, dequantised](models.md#smollm2)) and
+`builtin:smol` (its [adapter](adapter.md), four positions open) get it as a user's message.
+*positive* is `--control sentiment=positive`; *schema* asks for an object with an answer, a topic
+and whether it is certain. Texts have at most 48 tokens, under the schema 96. In each of forty
+[passages](#gaps-and-rewrites), *gap* takes out the eight words in the middle, which are written
+anew in as many tokens, and *rewrite* the second sentence, in a free number of tokens: new words are
+bold. A line end is shown as `\\n`.
 """
 
 
@@ -117,11 +183,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the texts")
     parser.add_argument("--page", type=Path, required=True, help="the page to write")
     parser.add_argument("--models", default=",".join(MODELS), help="names, separated by commas")
-    parser.add_argument("--ways", default=",".join(WAYS), help="names, separated by commas")
+    ways = ",".join((*WAYS, *LENGTHS))
+    parser.add_argument("--ways", default=ways, help="names, separated by commas")
     given = parser.parse_args(argv)
-    for model in given.models.split(","):
-        for way in given.ways.split(","):
-            write(model, way, given.out)
+    for model, way in sets():
+        if model in given.models.split(",") and way in given.ways.split(","):
+            (write if way in WAYS else fill)(model, way, given.out)
     texts = all_texts(given.out)
     given.page.write_text(page(texts), encoding="utf-8")
     print(json.dumps({"texts": sum(map(len, texts.values())), "page": str(given.page)}))
