@@ -81,8 +81,10 @@ class Running:
         return [parse_event(text) for text in texts]
 
     def is_idle(self) -> bool:
-        worker = self.server.worker
-        return not (worker.rows or worker.open or worker.waiting or worker.schedule.num_jobs)
+        return not any(
+            worker.rows or worker.open or worker.waiting or worker.schedule.num_jobs
+            for worker in self.server.workers.values()
+        )
 
     def settle(self, seconds: float = 20) -> None:
         """Wait until nothing is being written."""
@@ -111,17 +113,17 @@ def serving(
     *,
     folders: dict[str, str] | None = None,
     limits: dict[str, Any] | None = None,
+    others: dict[str, SSDLM] | None = None,
     **settings: Any,
 ) -> Iterator[Running]:
     """Run a server for a while."""
-    served = Served(
-        model or tiny_model(),
-        "tiny",
-        Guides(folders or {}),
-        Limits(**{"grace": 5.0} | (limits or {})),
-    )
+    bounds = Limits(**{"grace": 5.0} | (limits or {}))
+    served = [
+        Served(one, name, Guides(folders or {}), bounds)
+        for name, one in {"tiny": model or tiny_model(), **(others or {})}.items()
+    ]
     log = io.StringIO()
-    server = Server(served, log=RequestLog(file=log, **settings.pop("log", {})), **settings)
+    server = Server(*served, log=RequestLog(file=log, **settings.pop("log", {})), **settings)
     socket = listen("127.0.0.1", 0)
     found = uvicorn_for(server)
     thread = threading.Thread(target=found.run, args=([socket],))

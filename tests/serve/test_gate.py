@@ -316,14 +316,27 @@ def test_metrics_count(server):
     server.get("/nowhere/at/all")
     server.settle()
     after = figures(server)
-    assert after["ssdlm_tokens_total"] - before["ssdlm_tokens_total"] == 12
-    assert after["ssdlm_passes_total"] - before["ssdlm_passes_total"] == 12
+    assert (
+        after['ssdlm_tokens_total{model="tiny"}'] - before['ssdlm_tokens_total{model="tiny"}'] == 12
+    )
+    assert (
+        after['ssdlm_passes_total{model="tiny"}'] - before['ssdlm_passes_total{model="tiny"}'] == 12
+    )
     name = 'ssdlm_requests_total{method="POST",path="/v1/completions",status="200"}'
     assert after[name] - before.get(name, 0) == 1
     assert 'ssdlm_requests_total{method="GET",path="other",status="404"}' in after
-    assert after["ssdlm_queue_texts"] == 0 and after["ssdlm_running_texts"] == 0
-    assert after["ssdlm_first_draft_seconds_count"] > before["ssdlm_first_draft_seconds_count"]
-    assert after["ssdlm_last_token_seconds_count"] > before["ssdlm_last_token_seconds_count"]
+    assert (
+        after['ssdlm_queue_texts{model="tiny"}'] == 0
+        and after['ssdlm_running_texts{model="tiny"}'] == 0
+    )
+    assert (
+        after['ssdlm_first_draft_seconds_count{model="tiny"}']
+        > before['ssdlm_first_draft_seconds_count{model="tiny"}']
+    )
+    assert (
+        after['ssdlm_last_token_seconds_count{model="tiny"}']
+        > before['ssdlm_last_token_seconds_count{model="tiny"}']
+    )
 
 
 def figures(server):

@@ -1,4 +1,4 @@
-"""The command that serves a model over HTTP."""
+"""The command that serves models over HTTP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ssdlm.cli.generate import open_model
-from ssdlm.cli.starting import choose_threads
+from ssdlm.cli.starting import choose_threads, is_small
 from ssdlm.extras import lacking
 from ssdlm.storage.builtin import DEFAULT_MODEL, builtin_guides
 
@@ -22,15 +22,20 @@ NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 
 def add_serve(commands: Any) -> None:
     command = commands.add_parser(
-        "serve", help="serve a model over HTTP, as OpenAI's completions and on a page"
+        "serve", help="serve models over HTTP, as OpenAI's API and on a page"
     )
     command.set_defaults(run=run_serve)
     command.add_argument(
         "--model",
-        default=DEFAULT_MODEL,
-        help=f"smollm2, folder or Hub id (default {DEFAULT_MODEL})",
+        action="append",
+        help=f"smollm2, folder or Hub id (default {DEFAULT_MODEL}); several times for several "
+        "models, of which the first answers those who name none",
     )
-    command.add_argument("--name", help="what clients call the model (default: its own name)")
+    command.add_argument(
+        "--name",
+        action="append",
+        help="what clients call the model (default: its own name); one for each model",
+    )
     command.add_argument("--host", default="127.0.0.1", help="address (default 127.0.0.1)")
     command.add_argument("--port", type=int, default=8000, help="port (default 8000)")
     command.add_argument(
@@ -106,7 +111,7 @@ def limits_of(arguments: argparse.Namespace) -> Limits:
 
 
 def run_serve(arguments: argparse.Namespace) -> None:
-    """Serve a model until a signal comes."""
+    """Serve models until a signal comes."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise lacking(missing[0], "serve")
@@ -136,26 +141,43 @@ def run_serve(arguments: argparse.Namespace) -> None:
     from ssdlm.serve.guides import Guides, parse_guides
 
     folders = parse_guides(arguments.guides)
-    model = open_model(arguments)
-    choose_threads(model.denoiser, model.options)
+    sources = arguments.model or [DEFAULT_MODEL]
+    names = names_of(sources, arguments.name)
+    models = [open_model(argparse.Namespace(**vars(arguments) | {"model": s})) for s in sources]
+    if all(is_small(model.denoiser, model.options) for model in models):
+        choose_threads(models[0].denoiser, models[0].options)
     from ssdlm.serve.app import Server
     from ssdlm.serve.fields import Served
     from ssdlm.serve.log import RequestLog, set_up_logging
     from ssdlm.serve.running import listen, uvicorn_for
 
     set_up_logging(is_json=arguments.log_json)
-    guides = Guides(folders, str(model.device))
-    name = arguments.name or name_of(arguments.model)
-    served = Served(model, name, guides, limits, source=arguments.model)
+    served = [
+        Served(model, name, Guides(folders, str(model.device)), limits, source=source)
+        for model, name, source in zip(models, names, sources, strict=True)
+    ]
     log = RequestLog(is_json=arguments.log_json, has_prompts=arguments.log_prompts)
-    server = Server(served, keys=keys, is_local=is_local, cors=cors, proxies=proxies, log=log)
+    server = Server(*served, keys=keys, is_local=is_local, cors=cors, proxies=proxies, log=log)
     socket = listen(arguments.host, arguments.port)
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
     port = socket.getsockname()[1]
-    print(f"serving {served.name} at http://{host}:{port}/", file=sys.stderr, flush=True)
+    print(f"serving {', '.join(names)} at http://{host}:{port}/", file=sys.stderr, flush=True)
     gc.collect()
     gc.freeze()  # else each full collection stops the server to look through torch and the model
     uvicorn_for(server).run([socket])
+
+
+def names_of(sources: list[str], given: list[str] | None) -> list[str]:
+    """Return what clients call the models; raise where two have one name."""
+    names = given or list(map(name_of, sources))
+    if len(names) != len(sources):
+        raise ValueError(
+            f"--name is given {len(names)} times for {len(sources)} models; give one for each"
+        )
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two models are called {name}; give each a --name of its own")
+    return names
 
 
 def name_of(model: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -38,7 +37,7 @@ from ssdlm.serve.schemas import (
     response_schema,
     rewrite_schema,
 )
-from ssdlm.serve.worker import Worker
+from ssdlm.serve.worker import Turns, Worker
 from ssdlm.values import quote
 
 PATHS = {
@@ -49,8 +48,8 @@ PATHS = {
     "/v1/generate": "POST: the native form; an answer, or every draft as an event",
     "/v1/explain": "POST: the native form; how it would be written, without writing it",
     "/v1/rewrite": "POST: spans of a text anew, in view of both sides; an answer, or events",
-    "/v1/models": "GET: the model there is",
-    "/v1/info": "GET: the model's own settings, the guides and their labels, the limits",
+    "/v1/models": "GET: the models there are, and what each can do",
+    "/v1/info": "GET: a model's own settings (?model=NAME), guides and their labels, limits",
     "/health": "GET: whether the server is well",
     "/metrics": "GET: figures for Prometheus",
     "/docs": "GET: this page",
@@ -58,12 +57,12 @@ PATHS = {
 
 
 class Server:
-    """One model behind HTTP; `app` is the ASGI application."""
+    """Models behind HTTP, the first for those who name none; `app` is the ASGI application."""
 
     def __init__(
         self,
         served: Served,
-        *,
+        *others: Served,
         keys: frozenset[bytes] = frozenset(),
         is_local: bool = True,
         cors: str | None = None,
@@ -72,11 +71,16 @@ class Server:
     ) -> None:
         self.served, self.keys, self.is_local = served, keys, is_local
         self.metrics, self.pages = Metrics(), Pages()
-        engine = served.model.engine
-        self.worker = Worker(engine, served.guides, served.limits, self.metrics)
+        turns = Turns()
+        self.all = {one.name: one for one in (served, *others)}
+        self.workers = {
+            name: Worker(
+                one.model.engine, one.guides, one.limits, self.metrics.of(name), turns=turns
+            )
+            for name, one in self.all.items()
+        }
         self.reading = ThreadPoolExecutor(1, "reading")
         """The thread that parses bodies and counts tokens, while the event loop goes on."""
-        self.began = int(time.time())
         inner: Any = Gate(
             self.routes(),
             metrics=self.metrics,
@@ -93,15 +97,32 @@ class Server:
             inner = ProxyHeadersMiddleware(inner, proxies)
         self.app = inner
 
+    @property
+    def worker(self) -> Worker:
+        """The worker of the first model."""
+        return self.workers[self.served.name]
+
+    def close(self) -> None:
+        """Take on nothing more."""
+        for worker in self.workers.values():
+            worker.close()
+
+    def abort(self) -> None:
+        """Give up everything that is open, with a word to each client."""
+        for worker in self.workers.values():
+            worker.abort()
+
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        """Run the engine's thread as long as the server."""
+        """Run the engines' threads as long as the server."""
         del app
-        self.worker.thread.start()
+        for worker in self.workers.values():
+            worker.thread.start()
         yield
-        self.worker.close()
-        self.worker.abort()
-        self.worker.end()
+        self.close()
+        self.abort()
+        for worker in self.workers.values():
+            worker.end()
         self.reading.shutdown(cancel_futures=True)
 
     def routes(self) -> FastAPI:
@@ -169,9 +190,9 @@ class Server:
         loop, understand = asyncio.get_running_loop(), self.understand
         work = loop.run_in_executor(self.reading, understand, raw, read)
         del raw  # a text may take long
-        asked, fields = await unless_gone(request, work)
+        asked, fields, worker = await unless_gone(request, work)
         try:
-            return await deliver(request, self.worker, asked)
+            return await deliver(request, worker, asked)
         except ApiError as error:
             if error.status == 400 and error.param is None:
                 error.param = field_at_fault(error, fields)
@@ -179,11 +200,12 @@ class Server:
 
     def understand(
         self, raw: bytes, read: Callable[[Mapping[str, Any], Served], Asked]
-    ) -> tuple[Asked, Collection[str]]:
-        """Return what a body asks for, and the names of its fields; or raise an ApiError."""
+    ) -> tuple[Asked, Collection[str], Worker]:
+        """Return what a body asks for, the names of its fields, and who writes it."""
         body = parse(raw)
+        served = self.find(body.get("model"))
         try:
-            return read(body, self.served), frozenset(body)
+            return read(body, served), frozenset(body), self.workers[served.name]
         except ValueError as error:
             raise ApiError(400, error, param=field_at_fault(error, body)) from None
 
@@ -198,31 +220,39 @@ class Server:
 
     async def health(self) -> Response:
         """Return whether texts get written."""
-        is_well = self.worker.is_well and not self.worker.is_closing
+        is_well = all(one.is_well and not one.is_closing for one in self.workers.values())
         return json_response({"status": "ok" if is_well else "ill"}, 200 if is_well else 503)
 
     async def figures(self) -> Response:
         """Return figures for Prometheus."""
         return Response(self.metrics.page(), media_type=CONTENT_TYPE)
 
-    async def info(self) -> Response:
-        """Return the model's own settings, the guides and their labels, and the limits."""
-        info = self.served.info(is_local=self.is_local)
+    async def info(self, model: str | None = None) -> Response:
+        """Return a model's own settings, the guides and their labels, and the limits."""
+        info = self.find(model).info(is_local=self.is_local)
         return json_response(info | {"needs_key": bool(self.keys)})
 
     async def models(self) -> Response:
-        """Return the models there are: one."""
-        return json_response({"object": "list", "data": [self.about_model()]})
+        """Return the models there are, and what each can do."""
+        return json_response({"object": "list", "data": [one.about() for one in self.all.values()]})
 
     async def model(self, name: str) -> Response:
         """Return the model of a name."""
-        self.served.check_model(name)
-        return json_response(self.about_model())
+        return json_response(self.find(name).about())
 
-    def about_model(self) -> dict[str, Any]:
-        """Return the model as OpenAI lists it."""
-        about = {"id": self.served.name, "object": "model", "created": self.began}
-        return about | {"owned_by": "ssdlm"}
+    def find(self, name: Any) -> Served:
+        """Return the model of a name, the first for none; or raise an ApiError."""
+        if name is None:
+            return self.served
+        if not isinstance(name, str) or name not in self.all:
+            there = ", ".join(map(quote, self.all))
+            raise ApiError(
+                404,
+                f"the model {quote(name)} does not exist; this server has {there}",
+                param="model",
+                code="model_not_found",
+            )
+        return self.all[name]
 
 
 async def nothing() -> Response:

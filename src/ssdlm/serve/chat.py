@@ -82,7 +82,6 @@ def rating(token: str, logprob: float) -> dict[str, Any]:
 
 def read_chat(body: Mapping[str, Any], served: Served) -> Chat:
     """Return what a body asks for, or raise a ValueError or ApiError."""
-    served.check_model(body.get("model"))
     refuse_unknown(body, OWN_FIELDS, {"prompt": "use messages, or /v1/completions"})
     prompt = prompt_of(served, "messages", body.get("messages"))
     asked = Chat(served)
@@ -100,8 +99,7 @@ def read_chat(body: Mapping[str, Any], served: Served) -> Chat:
 
 def prompt_of(served: Served, name: str, messages: Any, system: str | None = None) -> ChatText:
     """Return messages as the model reads them; `system` is what it is told before."""
-    tokenizer = served.model.tokenizer
-    if tokenizer is None or not tokenizer.settings.get("chat_template"):
+    if not served.can_chat:
         about = f"{quote(served.name)} has no chat template, it continues texts"
         raise ApiError(400, f"{about}; use /v1/completions", code="no_chat")
     if not isinstance(messages, list) or not messages:
@@ -109,7 +107,7 @@ def prompt_of(served: Served, name: str, messages: Any, system: str | None = Non
         raise ValueError(f'{given}; give [{{"role": "user", "content": "..."}}]')
     served.limits.check_values(name, messages)
     spoken = [message_in(f"{name}[{index}]", one) for index, one in enumerate(messages)]
-    return chat_text(tokenizer, said(spoken, system))
+    return chat_text(served.model.tokenizer, said(spoken, system))
 
 
 def message_in(where: str, value: Any) -> dict[str, str]:

@@ -183,7 +183,6 @@ def reason_of(request: Request, text: Generation) -> str:
 
 def read_completion(body: Mapping[str, Any], served: Served) -> Completion:
     """Return what a body asks for, or raise a ValueError or ApiError."""
-    served.check_model(body.get("model"))
     refuse_unknown(body, OWN_FIELDS, {"messages": "use /v1/chat/completions"})
     asked = Completion(
         served, has_echo=flag(body, "echo"), logprobs=whole(body, "logprobs", 0, MOST_LOGPROBS)

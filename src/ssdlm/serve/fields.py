@@ -6,8 +6,10 @@ completions, native -> [fields] -> tickets
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from dataclasses import field as field_of
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +19,6 @@ from ssdlm.api import SSDLM
 from ssdlm.engine.plain import Prompt
 from ssdlm.guidance.grammar import split_labels
 from ssdlm.options import FOREIGN_NAMES, GenerateOptions, all_names
-from ssdlm.serve.errors import ApiError
 from ssdlm.serve.formats import FORMATS, OWN
 from ssdlm.serve.guides import Guides
 from ssdlm.serve.limits import Limits, texts_at_once
@@ -30,7 +31,7 @@ LONGEST_NAME = 100
 
 @dataclass(frozen=True)
 class Served:
-    """What a server serves: one model under a name, some guides, within limits."""
+    """One model of a server, under a name, with guides and within limits."""
 
     model: SSDLM
     name: str
@@ -38,16 +39,13 @@ class Served:
     limits: Limits
     source: str = ""
     """Where the model was opened from, if its name does not say it."""
+    began: int = field_of(default_factory=lambda: int(time.time()))
 
-    def check_model(self, name: Any) -> None:
-        """Raise where another model is asked for; who names none means this one."""
-        if name is not None and name != self.name:
-            raise ApiError(
-                404,
-                f"the model {quote(name)} does not exist; this server has {quote(self.name)}",
-                param="model",
-                code="model_not_found",
-            )
+    @property
+    def can_chat(self) -> bool:
+        """Whether the model has a template for messages."""
+        tokenizer = self.model.tokenizer
+        return tokenizer is not None and bool(tokenizer.settings.get("chat_template"))
 
     def options(
         self,
@@ -95,6 +93,20 @@ class Served:
         """The guides that read drafts; others weigh particles, of which there is no draft."""
         binder, folders = self.model.engine.controls.binder, self.guides.folders.items()
         return {name for name, folder in folders if binder is None or binder.knows(folder)}
+
+    def about(self) -> dict[str, Any]:
+        """Return the model as OpenAI lists it, and what it can do."""
+        denoiser = self.model.denoiser
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": self.began,
+            "owned_by": "ssdlm",
+            "chat": self.can_chat,
+            "gaps": denoiser.most_open != 1,
+            "guides": list(self.guides.labels),
+            "context_length": denoiser.max_len,
+        }
 
     def info(self, *, is_local: bool) -> dict[str, Any]:
         """Return what a client may want to know before it asks.

@@ -12,13 +12,14 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 class Metrics:
-    """Counters of one server, in a registry of their own."""
+    """Counters of one server, in a registry of their own; those of texts have a model's name."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         own: dict[str, Any] = {"registry": self.registry}
         labels = ("method", "path", "status")
         self.all_requests = Counter("ssdlm_requests", "requests answered", labels, **own)
+        own["labelnames"] = ("model",)
         self.all_tokens = Counter("ssdlm_tokens", "tokens of whole texts", **own)
         self.all_passes = Counter("ssdlm_passes", "network passes, text by text", **own)
         self.num_waiting = Gauge("ssdlm_queue_texts", "texts that nobody has begun", **own)
@@ -36,6 +37,27 @@ class Metrics:
     def request(self, method: str, path: str, status: int) -> None:
         """Count an answer."""
         self.all_requests.labels(method, path, str(status)).inc()
+
+    def of(self, model: str) -> ModelMetrics:
+        """Return the counters of one model."""
+        return ModelMetrics(self, model)
+
+    def page(self) -> bytes:
+        """Return all figures as Prometheus reads them."""
+        return generate_latest(self.registry)
+
+
+class ModelMetrics:
+    """What is counted of the texts of one model."""
+
+    def __init__(self, all: Metrics, model: str) -> None:
+        self.all_tokens = all.all_tokens.labels(model)
+        self.all_passes = all.all_passes.labels(model)
+        self.num_waiting = all.num_waiting.labels(model)
+        self.num_running = all.num_running.labels(model)
+        self.occupancy = all.occupancy.labels(model)
+        self.seconds_to_first_draft = all.seconds_to_first_draft.labels(model)
+        self.seconds_to_last_token = all.seconds_to_last_token.labels(model)
 
     def tokens(self, number: int) -> None:
         self.all_tokens.inc(number)
@@ -55,7 +77,3 @@ class Metrics:
 
     def last_token(self, seconds: float) -> None:
         self.seconds_to_last_token.observe(seconds)
-
-    def page(self) -> bytes:
-        """Return all figures as Prometheus reads them."""
-        return generate_latest(self.registry)

@@ -168,7 +168,6 @@ class Answered(Chat):
 
 def read_response(body: Mapping[str, Any], served: Served) -> Answered:
     """Return what a body asks for, or raise a ValueError or ApiError."""
-    served.check_model(body.get("model"))
     refuse_unknown(body, OWN_FIELDS, ELSEWHERE)
     for name in (name for name in KEPT if body.get(name) is not None):
         said = f"{name}={quote(body[name])} means what a server has kept, and this one keeps none"

@@ -64,7 +64,6 @@ class Rewritten(Native):
 
 def read_rewrite(body: Mapping[str, Any], served: Served) -> Rewritten:
     """Return what a body asks for, or raise a ValueError or ApiError."""
-    served.check_model(body.get("model"))
     refuse_unknown(body, OWN_FIELDS)
     text, limits = field(body, "text", TEXT), served.limits
     if text is None:

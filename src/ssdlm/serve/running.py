@@ -163,12 +163,12 @@ class GracefulServer(uvicorn.Server):
             self.force_exit = True
             return
         self.should_exit = True
-        self.server.worker.close()
+        self.server.close()
 
     async def shutdown(self, sockets: Any = None) -> None:
         """Cut off what still runs when its time is over, and wait for the rest."""
         loop, grace = asyncio.get_running_loop(), self.server.served.limits.grace
-        cut = loop.call_later(grace, self.server.worker.abort)
+        cut = loop.call_later(grace, self.server.abort)
         await super().shutdown(sockets)
         cut.cancel()
 

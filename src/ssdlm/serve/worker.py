@@ -23,7 +23,7 @@ from ssdlm.serve.compiling import CompilerProcess, GivenUp, NotCompiled
 from ssdlm.serve.errors import ApiError
 from ssdlm.serve.guides import Guides
 from ssdlm.serve.limits import Limits, texts_at_once
-from ssdlm.serve.metrics import Metrics
+from ssdlm.serve.metrics import ModelMetrics
 from ssdlm.serve.tickets import News, Position, Row, Ticket
 
 LOOK_EVERY = 8
@@ -36,10 +36,36 @@ MOST_FAULTS = 3
 logger = logging.getLogger("ssdlm.serve")
 
 
+class Turns:
+    """Lets one thread at a time have its turn, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.changed, self.num_come, self.num_gone = threading.Condition(), 0, 0
+
+    def __enter__(self) -> None:
+        with self.changed:
+            own, self.num_come = self.num_come, self.num_come + 1
+            self.changed.wait_for(lambda: self.num_gone == own)
+
+    def __exit__(self, *_: object) -> None:
+        with self.changed:
+            self.num_gone += 1
+            self.changed.notify_all()
+
+
 class Worker:
     """Writes the texts of tickets, in a thread of its own."""
 
-    def __init__(self, engine: Engine, guides: Guides, limits: Limits, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        guides: Guides,
+        limits: Limits,
+        metrics: ModelMetrics,
+        turns: Turns | None = None,
+    ) -> None:
+        self.turns = turns or Turns()
+        """Shared by the workers of a server's models: a graph is captured by one alone."""
         self.engine, self.guides, self.limits, self.metrics = engine, guides, limits, metrics
         self.at_once = texts_at_once(engine.device.type)
         self.schedule = engine.schedule(most_jobs=self.at_once, grows=True)
@@ -129,9 +155,10 @@ class Worker:
             try:
                 if not self.take_in(is_idle):
                     return
-                self.begin()
-                for job in self.schedule.turn():
-                    self.look(job)
+                with self.turns:
+                    self.begin()
+                    for job in self.schedule.turn():
+                        self.look(job)
                 self.num_faults = 0
             except Exception:
                 logger.exception("a turn of the engine failed")
@@ -146,7 +173,7 @@ class Worker:
         """
         if is_idle and self.inbox.empty():
             self.engine.controls.warn_of_idle()
-            while self.inbox.empty() and self.guides.load_next():
+            while self.inbox.empty() and self.load_guide():
                 pass
         while True:
             try:
@@ -156,7 +183,13 @@ class Worker:
             if ticket is None:
                 return False
             is_idle = False
-            self.accept(ticket)
+            with self.turns:
+                self.accept(ticket)
+
+    def load_guide(self) -> bool:
+        """Load a guide that nobody has asked for yet; return whether there was one."""
+        with self.turns:
+            return self.guides.load_next()
 
     def accept(self, ticket: Ticket) -> None:
         """Let the engine check a ticket, and let it wait."""
