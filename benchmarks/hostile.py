@@ -10,7 +10,10 @@ import random
 import string
 from typing import Any
 
-PATHS = ("/v1/completions", "/v1/generate")
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+PATHS = ("/v1/completions", "/v1/generate", CHAT, RESPONSES)
+SAID = {CHAT: b'"messages": [{"role": "user", "content": "a"}]', RESPONSES: b'"input": "a"'}
+"""What a prompt is elsewhere."""
 NUMBERS = ("length", "T", "seed", "best_of", "draft_nodes", "width", "rho", "top_p", "temperature")
 WRONG: tuple[Any, ...] = ("x", "", [], {}, [[]], {"a": 1}, True, -1, 1e308, -1e308, 10**400, "5")
 WORDS = ("stop", "must", "must_not", "control", "suffix", "pin", "grid", "mode", "projection")
@@ -26,7 +29,9 @@ def request(method: str, path: str, body: bytes, **headers: str) -> bytes:
 
 def post(rng: random.Random, body: bytes, **headers: str) -> bytes:
     """Return a request for texts with some body."""
-    return request("POST", rng.choice(PATHS), body, **headers)
+    path = rng.choice(PATHS)
+    said = b'"prompt": "a"'
+    return request("POST", path, body.replace(said, SAID.get(path, said)), **headers)
 
 
 def wrong_number(rng: random.Random) -> bytes:
@@ -51,6 +56,29 @@ def wrong_prompt(rng: random.Random) -> bytes:
     if isinstance(value, list) and value and rng.random() < 0.2:
         value = [value, value]
     return post(rng, json.dumps({"prompt": value, "mode": "autoregressive"}).encode())
+
+
+def wrong_messages(rng: random.Random) -> bytes:
+    """Messages that are none, from nobody, or of something else than text."""
+    wrong = [5, True, {}, [], [5], [[]], [{}], [{"role": "user"}], [{"role": "x", "content": "a"}]]
+    wrong += [[{"role": "user", "content": value}] for value in (5, [5], [{"type": "image"}], {})]
+    wrong += [[{"role": "user", "content": "a" * 10**5}], [{"role": "user", "content": "a"}] * 5000]
+    path, name = rng.choice([(CHAT, "messages"), (RESPONSES, "input")])
+    return request("POST", path, json.dumps({name: rng.choice(wrong)}).encode())
+
+
+def wrong_format(rng: random.Random) -> bytes:
+    """A grammar that is none, that matches nothing, or two of them."""
+    bodies: list[dict[str, Any]] = [
+        {"response_format": rng.choice([5, "json", [], {}, {"type": 5}, {"type": "json_schema"}])},
+        {"structured_outputs": rng.choice([5, {}, {"json": 5}, {"x": 1}, {"regex": ["a"]}])},
+        {"guided_json": rng.choice([5, [], "/etc/passwd", {"type": "x"}, {"$ref": "#"}])},
+        {"guided_regex": rng.choice([5, "(", "a" * 20_000, "(?=a)", "(a{999}){999}"])},
+        {"guided_choice": rng.choice([5, [], [5], "a", [""]])},
+        {"guided_grammar": "root ::= x"},
+        {"guided_regex": "a", "guided_choice": ["a"]},
+    ]
+    return post(rng, json.dumps({"prompt": "a", **rng.choice(bodies)}).encode())
 
 
 def unknown_field(rng: random.Random) -> bytes:
@@ -155,7 +183,7 @@ def broken_off(rng: random.Random) -> bytes:
 
 
 KINDS = (wrong_number, wrong_words, wrong_prompt, unknown_field, unknown_guide, too_large, no_json)
-KINDS += (wrong_headers, wrong_path, no_http)
+KINDS += (wrong_messages, wrong_format, wrong_headers, wrong_path, no_http)
 SLOW_SHARE = 0.01
 """Of requests that are broken off while their connection stays: each takes a server's patience."""
 

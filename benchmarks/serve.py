@@ -49,6 +49,7 @@ TINY = GenerateOptions(length=20, B=(5,), T=5, grid="sliding", width=1.0, return
 def tiny_model() -> SSDLM:
     """Return a model whose passes take a moment; what it writes makes no sense."""
     tokenizer = load_tokenizer(DEFAULT_MODEL)
+    tokenizer.settings["chat_template"] = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
     config = BlockConfig(V=tokenizer.V, D=32, num_layers=2, num_heads=2, B=5)
     return SSDLM(BlockDenoiser(config).eval().requires_grad_(False), tokenizer, TINY)
 
