@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ssdlm.diffusion.projection import greedy, multi_hot, sampling
     from ssdlm.diffusion.sampler import Step, Strategy, denoise_block, generate
     from ssdlm.engine.requests import Draft, Generation
+    from ssdlm.engine.scoring import Score
     from ssdlm.guidance import classifier_guide
     from ssdlm.guidance.gradient import guided
     from ssdlm.guidance.scorers import Scorer
@@ -30,6 +31,7 @@ HOMES = {
     "GenerateOptions": "options",
     "Draft": "engine.requests",
     "Generation": "engine.requests",
+    "Score": "engine.scoring",
     "Step": "diffusion.sampler",
     "Strategy": "diffusion.sampler",
     "classifier_guide": "guidance",
@@ -48,6 +50,7 @@ __all__ = [
     "Draft",
     "GenerateOptions",
     "Generation",
+    "Score",
     "Scorer",
     "Step",
     "Strategy",

@@ -5,11 +5,15 @@ The arguments of `generate` and `stream` are in engine/signature.py, generated f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, overload
 
 import torch
 
@@ -23,6 +27,7 @@ from ssdlm.engine.explaining import Explanation, about, explain
 from ssdlm.engine.plain import Engine, Prompt
 from ssdlm.engine.requests import Draft, Generation, Requests, in_order
 from ssdlm.engine.rewriting import Rewrite, Rewriting, spans_in
+from ssdlm.engine.scoring import Score, score
 from ssdlm.engine.signature import Signature
 from ssdlm.engine.writers import OptionsWriter
 from ssdlm.guidance.gradient import LogProb
@@ -30,6 +35,7 @@ from ssdlm.guidance.scorers import Scorer
 from ssdlm.guidance.slim import tokenizer_digest
 from ssdlm.options import GenerateOptions, P, R, SpanLength, all_names, explained
 from ssdlm.storage import checkpoint
+from ssdlm.storage.hub import upload
 from ssdlm.tokenizer import (
     FILE_NAME,
     Tokenizer,
@@ -286,6 +292,46 @@ class SSDLM(Signature):
             requests = self.engine.prepare(*work.asked(work.num_done))
             work.take(list(in_order(self.engine.write(requests))))
         return work.results()
+
+    @overload
+    def score(  # pyright: ignore[reportOverlappingOverload]
+        self, texts: str, *, prompt: Prompt = ""
+    ) -> Score: ...
+    @overload
+    def score(self, texts: Sequence[Prompt], *, prompt: Prompt = "") -> list[Score]: ...
+    def score(self, texts: str | Sequence[Prompt], *, prompt: Prompt = "") -> Score | list[Score]:
+        """Rate texts token by token, each after the prompt: by the context stream, exactly."""
+        if isinstance(texts, str):
+            return score(self.engine, texts, prompt)
+        return [score(self.engine, text, prompt) for text in texts]
+
+    @cached_property
+    def thread(self) -> ThreadPoolExecutor:
+        """Where calls of `generate_async` and `stream_async` are done, one at a time."""
+        return ThreadPoolExecutor(1, "ssdlm")
+
+    async def generate_async(
+        self, prompts: str | Sequence[Prompt], **options: Any
+    ) -> Generation | list[Generation]:
+        """Return what `generate` does, and let an event loop go on meanwhile."""
+        call = partial(self.generate, prompts, **options)
+        return await asyncio.get_running_loop().run_in_executor(self.thread, call)
+
+    async def stream_async(self, prompt: Prompt, **options: Any) -> AsyncIterator[Draft]:
+        """Yield what `stream` does, and let an event loop go on meanwhile."""
+        run = asyncio.get_running_loop().run_in_executor
+        drafts = await run(self.thread, partial(self.stream, prompt, **options))
+        while (draft := await run(self.thread, next, drafts, None)) is not None:
+            yield draft
+
+    def push_to_hub(self, name: str, *, private: bool | None = None, quantise: str = "none") -> str:
+        """Write the model as `save_pretrained` does to a repository of the Hub; return its address.
+
+        The repository is created where there is none. It needs `hf auth login`, or HF_TOKEN.
+        """
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder, quantise=quantise)
+            return upload(name, folder, private=private)
 
     def explain(
         self,

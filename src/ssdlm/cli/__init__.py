@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from ssdlm import __version__
-from ssdlm.cli import bench, explain, generate, measure, merge, models, rewrite, serve, train
+from ssdlm.cli import bench, explain, generate, measure, merge, models, rewrite, score, serve, train
 from ssdlm.extras import extra_of, lacking
 from ssdlm.options import FOREIGN_NAMES
 
@@ -193,6 +193,7 @@ def parser() -> Parser:
         models.add_convert,
         explain.add_explain,
         rewrite.add_rewrite,
+        score.add_score,
         serve.add_serve,
         train.add_tokenizer,
         train.add_prepare,

@@ -25,6 +25,21 @@ def download(name: str, patterns: Sequence[str], **options: Any) -> Path:
         ) from error
 
 
+def upload(name: str, folder: str | Path, *, private: bool | None = None) -> str:
+    """Put a folder's files into a repository of the Hub, and return its address."""
+    from huggingface_hub import HfApi
+
+    try:
+        address = HfApi().create_repo(name, private=private, exist_ok=True)
+        HfApi().upload_folder(repo_id=name, folder_path=folder, commit_message="ssdlm model")
+    except Exception as error:  # network, permission, a name that cannot be
+        raise ValueError(
+            f"the Hub did not take {name} ({first_line(error)}); name it org/name, and log in with "
+            "`hf auth login`"
+        ) from error
+    return str(address)
+
+
 def for_transformers(name: str) -> str:
     """Return what transformers is to open: a folder, or a Hub id that is known to be there.
 
