@@ -28,8 +28,8 @@ def add_serve(commands: Any) -> None:
     command.add_argument(
         "--model",
         action="append",
-        help=f"smollm2, folder or Hub id (default {DEFAULT_MODEL}); several times for several "
-        "models, of which the first answers those who name none",
+        help=f"builtin:smol, smollm2, folder or Hub id (default {DEFAULT_MODEL}); several times "
+        "for several models, of which the first answers those who name none",
     )
     command.add_argument(
         "--name",
