@@ -10,7 +10,8 @@ from typing import Any
 import tokenizers
 import torch
 
-from ssdlm.config import BlockConfig, CausalConfig
+from ssdlm.config import AdapterConfig, BlockConfig, CausalConfig
+from ssdlm.denoiser.adapted import AdaptedDenoiser
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.encoder import EncoderDenoiser, masked_lm
 from ssdlm.denoiser.llama import LlamaDenoiser
@@ -60,6 +61,16 @@ def llama(*, V: int = V, seed: int = 0) -> LlamaDenoiser:
         weight.data.copy_(0.3 * torch.randn(weight.shape, generator=generator))
         if weight.dim() == 1:
             weight.data.add_(1.0)
+    return denoiser.eval().requires_grad_(False)
+
+
+def adapted(*, is_new: bool = False) -> AdaptedDenoiser:
+    """Return that model with an adapter of rank 3, new or with loud weights."""
+    torch.manual_seed(1)
+    denoiser = AdaptedDenoiser(AdapterConfig(rank=3), llama())
+    denoiser.set_unigram(torch.arange(V))
+    for weight in () if is_new else denoiser.parameters():
+        weight.data.normal_(0, 0.1)
     return denoiser.eval().requires_grad_(False)
 
 

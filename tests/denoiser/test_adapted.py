@@ -3,25 +3,14 @@
 import pytest
 import torch
 from tests import tiny
+from tests.tiny import adapted
 
-from ssdlm.config import AdapterConfig
 from ssdlm.denoiser import adapter
-from ssdlm.denoiser.adapted import AdaptedDenoiser
 from ssdlm.diffusion import schedule, simplex
 from ssdlm.diffusion.noising import add_noise
 
 TEXTS = torch.randint(tiny.V, (2, 20), generator=torch.Generator().manual_seed(5))
 NOISE = torch.randn(2, 19, tiny.V, generator=torch.Generator().manual_seed(6))
-
-
-def adapted(*, is_new=False):
-    """An adapter of rank 3, new or with loud weights."""
-    torch.manual_seed(1)
-    denoiser = AdaptedDenoiser(AdapterConfig(rank=3), tiny.llama())
-    denoiser.set_unigram(torch.arange(tiny.V))
-    for weight in () if is_new else denoiser.parameters():
-        weight.data.normal_(0, 0.1)
-    return denoiser.eval().requires_grad_(False)
 
 
 def noised(tokens, progress, z):

@@ -23,7 +23,7 @@ def read(denoiser, slots, slot, tokens):
     return hidden
 
 
-@pytest.mark.parametrize("make", [tiny.block, tiny.llama])
+@pytest.mark.parametrize("make", [tiny.block, tiny.llama, tiny.adapted])
 def test_a_text_in_a_slot_is_the_same_to_the_bit_whoever_is_in_the_others(make):
     denoiser = make()
     denoiser.store_for_cpu()
@@ -33,7 +33,8 @@ def test_a_text_in_a_slot_is_the_same_to_the_bit_whoever_is_in_the_others(make):
     for slot, tokens in enumerate(texts):
         read(denoiser, crowded, slot, tokens)
     last = denoiser.embed(torch.tensor([[6], [8], [9]]))
-    for rows in (Rows.causal(1, denoiser.device), Rows.causal(3, denoiser.device)):
+    window = Rows.window(3, denoiser.device, sees_word=not denoiser.is_exact)
+    for rows in (Rows.causal(1, denoiser.device), Rows.causal(3, denoiser.device), window):
         x = last.expand(-1, len(rows.offsets), -1).contiguous()
         among = crowded.read(x.clone(), Behind(rows, crowded.all_slots, crowded.lengths))
         single = alone.read(x[1:2].clone(), Behind(rows, alone.all_slots, alone.lengths))

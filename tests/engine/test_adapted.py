@@ -10,6 +10,12 @@ from ssdlm import SSDLM
 from ssdlm.cli import main
 
 PROMPT = "the river"
+
+
+def prefers_e(context, logits):
+    return logits.log_softmax(-1)[..., 4].sum(-1)
+
+
 PATHS = [{"grid": "sliding", "width": width, "T": T}
          for width, T in ((1.0, 4), (2.0, 4), (4.0, 8), (16.0, 8))]  # fmt: skip
 PATHS += [{"grid": "staggered", "width": 2.5, "T": 4}]
@@ -30,6 +36,34 @@ def model(folder):
 @pytest.fixture(scope="module")
 def base(folder):
     return SSDLM.from_pretrained(folder.parent / "base")
+
+
+SLIDING = {"grid": "sliding", "B": [4]}
+STEERED = {"control": prefers_e, "gradient": "simplex", "lam": 20.0}
+PROGRAMMED = {
+    "one": SLIDING | {"width": 1.0, "T": 4},
+    "slow": SLIDING | {"width": 1.0, "T": 8},
+    "two": SLIDING | {"width": 2.0, "T": 4},
+    "four": SLIDING | {"width": 4.0, "T": 4},
+    "four, slow": SLIDING | {"width": 4.0, "T": 8},
+    "uniform": {"grid": "uniform", "B": [4], "T": 5},
+    "warped": {"grid": "warped", "B": [4], "T": 5},
+    "blocks of one": {"grid": "uniform", "B": [1], "T": 2},
+    "gap": {"grid": "uniform", "suffix": " ran.", "T": 6},
+    "forbidden": SLIDING | {"width": 4.0, "T": 8, "must_not": SIGNS},
+    "grammar": SLIDING | {"width": 4.0, "T": 8, "regex": "[a-e]{3} (b|cd)*"},
+    "grammar, one": SLIDING | {"width": 1.0, "T": 4, "regex": "[a-e]{3} (b|cd)*"},
+    "guide": SLIDING | STEERED | {"width": 4.0, "T": 4},
+    "guided gap": STEERED | {"grid": "uniform", "suffix": " no", "T": 4},
+}
+"""Paths and wishes for which there is a program."""
+LEFT = {
+    "grid=staggered": {"grid": "staggered", "width": 2.0, "B": [4], "T": 4},
+    "grid=sliding": SLIDING | {"T": 4, "must": ["fog"]},
+    "must": {"grid": "uniform", "B": [4], "T": 4, "must": ["fog"]},
+    "pin": {"grid": "uniform", "B": [4], "T": 4, "pin": {4: "we"}},
+}
+"""Those for which there is none, by what is named."""
 
 
 def named(options):
@@ -58,6 +92,35 @@ def test_with_one_position_open_the_text_is_the_language_models_own(model, base,
     assert chains[0].tokens == chains[1].tokens == chains[2].tokens
 
 
+def by_reference(model, prompt, own):
+    """Return the steps of a text by the reference loop."""
+    (request,) = model.requests([prompt], own)
+    return list(model.engine.steps([request]))
+
+
+@pytest.mark.parametrize("own", PROGRAMMED.values(), ids=PROGRAMMED)
+@pytest.mark.usefixtures("unchecked")
+def test_a_program_writes_what_the_reference_loop_writes(model, own):
+    own = {"length": 8, "seed": 2, "temperature": 2.0, "returns": "w_0"} | own
+    prompts, end = [PROMPT, "a", "why not"], model.tokenizer.end_of_text
+    texts = model.generate(prompts, **own)
+    for prompt, text in zip(prompts, texts, strict=True):
+        steps = by_reference(model, prompt, own)
+        wanted = [token for step in steps if step.is_last for token in step.tokens[0].tolist()]
+        assert text.tokens == (wanted[: wanted.index(end)] if end in wanted else wanted)
+        assert text.written.program == "window"
+        shown = list(model.stream(prompt, **own))
+        drafts = [one.step.tokens[0].tolist() for one in shown]
+        assert drafts == [step.tokens[0].tolist() for step in steps]
+        assert model.generate(prompt, **own).tokens == text.tokens
+
+
+@pytest.mark.parametrize("asked", LEFT)
+def test_what_is_certain_before_the_rest_is_read_as_words_by_the_reference_loop(model, asked):
+    written = model.generate(PROMPT, length=8, **LEFT[asked]).written
+    assert written.program == "reference" and written.why.startswith(f"{asked} may make")
+
+
 @pytest.mark.parametrize("path", PATHS, ids=named)
 @pytest.mark.usefixtures("unchecked")
 def test_texts_are_their_own_and_obey_on_every_path(model, path):
@@ -83,9 +146,6 @@ def test_texts_are_their_own_and_obey_on_every_path(model, path):
 @pytest.mark.parametrize("path", PATHS[2:6:3], ids=named)
 @pytest.mark.usefixtures("unchecked")
 def test_control_reaches_several_open_positions(model, path):
-    def prefers_e(context, logits):
-        return logits.log_softmax(-1)[..., 4].sum(-1)
-
     path = path | {"length": 8, "B": [4]}
     how = {"gradient": "simplex"}
     plain = model.generate(PROMPT, **path).tokens.count(4)
@@ -129,7 +189,6 @@ def test_the_command_line_writes_and_explains(folder, capsys):
     assert written["text"].endswith(" ran")
     assert main(["explain", *asked]) == 0
     said = capsys.readouterr().out
-    assert "program: reference" in said
-    assert (
-        f"no program has rows with an adapter yet; for one position at a time use {'the'}" in said
-    )
+    assert "program: reference" in said and "reads those as words" in said
+    assert main(["explain", "--grid", "uniform", *asked]) == 0
+    assert "program: window" in capsys.readouterr().out

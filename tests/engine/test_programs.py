@@ -52,7 +52,7 @@ def plain(denoiser, one, width, length=8, pace=1):
     return last.tokens[0].tolist()
 
 
-both = pytest.mark.parametrize("make", [tiny.block, tiny.llama])
+each_network = pytest.mark.parametrize("make", [tiny.block, tiny.llama, tiny.adapted])
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,7 @@ both = pytest.mark.parametrize("make", [tiny.block, tiny.llama])
         (tiny.block, 4.0, 2),
         (tiny.block, 3.0, 3),
         (tiny.llama, 1.0, 1),
+        *((tiny.adapted, width, pace) for width in (1.0, 2.0, 4.0) for pace in (1, 2)),
     ],
 )
 def test_texts_of_a_batch_are_those_of_the_plain_loop(make, width, pace):
@@ -81,7 +82,14 @@ def test_texts_of_a_batch_are_those_of_the_plain_loop(make, width, pace):
 
 @pytest.mark.parametrize(
     ("make", "width", "pace"),
-    [(tiny.block, 1.0, 1), (tiny.block, 3.0, 1), (tiny.block, 3.0, 2), (tiny.llama, 1.0, 1)],
+    [
+        (tiny.block, 1.0, 1),
+        (tiny.block, 3.0, 1),
+        (tiny.block, 3.0, 2),
+        (tiny.llama, 1.0, 1),
+        (tiny.adapted, 1.0, 2),
+        (tiny.adapted, 3.0, 2),
+    ],
 )
 def test_texts_join_and_leave_between_passes(make, width, pace):
     denoiser = make()
@@ -107,7 +115,14 @@ def test_texts_join_and_leave_between_passes(make, width, pace):
 
 @pytest.mark.parametrize(
     ("make", "draft_nodes"),
-    [(tiny.block, 0), (tiny.block, 1), (tiny.block, 5), (tiny.block, 16), (tiny.llama, 0)],
+    [
+        (tiny.block, 0),
+        (tiny.block, 1),
+        (tiny.block, 5),
+        (tiny.block, 16),
+        (tiny.llama, 0),
+        (tiny.adapted, 0),
+    ],
 )
 def test_chains_of_a_batch_are_the_plain_chain(make, draft_nodes):
     denoiser, sizes = make(), {"num_slots": 3, "capacity": 256}
@@ -136,14 +151,17 @@ def test_chains_of_a_batch_are_the_plain_chain(make, draft_nodes):
         assert texts[slot] == last.tokens[0].tolist()
 
 
-@pytest.mark.parametrize(("width", "pace"), [(1.0, 1), (2.0, 1), (2.0, 2)])
+@pytest.mark.parametrize(
+    ("make", "width", "pace"),
+    [(tiny.block, 1.0, 1), (tiny.block, 2.0, 1), (tiny.block, 2.0, 2), (tiny.adapted, 3.0, 1)],
+)
 @pytest.mark.parametrize("gradient", ["logits", "words"])
 @pytest.mark.parametrize("num_layers", [1, 2])  # of one layer a guide need not read a text again
 def test_guided_texts_of_a_batch_are_those_of_the_plain_loop(
-    width, pace, gradient, num_layers, tmp_path
+    make, width, pace, gradient, num_layers, tmp_path
 ):
     folder = tiny.save_classifier(tmp_path, num_hidden_layers=num_layers)
-    denoiser = tiny.block()
+    denoiser = make()
     controls = Controls(denoiser, None)
     control = (f"{folder}=positive", f"{folder}!=neutral")
     options = GenerateOptions(control=control, gradient=gradient, threshold=0.5)
@@ -216,10 +234,19 @@ def written(batch, rows):
 
 
 @pytest.mark.parametrize(
-    "path", [Uniform(7), Warped(5), Staggered(9, 2.5), Staggered(6, 1.0), Staggered(4, 2.0)]
+    ("make", "path"),
+    [
+        (tiny.block, Uniform(7)),
+        (tiny.block, Warped(5)),
+        (tiny.block, Staggered(9, 2.5)),
+        (tiny.block, Staggered(6, 1.0)),
+        (tiny.block, Staggered(4, 2.0)),
+        (tiny.adapted, Uniform(7)),
+        (tiny.adapted, Warped(5)),
+    ],
 )
-def test_blocks_of_any_path_in_a_batch_are_those_of_the_plain_loop(path):
-    denoiser, B = tiny.block(), 6
+def test_blocks_of_any_path_in_a_batch_are_those_of_the_plain_loop(make, path):
+    denoiser, B = make(), 6
     batch = Window(denoiser, Path.of_block(path(B), B), num_slots=2, capacity=64)
     rows = [
         row(0, length=18),
@@ -245,7 +272,7 @@ def test_who_comes_and_who_leaves_is_seen_within_a_long_block():
     assert batch.passes_for(6) == 10
 
 
-@both
+@each_network
 @pytest.mark.parametrize("kind", ["sliding", "guided", "chain"])
 def test_texts_of_a_batch_are_held_to_their_grammars_as_in_the_plain_loop(make, kind, tmp_path):
     options = {"length": 12, "B": (12,), "T": 12, "grid": "sliding", "width": 1.0, "returns": "w_0"}
@@ -302,9 +329,10 @@ def first_letters(context, logits):
 
 
 STAGGERED = {"grid": "staggered", "T": 9, "width": 3.0}
+UNIFORM = {"grid": "uniform", "T": 5}
 STEERED_OR_PLACED = {
     "staggered": STAGGERED | {"control": "GUIDE"},
-    "uniform": {"grid": "uniform", "T": 5, "control": "GUIDE", "gradient": "logits"},
+    "uniform": UNIFORM | {"control": "GUIDE", "gradient": "logits"},
     "two guides": STAGGERED | {"control": ("GUIDE", first_letters), "gradient": "words"},
     "function": {"control": first_letters, "gradient": "logits", "lam": 3.0},
     "function, wide": {"control": first_letters, "width": 3.0, "gradient": "simplex", "lam": 3.0},
@@ -319,14 +347,27 @@ STEERED_OR_PLACED = {
     "suffix and word": STAGGERED | {"suffix": " abc", "length": 6, "must": ["c"]},
     "guided word": {"must": ["fed"], "control": "GUIDE", "gradient": "words"},
     "word and function": STAGGERED | {"must": ["fed"], "control": first_letters, "lam": 3.0},
+    "gap in blocks": UNIFORM | {"suffix": " abc", "length": 6},
+    "guided gap": UNIFORM | {"suffix": " abc", "length": 6, "control": "GUIDE"},
+    "pin in blocks": UNIFORM | {"pin": {3: "e", 8: "ab"}, "stop_at_end": False},
 }
+ADAPTED = "uniform", "function", "function, wide", "band", "gap in blocks", "guided gap"
+ADAPTED += ("pin in blocks",)
+"""Those in which nothing at a block's beginning is certain before the rest."""
 
 
-@pytest.mark.parametrize("own", STEERED_OR_PLACED.values(), ids=STEERED_OR_PLACED)
+@pytest.mark.parametrize(
+    ("make", "own"),
+    [(tiny.block, own) for own in STEERED_OR_PLACED.values()]
+    + [(tiny.adapted, STEERED_OR_PLACED[name]) for name in ADAPTED],
+    ids=[*STEERED_OR_PLACED, *(f"adapted {name}" for name in ADAPTED)],
+)
 @pytest.mark.parametrize("layers", [1, 2])
-def test_what_a_graph_steers_or_places_is_as_in_the_plain_loop(own, layers, tmp_path, monkeypatch):
+def test_what_a_graph_steers_or_places_is_as_in_the_plain_loop(
+    make, own, layers, tmp_path, monkeypatch
+):
     guide = f"{tiny.save_classifier(tmp_path, num_hidden_layers=layers)}=positive"
-    model = SSDLM(tiny.block(), tiny.tokenizer(), GenerateOptions())
+    model = SSDLM(make(), tiny.tokenizer(), GenerateOptions())
     if control := own.get("control"):
         controls = control if isinstance(control, tuple) else (control,)
         own = own | {"control": tuple(guide if one == "GUIDE" else one for one in controls)}

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests import tiny
+from tests import causal, tiny
 
 from ssdlm import SSDLM
 from ssdlm.bench.sizes import Size, random_weights
@@ -110,6 +110,47 @@ def test_contexts_are_read_alike_with_a_graph_and_before_there_is_one(exact, cou
     (batch,) = exact.engine.runners.idle.values()
     assert any(name.startswith("contexts") for name in batch.graphs)
     assert fast == [plain(exact, group, **changes) for group in groups]
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory):
+    folder = causal.save_adapted(tmp_path_factory.mktemp("adapted"))
+    return SSDLM.from_pretrained(folder, device="cuda", dtype="float32")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        SLIDING | {"width": 1.0},
+        SLIDING | {"width": 1.0, "T": 50},
+        SLIDING | {"width": 2.0},
+        SLIDING | {"width": 4.0},
+        SLIDING | {"width": 4.0, "T": 50},
+        SLIDING | {"width": 24.0, "T": 50},
+        SLIDING | {"width": 4.0, "control": [fewer_commas], "lam": 20.0, "gradient": "simplex"},
+        SLIDING | {"width": 4.0, "must_not": ["e", "t"]},
+        SLIDING | {"width": 4.0, "regex": "[a-e]{3} (b|cd)*"},
+        SLIDING | {"width": 1.0, "regex": "[a-e]{3} (b|cd)*"},
+        {"grid": "uniform", "T": 12, "B": 10},
+        {"grid": "warped", "T": 12, "B": 25},
+        {"grid": "uniform", "T": 12, "B": 10, "pin": {3: "we", 18: "ab"}},
+        {"grid": "uniform", "T": 12, "suffix": " ran."},
+        {"mode": "autoregressive"},
+    ],
+)
+def test_texts_of_an_adapted_model_are_those_of_the_plain_loop(adapted, changes):
+    prompts = [f"{prompt} {letter}" for letter in "abcdef" for prompt in PROMPTS]
+    usual = {"length": 50, "temperature": 2.0, "stop_at_end": "regex" in changes}
+    changes, runners = usual | changes, adapted.engine.runners
+    runners.idle.clear()
+    texts = adapted.generate(prompts, **changes)
+    slow = plain(adapted, prompts, **changes)
+    parted = sum(one.tokens != other for one, other in zip(texts, slow, strict=True))
+    print(changes, "texts that part:", parted, "of", len(prompts))
+    assert parted <= len(prompts) // 12
+    assert runners.idle and len({tuple(text.tokens) for text in texts}) > 12
+    is_free = changes.keys().isdisjoint(("must_not", "control", "regex"))
+    assert texts[0].written.is_captured or not is_free
 
 
 @pytest.mark.parametrize("control", [["sentiment=positive"], ["sentiment=negative", "tense=past"]])

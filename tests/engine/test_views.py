@@ -25,12 +25,25 @@ WAYS = [
 
 
 @pytest.fixture(scope="module")
-def model():
-    return SSDLM(tiny.block(), tiny.tokenizer(), GenerateOptions())
+def models():
+    return {
+        make: SSDLM(make(), tiny.tokenizer(), GenerateOptions())
+        for make in (tiny.block, tiny.adapted)
+    }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_program_shows_what_the_reference_loop_shows(model, way):
+@pytest.fixture(scope="module")
+def model(models):
+    return models[tiny.block]
+
+
+@pytest.mark.parametrize(
+    ("make", "way"),
+    [(tiny.block, way) for way in WAYS]
+    + [(tiny.adapted, way) for way in (WAYS[0], *WAYS[2:6], *WAYS[7:9])],
+)
+def test_a_program_shows_what_the_reference_loop_shows(models, make, way):
+    model = models[make]
     for seed in range(3):
         options = OWN | way | {"seed": seed}
         if "suffix" in way:  # with which a gap is one block

@@ -20,8 +20,15 @@ import torch.nn.functional as F
 from torch import nn
 
 from ssdlm.config import AdapterConfig
-from ssdlm.denoiser import DenoiserModule, RowDenoiser, row_by_row
-from ssdlm.denoiser.adapter import AdapterLayer, clean_pass, compiled_clean, norm, own_weights
+from ssdlm.denoiser import row_by_row
+from ssdlm.denoiser.adapter import (
+    AdapterLayer,
+    RowLayer,
+    clean_pass,
+    compiled_clean,
+    norm,
+    own_weights,
+)
 from ssdlm.denoiser.attention import noisy_bias
 from ssdlm.denoiser.causal import CausalCache
 from ssdlm.denoiser.llama import LlamaDenoiser
@@ -32,6 +39,7 @@ from ssdlm.denoiser.network import (
     running_dtype,
     smoothed_unigram,
 )
+from ssdlm.denoiser.slots import Network
 from ssdlm.diffusion.evidence import as_levels
 from ssdlm.diffusion.loss import Losses
 from ssdlm.ops.cross_entropy import block_cross_entropy
@@ -41,13 +49,14 @@ from ssdlm.ops.soft_embedding import soft_embedding
 from ssdlm.shapes import Block, Context, Simplex, Tensor, Tokens
 
 
-class AdaptedDenoiser(DenoiserModule, RowDenoiser):
+class AdaptedDenoiser(Network):
     """logits_theta of Eq. 13 as network + ell, by a causal language model and its adapter."""
 
     config: AdapterConfig
     log_unigram: Tensor
     has_evidence = True
     has_drafts = False
+    is_exact = True
     num_given = 1
 
     def __init__(self, config: AdapterConfig, model: LlamaDenoiser) -> None:
@@ -80,6 +89,33 @@ class AdaptedDenoiser(DenoiserModule, RowDenoiser):
     def dtype(self) -> torch.dtype:
         return running_dtype(self.model.words)
 
+    @property
+    def head(self) -> Tensor:
+        return self.model.head
+
+    @property
+    def prior(self) -> Tensor:
+        """What the head adds to its logits: as the model's, nothing."""
+        return self.model.prior
+
+    @property
+    def key_shape(self) -> tuple[int, int]:
+        return self.model.key_shape
+
+    def rotary(self, positions: Tensor) -> Tensor:
+        return self.model.rotary(positions)
+
+    def embed(self, tokens: Block) -> Tensor:
+        return self.model.embed(tokens).to(self.dtype)
+
+    def tables(self) -> Tensor:
+        """Return what simplexes are multiplied by: the words."""
+        return self.model.words.to(self.dtype)
+
+    def blank(self) -> Tensor:
+        """Return what a position without evidence reads: the mean word."""
+        return self.log_unigram.softmax(-1).to(self.dtype) @ self.tables()
+
     @torch.no_grad()
     def set_unigram(self, counts: Tensor) -> None:
         """Store the smoothed log frequencies of the training tokens."""
@@ -87,6 +123,10 @@ class AdaptedDenoiser(DenoiserModule, RowDenoiser):
 
     def transformer_layers(self) -> list[AdapterLayer]:
         return cast(list[AdapterLayer], list(self.layers))
+
+    def row_layers(self) -> list[RowLayer]:
+        pairs = zip(self.transformer_layers(), self.model.transformer_layers(), strict=True)
+        return [layer.beside(own) for layer, own in pairs]
 
     def compile_layers(self) -> None:
         for layer in self.transformer_layers():
@@ -143,29 +183,28 @@ class AdaptedDenoiser(DenoiserModule, RowDenoiser):
         """Return the logits of a block behind its context, whose last word it starts from."""
         num_past, B = past.shape[4] - 1, w_t.shape[1]
         ell = self.evidence(w_t, progress)
-        soft = (self.log_unigram + ell).softmax(-1).to(self.dtype) @ self.model.words
-        left = torch.cat((self.model.embed(last), soft[:, :-1]), 1)
-        x = self.embed_noisy(soft, left, progress)
-        rotary = self.model.rotary(torch.arange(num_past, num_past + B, device=self.device))
+        soft = (self.log_unigram + ell).softmax(-1).to(self.dtype) @ self.tables()
+        left = torch.cat((self.embed(last), soft[:, :-1]), 1)
+        x = self.embed_noisy(soft, left, progress, self.blank())
+        rotary = self.rotary(torch.arange(num_past, num_past + B, device=self.device))
         for layer, own, seen in zip(
             self.layers, self.model.transformer_layers(), past.unbind(1), strict=True
         ):
             x = layer(own, x, rotary, None, seen[..., :num_past, :].movedim(1, 0))
         return self.to_logits(x) + ell
 
-    def embed_noisy(self, soft: Tensor, left: Tensor, progress: Tensor) -> Tensor:
+    def embed_noisy(self, soft: Tensor, left: Tensor, progress: Tensor, blank: Tensor) -> Tensor:
         """Return the input of noisy rows: left neighbour, own evidence and level.
 
         Evidence and level enter as what they add to knowing nothing, which adds nothing.
         """
-        blank = self.log_unigram.softmax(-1).to(soft.dtype) @ self.model.words.to(soft.dtype)
         features = level_features(progress).to(soft.dtype)
         own = F.linear(soft - blank, self.own_embed.to(soft.dtype))
         return left + own + F.linear(features, self.time_embed.to(soft.dtype))
 
     def to_logits(self, x: Tensor) -> Tensor:
         """Return what the head says of rows that have gone through the layers."""
-        return (self.last_norm(x) @ self.model.head.to(self.dtype).T).float()
+        return (self.last_norm(x) @ self.head.to(self.dtype).T).float()
 
     def last_norm(self, x: Tensor) -> Tensor:
         return norm(x, self.model.norm, self.model.config.eps)
@@ -188,8 +227,8 @@ class AdaptedDenoiser(DenoiserModule, RowDenoiser):
         noisy = self.noised(tokens, progress, z)
         hidden = self.last_norm(self.run(tokens, progress, noisy, blocks))
         count, width = hidden.shape[0] * hidden.shape[1], z.shape[-1]
-        head = pad_table(self.model.head.to(self.dtype), width)
-        prior = pad_prior(torch.zeros(self.V, device=self.device), width)
+        head = pad_table(self.head.to(self.dtype), width)
+        prior = pad_prior(self.prior, width)
         mean = torch.full((count,), 1 / count, device=self.device)
         total = block_cross_entropy(hidden.flatten(0, 1), head, prior, mean, noisy, loss=loss)
         return Losses(total, total.detach(), torch.zeros_like(total).detach())
@@ -210,16 +249,17 @@ class AdaptedDenoiser(DenoiserModule, RowDenoiser):
         Row i starts from word i, noisy or clean, at its place, and is about the token after it. It
         sees words before the one that its block starts from, and its block.
         """
-        words, length = self.model.embed(tokens[:, :-1]).to(self.dtype), tokens.shape[1] - 1
+        words, length = self.embed(tokens[:, :-1]), tokens.shape[1] - 1
         with torch.no_grad():
             width = noisy.z.shape[-1]
-            table = pad_table(self.model.words.to(self.dtype), width)
+            table = pad_table(self.tables(), width)
             soft = soft_embedding(noisy, pad_prior(self.log_unigram, width), table)
             soft = soft.unflatten(0, words.shape[:2])
         is_first = F.pad(blocks[1:] != blocks[:-1], (1, 0), value=True).to(self.device)
         before = torch.cat((words[:, :1], soft[:, :-1]), 1)
-        x = self.embed_noisy(soft, torch.where(is_first.unsqueeze(-1), words, before), progress)
-        rotary = self.model.rotary(torch.arange(length, device=self.device))
+        left = torch.where(is_first.unsqueeze(-1), words, before)
+        x = self.embed_noisy(soft, left, progress, self.blank())
+        rotary = self.rotary(torch.arange(length, device=self.device))
         bias = noisy_bias(blocks.to(self.device), self.dtype)
         for layer, own in zip(
             self.transformer_layers(), self.model.transformer_layers(), strict=True

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from ssdlm.config import CausalConfig
 from ssdlm.denoiser.attention import attend
 from ssdlm.denoiser.llama import LlamaLayer
 from ssdlm.ops.rotary import rotate
-from ssdlm.ops.rows import weighted_norm
+from ssdlm.ops.rows import Behind, LowRank, weighted_norm
 from ssdlm.shapes import Tensor
 
 MANY_ROWS = 1024
@@ -85,10 +85,37 @@ class AdapterLayer(nn.Module):
         """Return a layer's weights with what is added to them."""
 
         def matrix(name: str) -> Matrix:
-            down, up = (self.get_parameter(f"{name}_{side}") for side in ("down", "up"))
-            return Matrix(layer.get_parameter(name), down, up, self.sizes[name])
+            return Matrix(layer.get_parameter(name), *self.added(name), self.sizes[name])
 
         return weights_with(layer, matrix)
+
+    def added(self, name: str) -> tuple[Tensor, Tensor]:
+        """Return both factors of what is added to a matrix."""
+        return self.get_parameter(f"{name}_down"), self.get_parameter(f"{name}_up")
+
+    @torch.no_grad()
+    def beside(self, layer: LlamaLayer) -> RowLayer:
+        """Return a layer as rows go through it."""
+        pairs = {}
+        for name, sizes in self.sizes.items():
+            down, up = self.added(name)
+            pairs[name] = down.flatten(0, 1), torch.block_diag(*up.split(sizes))
+        return RowLayer(layer, pairs)
+
+
+class RowLayer(NamedTuple):
+    """A layer for rows behind slots: words read its own matrices, noisy rows what is added too."""
+
+    own: LlamaLayer
+    pairs: dict[str, tuple[Tensor, Tensor]]
+    """(parts * rank, I) and (O, parts * rank), each part's rows beside zeros."""
+
+    def read(self, x: Tensor, keys_values: Tensor, at: Behind, *how: Any) -> Tensor:
+        """Return rows after this layer, as `LlamaLayer.read` does."""
+        if (count := at.rows.num_noisy) == 0:
+            return self.own.read(x, keys_values, at, *how)
+        more = {name: LowRank(*pair, count) for name, pair in self.pairs.items()}
+        return self.own.read(x, keys_values, at, *how, more=more)
 
 
 def product(matrix: Matrix, x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ causal, slots -> [llama] -> storage.causal
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import cast
 
 import torch
@@ -15,13 +16,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from ssdlm.config import CausalConfig
-from ssdlm.denoiser import plain_products
 from ssdlm.denoiser.causal import CausalDenoiser
 from ssdlm.denoiser.slots import Network, Slots
 from ssdlm.ops.rotary import rotation_by
 from ssdlm.ops.rows import (
     Behind,
     HeadNorms,
+    LowRank,
     Rows,
     add_product_,
     normed_product,
@@ -29,6 +30,8 @@ from ssdlm.ops.rows import (
     weighted_norm,
 )
 from ssdlm.shapes import Block, Tensor
+
+NOTHING: Mapping[str, LowRank] = {}
 
 
 class LlamaLayer(nn.Module):
@@ -55,10 +58,14 @@ class LlamaLayer(nn.Module):
         rotary: Tensor,
         read: slice,
         how: dict[str, bool],
+        more: Mapping[str, LowRank] = NOTHING,
     ) -> Tensor:
-        """Return the rows `read` after this layer; keys and values of all go behind the slots'."""
+        """Return the rows `read` after this layer; keys and values of all go behind the slots'.
+
+        `more` is added to its matrices, by their names.
+        """
         eps, (keys, values) = self.config.eps, keys_values
-        qkv = normed_product(x, self.qkv, self.attention_norm, eps=eps, **how)
+        qkv = normed_product(x, self.qkv, self.attention_norm, more.get("qkv"), eps=eps, **how)
         qkv = qkv if self.qkv_bias is None else qkv + self.qkv_bias
         heads, exact = qkv.unflatten(-1, (-1, self.config.head_size)), how["is_invariant"]
         attended = place_and_attend(
@@ -66,10 +73,11 @@ class LlamaLayer(nn.Module):
         ).flatten(2)
         if read != slice(None):
             x, attended = x[:, read].contiguous(), attended[:, read].contiguous()
-        x = add_product_(x, attended, self.out, **how)
+        x = add_product_(x, attended, self.out, more.get("out"), **how)
         x = x if self.out_bias is None else x + self.out_bias
-        up = normed_product(x, self.up, self.mlp_norm, eps=eps, is_gated=True, **how)
-        return add_product_(x, up, self.down, **how)
+        gated = {"eps": eps, "is_gated": True, **how}
+        up = normed_product(x, self.up, self.mlp_norm, more.get("up"), **gated)
+        return add_product_(x, up, self.down, more.get("down"), **how)
 
     def head_norms(self) -> HeadNorms | None:
         """Return how queries and keys are normed, if they are."""
@@ -82,6 +90,7 @@ class LlamaDenoiser(CausalDenoiser, Network):
     """A causal language model whose rows go through `slots.Slots`."""
 
     config: CausalConfig
+    is_exact = True
 
     def __init__(self, config: CausalConfig) -> None:
         super().__init__()
@@ -136,10 +145,8 @@ class LlamaDenoiser(CausalDenoiser, Network):
         if past is not None:
             slots.keys_values[..., :C, :] = past
         behind = Behind(Rows.causal(R, self.device), slots.all_slots, slots.lengths + C)
-        with plain_products():
-            hidden = slots.read(self.embed(tokens), behind, slice(R - num_read, None))
-            logits = slots.logits(hidden, self.head, is_single=R == 1).float()
-        return logits, slots.keys_values
+        hidden = slots.read(self.embed(tokens), behind, slice(R - num_read, None))
+        return slots.logits(hidden, self.head, is_single=R == 1).float(), slots.keys_values
 
 
 def frequencies(config: CausalConfig) -> Tensor:

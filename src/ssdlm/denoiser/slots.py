@@ -9,12 +9,13 @@ shape is fixed and nothing is looked at on the way, so that a GPU can repeat a p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any, TypeGuard
 
 import torch
 
-from ssdlm.denoiser import DenoiserModule, RowDenoiser
+from ssdlm.denoiser import DenoiserModule, RowDenoiser, plain_products
 from ssdlm.ops.rows import Behind, has_row_kernels, product
 from ssdlm.shapes import Tensor
 
@@ -22,9 +23,12 @@ from ssdlm.shapes import Tensor
 class Network(DenoiserModule, RowDenoiser):
     """What goes through slots: layers that read rows behind keys and values."""
 
-    words: Any
     has_kernels = True
     """Whether its layers have Triton bodies, with which a GPU repeats a pass as one graph."""
+    is_exact = False
+    """Whether a word's row says all of the position after it where nothing further has evidence.
+
+    Open rows, which start from that word, then do not see its row."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -34,6 +38,10 @@ class Network(DenoiserModule, RowDenoiser):
     def key_shape(self) -> tuple[int, int]:
         """How many heads the keys of a token have, and how wide they are."""
         raise NotImplementedError
+
+    def row_layers(self) -> Sequence[Any]:
+        """Return the layers as rows go through them, each with `read`."""
+        return self.transformer_layers()
 
     def rotary(self, positions: Tensor) -> Tensor:
         """Return cosines and sines (2, S, 1, d) of positions (S,)."""
@@ -56,9 +64,9 @@ class Slots:
         is_invariant: bool = False,
     ) -> None:
         self.network, (heads, self.d) = network, network.key_shape
-        self.capacity = capacity
+        self.capacity, self.layers = capacity, network.row_layers()
         at = {"device": network.device, "dtype": network.dtype}
-        shape = (network.config.num_layers, 2, num_slots, heads, capacity, self.d)
+        shape = (len(self.layers), 2, num_slots, heads, capacity, self.d)
         self.keys_values = torch.zeros(shape, **at)
         self.lengths = torch.zeros(num_slots, dtype=torch.int64, device=network.device)
         self.rotary = self.angles()
@@ -87,8 +95,8 @@ class Slots:
     @staticmethod
     def num_bytes(network: Network, capacity: int) -> int:
         """Return what one slot takes."""
-        each = 2 * network.config.num_layers * prod(network.key_shape)
-        return each * capacity * network.words.element_size()
+        each = 2 * len(network.transformer_layers()) * prod(network.key_shape)
+        return each * capacity * network.dtype.itemsize
 
     def read(self, x: Tensor, at: Behind, read: slice = slice(None)) -> Tensor:
         """Return the output (N, R', D) of the rows `read`; keys and values of all are stored.
@@ -96,17 +104,18 @@ class Slots:
         They lie behind the slot's length, which stays as it is: who knows how many of them are
         there to stay changes it, and the next pass writes over the others. x is written over.
         """
-        layers: list[Any] = list(self.network.transformer_layers())
         how = {"is_invariant": self.is_invariant, "is_single": x.shape[1] == 1}
-        for number, layer in enumerate(layers):
-            # Past the last layer nobody looks at the other rows.
-            own = read if layer is layers[-1] else slice(None)
-            x = layer.read(x, self.keys_values[number], at, self.rotary, own, how)
+        with plain_products():
+            for number, layer in enumerate(self.layers):
+                # Past the last layer nobody looks at the other rows.
+                own = read if layer is self.layers[-1] else slice(None)
+                x = layer.read(x, self.keys_values[number], at, self.rotary, own, how)
         return self.network.last_norm(x)
 
     def logits(self, hidden: Tensor, head: Tensor, *, is_single: bool = False) -> Tensor:
         """Return what the head (V, D) says of rows; `is_single` as their pass was."""
-        return product(hidden, head, is_invariant=self.is_invariant, is_single=is_single)
+        with plain_products():
+            return product(hidden, head, is_invariant=self.is_invariant, is_single=is_single)
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Put what one slot has read, so many tokens, into another."""

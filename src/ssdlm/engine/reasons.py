@@ -39,6 +39,8 @@ WINDOW: Mapping[str, Sequence[object]] = {
 """What options must be for an open position to be its latest token under fresh noise."""
 ENCODER: Mapping[str, Sequence[object]] = {"projection": ("sampling", "greedy"), **DRAWN}
 """The same for an encoder."""
+TOGETHER = "uniform", "warped"
+"""Grids on which all positions of a block have one level."""
 
 
 def of_state(options: GenerateOptions, needed: Mapping[str, Sequence[object]]) -> str:
@@ -66,10 +68,12 @@ def without_rows(kind: str) -> str:
     )
 
 
-def adapted(base: str) -> str:
+def read_as_words(options: GenerateOptions) -> str:
+    asked = " and ".join(name for name in asked_of(options) if name in PLACED)
+    asked = asked if options.grid in TOGETHER else f"grid={options.grid}"
     return (
-        "no program has rows with an adapter yet; for one position at a time use the language "
-        f"model alone, {base}"
+        f"{asked} may make a block's first positions certain before others, and only the reference "
+        "loop reads those as words, as an adapter has it; use grid=uniform without must and pin"
     )
 
 

@@ -11,12 +11,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 
 from ssdlm.denoiser import RowDenoiser
-from ssdlm.denoiser.adapted import AdaptedDenoiser
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.padded import PaddedEncoder
 from ssdlm.denoiser.slots import Slots
@@ -134,8 +134,6 @@ class Runners:
             return reasons.SEVERAL_ENDS
         if PaddedEncoder.takes(denoiser):
             return self.why_no_encoder(request)
-        if isinstance(denoiser, AdaptedDenoiser):
-            return reasons.adapted(denoiser.config.base)
         if not Slots.takes(denoiser):
             return reasons.without_rows(type(denoiser).__name__)
         if self.is_gpu and not Slots.has_kernels(denoiser):
@@ -148,6 +146,8 @@ class Runners:
             return reasons.moved_otherwise(options)
         if not request.slides and any(B != blocks[0] for B in blocks):
             return reasons.uneven(blocks)
+        if denoiser.is_exact and may_be_certain(request):
+            return reasons.read_as_words(options)
         is_drawn = options.projection == "sampling" and options.returns == "w_0"
         if is_single(request) and (is_drawn or options.projection == "greedy"):
             return ""
@@ -161,7 +161,7 @@ class Runners:
             return reasons.ROUNDED_TOGETHER
         if request.placement is not None or options.control or self.is_looked_at(request):
             return reasons.beside_encoder(request)
-        if options.grid not in ("uniform", "warped"):
+        if options.grid not in reasons.TOGETHER:
             return reasons.staggered(options)
         if len(options.B) > 1:
             return reasons.SEVERAL_B
@@ -380,6 +380,15 @@ class Runners:
         steer = self.controls.steer_asked if key.has_guides else self.controls.steer_padded
         steering = partial(steer, options)
         return GuidedWindow(denoiser, path, steering, room=room, is_asked=key.has_guides, **sizes)
+
+
+def may_be_certain(request: Request) -> bool:
+    """Tell whether a block's first position may be certain before others of it."""
+    placement, is_together = request.placement, request.options.grid in reasons.TOGETHER
+    if request.slides or not is_together or placement is None:
+        return not (request.slides or is_together)
+    starts = accumulate(request.blocks()[:-1], initial=0)  # a word may move to one of them
+    return bool(placement.constraint.words) or any(placement.slots[at] >= 0 for at in starts)
 
 
 def is_single(request: Request) -> bool:

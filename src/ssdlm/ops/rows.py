@@ -41,6 +41,8 @@ class Rows:
     """(R, R) whether a row sees another; all see the slot."""
     is_sparse: bool = False
     """Whether a row sees few of the others, so that it pays to list them."""
+    num_noisy: int = 0
+    """How many of them, the last ones, are open positions; the others are words."""
 
     @cached_property
     def sees_all(self) -> bool:
@@ -63,11 +65,12 @@ class Rows:
         return counted(tiled.any(3).any(1))
 
     @classmethod
-    def window(cls, width: int, device: torch.device) -> Rows:
+    def window(cls, width: int, device: torch.device, *, sees_word: bool = True) -> Rows:
         """Return one decided token, and an open window behind it that sees both ways."""
         sees = torch.ones(width + 1, width + 1, dtype=torch.bool, device=device)
-        sees[0, 1:] = False
-        return cls(F.pad(torch.arange(width, device=device), (1, 0)), sees)
+        sees[0, 1:], sees[1:, 0] = False, sees_word
+        offsets = F.pad(torch.arange(width, device=device), (1, 0))
+        return cls(offsets, sees, num_noisy=width)
 
     @classmethod
     def causal(cls, count: int, device: torch.device) -> Rows:
@@ -80,7 +83,8 @@ class Rows:
         device, R = self.sees.device, len(self.sees)
         sees = torch.ones(count + R, count + R, dtype=torch.bool, device=device).tril()
         sees[count:, count:] = self.sees
-        return Rows(torch.cat((torch.arange(count, device=device), count + self.offsets)), sees)
+        offsets = torch.cat((torch.arange(count, device=device), count + self.offsets))
+        return Rows(offsets, sees, num_noisy=self.num_noisy)
 
 
 class Behind(NamedTuple):
@@ -191,10 +195,28 @@ def tried_row_invariance(
     return all(torch.equal(F.linear(x[:num], weight), pairs[:num]) for num in TRIED_ROWS)
 
 
+class LowRank(NamedTuple):
+    """A matrix up @ down that is added to another, for the last rows of each text."""
+
+    down: Tensor
+    """(rank, I)."""
+    up: Tensor
+    """(O, rank)."""
+    num_rows: int
+
+    def add_(self, found: Tensor, x: Tensor) -> Tensor:
+        """Return what rows x (N, R, I) get by the other matrix, with its own share put in."""
+        inner = product(x[:, -self.num_rows :], self.down)
+        found[:, -self.num_rows :].add_(product(inner, self.up))
+        return found
+
+
 def normed_product(
     x: Tensor,
     weight: Tensor,
     scale: Tensor | None = None,
+    more: LowRank | None = None,
+    /,
     *,
     eps: float = 1e-6,
     is_squared: bool = False,
@@ -208,16 +230,19 @@ def normed_product(
     """
     if not on_gpu(x):
         normed = norm(x) if scale is None else weighted_norm(x, scale, eps)
-        return activated(ragged_product(normed, weight, is_single=is_single), is_squared, is_gated)
+        found = ragged_product(normed, weight, is_single=is_single)
+        return activated(more.add_(found, normed) if more else found, is_squared, is_gated)
     from ssdlm.ops.kernels import products, rows
 
     flat, is_active = x.flatten(0, 1), is_squared or is_gated
-    if is_invariant or products.takes_normed(*flat.shape, is_squared=is_active):
+    takes_normed = is_invariant or products.takes_normed(*flat.shape, is_squared=is_active)
+    if more is None and takes_normed:
         plan = products.INVARIANT if is_invariant else None
         how = {"eps": eps, "is_squared": is_squared, "is_gated": is_gated, "plan": plan}
         return products.normed_product(flat, weight, scale, **how).unflatten(0, x.shape[:2])
     normed = rows.norm(flat) if scale is None else weighted_norm(flat, scale, eps)
     found = F.linear(normed, weight).unflatten(0, x.shape[:2])
+    found = more.add_(found, normed.view_as(x)) if more else found
     return rows.relu_squared_(found) if is_squared else activated(found, False, is_gated)
 
 
@@ -235,19 +260,23 @@ def add_product_(
     x: Tensor,
     other: Tensor,
     weight: Tensor,
+    more: LowRank | None = None,
+    /,
     *,
     is_invariant: bool = False,
     is_single: bool = False,
 ) -> Tensor:
     """Return x + other (N, R, D) @ weight.T, in x's own place."""
+    if more is not None:
+        more.add_(x, other)
     if on_gpu(x):
         from ssdlm.ops.kernels import products as kernels
 
-        flat, more = x.flatten(0, 1), other.flatten(0, 1)
-        if is_invariant or kernels.takes_added(*more.shape):
+        flat, rows = x.flatten(0, 1), other.flatten(0, 1)
+        if is_invariant or kernels.takes_added(*rows.shape):
             plan = kernels.INVARIANT if is_invariant else None
-            return kernels.add_product_(flat, more, weight, plan=plan).view_as(x)
-        return flat.addmm_(more, weight.t()).view_as(x)
+            return kernels.add_product_(flat, rows, weight, plan=plan).view_as(x)
+        return flat.addmm_(rows, weight.t()).view_as(x)
     return x.add_(ragged_product(other, weight, is_single=is_single))
 
 

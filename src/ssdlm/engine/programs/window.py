@@ -32,7 +32,7 @@ MOST_PASSES = 32
 
 
 class Window(DecodeBatch):
-    """W open rows behind a decided one; of a causal language model, that row is the open one."""
+    """W open rows behind a decided one; a single one of a causal language model is that row."""
 
     def __init__(
         self, denoiser: Network, path: Path, *, has_places: bool = False, **sizes: Any
@@ -43,10 +43,12 @@ class Window(DecodeBatch):
         super().__init__(denoiser, is_padded=not self.is_noisy, **sizes)
         self.follow(path)
         self.rows = self.causal = Rows.causal(self.W, self.device)
-        self.first = int(denoiser.most_open is None)
+        self.first = int(not denoiser.is_exact or self.W > 1)
         """The first open row."""
+        self.is_exact = denoiser.is_exact and self.W > 1
+        """Whether the decided row speaks for the first open one where nothing else has evidence."""
         if self.first:
-            self.rows = Rows.window(self.W, self.device)
+            self.rows = Rows.window(self.W, self.device, sees_word=not denoiser.is_exact)
             self.blank = self.denoiser.blank()
         if has_places:
             self.places = Places(self.num_slots, denoiser.V, path.levels, self.device)
@@ -127,7 +129,10 @@ class Window(DecodeBatch):
 
     def say(self) -> None:
         """Run the rows."""
-        hidden = self.read(self.inputs(), self.first)
+        hidden = self.read(self.inputs(), 0 if self.is_exact else self.first)
+        if self.is_exact:
+            first = torch.where(self.is_alone, hidden[:, :1], hidden[:, 1:2])
+            hidden = torch.cat((first, hidden[:, 2:]), 1)
         self.logits = self.slots.logits(hidden, self.head, is_single=not self.first)
 
     def pick(self) -> None:
@@ -216,8 +221,12 @@ class Window(DecodeBatch):
             levels = levels.masked_fill(pins >= 0, 0.0)
             tokens = torch.where(pins >= 0, pins, tokens)
         self.ell = self.evidence(tokens, at, levels)
+        if not self.first:
+            return word
+        if self.is_exact:
+            self.is_alone = (levels[:, 1:] == 1).all(1).view(-1, 1, 1)
         tables, level = self.denoiser.tables(), levels.unsqueeze(-1)
-        inside = (self.prior + self.ell).softmax(-1).to(word.dtype) @ tables
+        inside = (self.denoiser.log_unigram + self.ell).softmax(-1).to(word.dtype) @ tables
         soft = torch.where(level == 0, F.embedding(tokens, tables), inside)
         soft = torch.where(level == 1, self.blank, soft)
         left = torch.cat((word, soft[:, :-1, : word.shape[-1]]), 1)
