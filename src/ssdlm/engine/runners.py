@@ -384,9 +384,13 @@ class Runners:
 
 def may_be_certain(request: Request) -> bool:
     """Tell whether a block's first position may be certain before others of it."""
-    placement, is_together = request.placement, request.options.grid in reasons.TOGETHER
-    if request.slides or not is_together or placement is None:
-        return not (request.slides or is_together)
+    placement = request.placement
+    if request.slides:
+        return False
+    if request.options.grid not in reasons.TOGETHER:
+        return True
+    if placement is None:
+        return False
     starts = accumulate(request.blocks()[:-1], initial=0)  # a word may move to one of them
     return bool(placement.constraint.words) or any(placement.slots[at] >= 0 for at in starts)
 
