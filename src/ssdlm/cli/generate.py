@@ -106,8 +106,8 @@ def add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--model",
         default=DEFAULT_MODEL,
-        help=f"builtin:smol, smollm2, folder or Hub id (default {DEFAULT_MODEL}); defaults below are "
-        "its",
+        help=f"builtin:smol, smollm2, folder or Hub id (default {DEFAULT_MODEL}); defaults below "
+        "are its",
     )
     command.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
     command.add_argument(
