@@ -34,12 +34,14 @@ MOST_PASSES = 32
 class Window(DecodeBatch):
     """W open rows behind a decided one; a single one of a causal language model is that row."""
 
+    is_noisy = True
+    """Whether any position ever has evidence."""
+
     def __init__(
         self, denoiser: Network, path: Path, *, has_places: bool = False, **sizes: Any
     ) -> None:
         is_open = (path.levels > 0) & (path.levels < 1)
         self.is_noisy = bool(is_open.any()) or path.pace == 0
-        """Whether any position ever has evidence."""
         super().__init__(denoiser, is_padded=not self.is_noisy, **sizes)
         self.follow(path)
         self.rows = self.causal = Rows.causal(self.W, self.device)
@@ -64,6 +66,8 @@ class Window(DecodeBatch):
         """Take a path, and room for the tokens on it."""
         self.path, (self.T, self.W) = path, path.levels.shape
         self.pace, self.slides = path.pace, path.pace > 0
+        self.has_clean = bool((path.levels == 0).any())
+        """Whether a position is ever certain before its block is."""
         self.counts_context = not self.slides
         self.levels = path.levels.float().to(self.device).contiguous()
         row = torch.arange(self.T, device=self.device)
@@ -227,8 +231,9 @@ class Window(DecodeBatch):
             self.is_alone = (levels[:, 1:] == 1).all(1).view(-1, 1, 1)
         tables, level = self.denoiser.tables(), levels.unsqueeze(-1)
         inside = (self.denoiser.log_unigram + self.ell).softmax(-1).to(word.dtype) @ tables
-        soft = torch.where(level == 0, F.embedding(tokens, tables), inside)
-        soft = torch.where(level == 1, self.blank, soft)
+        if self.has_clean or self.has_pins:
+            inside = torch.where(level == 0, F.embedding(tokens, tables), inside)
+        soft = torch.where(level == 1, self.blank, inside)
         left = torch.cat((word, soft[:, :-1, : word.shape[-1]]), 1)
         noisy = self.denoiser.embed_noisy(soft, left, levels, self.blank)
         return torch.cat((word, noisy), 1)
@@ -246,19 +251,20 @@ class Window(DecodeBatch):
         return ell
 
     def commit(self) -> None:
-        here, drawn, active = self.here, self.drawn, self.active[self.here].bool().unsqueeze(1)
+        here, new = self.here, self.drawn
         if self.slides:
-            gets_one, new = self.active, F.pad(drawn[:, 1:], (0, 1))
+            gets_one, shifted = self.active, new.roll(-1, 1) if self.is_noisy else new
             if self.pace > 1:
                 is_over = self.moves_on[self.path.row(self.passes)]
-                gets_one, new = gets_one * is_over, torch.where(is_over[here, None], new, drawn)
-            self.write(drawn[:, :1], gets_one)
-            drawn = new if self.is_noisy else None
-        else:
-            # What is clean stays.
-            active = active & (self.levels[self.path.row(self.passes[here])] > 0)
-        if drawn is not None:
-            self.put(self.tokens, torch.where(active, drawn, self.tokens[here]))
+                gets_one = gets_one * is_over
+                shifted = torch.where(is_over[here, None], shifted, new)
+            self.write(new[:, :1], gets_one)
+            new = shifted  # what comes in last is noise, whatever its token
+        if self.is_noisy:
+            is_open = self.active[here].bool().unsqueeze(1)
+            if self.has_clean:  # what is clean stays
+                is_open = is_open & (self.levels[self.path.row(self.passes[here])] > 0)
+            self.put(self.tokens, torch.where(is_open, new, self.tokens[here]))
         self.passes.add_(self.active)
 
     @property
