@@ -70,7 +70,9 @@ class AdapterLayer(nn.Module):
         }
         inputs = {"qkv": config.D, "out": heads, "up": config.D, "down": config.hidden}
         for name, sizes in self.sizes.items():
-            down = torch.randn(len(sizes), rank, inputs[name]) * inputs[name] ** -0.5
+            down = torch.empty(len(sizes), rank, inputs[name])
+            if not down.is_meta:  # there, it would bring in torch's compiler
+                down.normal_(std=inputs[name] ** -0.5)
             self.register_parameter(f"{name}_down", nn.Parameter(down))
             self.register_parameter(f"{name}_up", nn.Parameter(torch.zeros(sum(sizes), rank)))
 
