@@ -23,7 +23,7 @@ def test_texts_are_those_of_generate_and_the_loop_goes_on(model):
     async def tick():
         while True:
             ticks.append(1)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
 
     async def both():
         clock = asyncio.create_task(tick())
