@@ -58,7 +58,7 @@ def test_words_are_typed_and_others_change_until_they_settle(open_page, site):
         seen.add(text_of(page))
         page.wait_for_timeout(20)
     finish(page)
-    assert len(seen) > 5
+    assert len(seen) > 3
     assert page.locator("#main-text .position.n0").count() == 10
     assert text_of(page) == site.write("the river", length=10, seed=0, **WINDOW)
     assert page.locator("#status").inner_text().startswith("10 tokens in 42 passes")
