@@ -66,6 +66,8 @@ def test_the_command_line_rates(tmp_path, capsys):
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     expected = model.score(["the dog", "a cat"])
     assert [line["logprobs"] for line in lines] == [one.logprobs for one in expected]
+    assert main(["score", "", "--prompt", "a", "--model", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["perplexity"] is None
     assert main(["score", "a cat", "--prompt", "the dog", "--model", str(tmp_path)]) == 0
     one = model.score("a cat", prompt="the dog")
     said = f"perplexity {one.perplexity:.2f}, log p {one.logprob:.2f}, 5 tokens: a cat\n"

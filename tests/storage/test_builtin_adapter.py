@@ -163,7 +163,6 @@ def test_damaged_weights_are_refused_in_one_line(folder, case, capsys):
     assert words in line and str(folder) in line
 
 
-@pytest.mark.skipif(not (SHIPPED / builtin.WEIGHTS).exists(), reason="the weights are not here")
 def test_the_shipped_adapter_is_small_and_says_what_it_is():
     (smol,) = [one for one in builtin.list_builtin() if one.name == "builtin:smol"]
     assert smol.size <= 6e6 and smol.V == 49152
@@ -180,7 +179,6 @@ def test_the_shipped_adapter_is_small_and_says_what_it_is():
     assert "Apache-2.0" in (SHIPPED / "README.md").read_text()
 
 
-@pytest.mark.skipif(not (SHIPPED / builtin.WEIGHTS).exists(), reason="the weights are not here")
 @pytest.mark.skipif(not builtin.unpacked_smollm2().is_dir(), reason="smollm2 is not unpacked here")
 def test_the_shipped_adapter_writes_four_positions_at_a_time():
     model = SSDLM.from_pretrained("builtin:smol", device="cpu")

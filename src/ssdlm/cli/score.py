@@ -31,8 +31,9 @@ def run_score(arguments: argparse.Namespace) -> None:
     model = open_model(arguments)
     choose_threads(model.denoiser, model.options)
     for one in model.score(texts, prompt=arguments.prompt):
-        told = {"perplexity": one.perplexity, "logprob": one.logprob}
         if arguments.json:
+            perplexity = one.perplexity if one.known else None
+            told = {"perplexity": perplexity, "logprob": one.logprob}
             print(json.dumps(told | asdict(one)), flush=True)
         else:
             about = f"perplexity {one.perplexity:.2f}, log p {one.logprob:.2f}"
