@@ -13,6 +13,9 @@ With `--gaps` words are taken out of the texts, and a row tells what the words a
 language model: after the original, after what the adapter writes in view of both sides, and after
 what the language model writes from the left alone. `marred` is the share of gaps with a cut or a
 doubled word at an edge: one that no text of the files has, or the same word on both sides.
+`--beside builtin:mini` fills the same gaps with as many of its own tokens as the original has.
+
+benchmarks/adapter_judges.py reads OUT and tells what others make of the texts.
 """
 
 from __future__ import annotations
@@ -91,13 +94,18 @@ def nats(model: SSDLM, texts: Sequence[Sequence[int]], last: int) -> torch.Tenso
     return found
 
 
-def figures(model: SSDLM, prompts: Sequence[list[int]], written: Sequence[list[int]]) -> Row:
-    """Return what continuations are like."""
+def figures(
+    model: SSDLM, prompts: Sequence[list[int]], written: Sequence[list[int]], num_files: int
+) -> Row:
+    """Return what continuations of prompts of files in turn are like."""
     pairs = [pair for one in written for pair in pairwise(one)]
     whole = [[*prompt, *one] for prompt, one in zip(prompts, written, strict=True)]
     repeated = [flag for one in whole for flag in again(one)[len(one) - LENGTH :]]
+    nll = nats(model, whole, LENGTH)
     return {
-        "nll": nats(model, whole, LENGTH).mean().item(),
+        "nll": nll.mean().item(),
+        "error": nll.std().item() / math.sqrt(len(nll)),
+        "by_file": [nll[at::num_files].mean().item() for at in range(num_files)],
         "distinct_2": len(set(pairs)) / len(pairs),
         "repetition": sum(repeated) / len(repeated),
     }
@@ -114,18 +122,20 @@ def again(tokens: list[int]) -> list[bool]:
     return found
 
 
-def rows(model: SSDLM, args: argparse.Namespace, late: Callable[[], bool]) -> Iterator[Row]:
+def rows(model: Any, args: argparse.Namespace, late: Callable[[], bool]) -> Iterator[Row]:
     """Yield every row of the table as it gets done."""
     found = spans(model, args.texts, args.prompts, PROMPT + LENGTH)
     prompts, human = ([one[part] for one in found] for part in (slice(PROMPT), slice(PROMPT, None)))
-    yield {"name": "human text", "prompts": len(prompts), **figures(model, prompts, human)}
+    decode, num_files = model.tokenizer.decode, len(args.texts)
+    told = {"prompts": [decode(one) for one in prompts], "texts": [decode(one) for one in human]}
+    yield {"name": "human text", **figures(model, prompts, human, num_files), **told}
     for name, own in ways(args.grid).items():
         if late():
             return
         if args.only and not any(name.startswith(part) for part in args.only):
             continue
         written, told = write(model, prompts, own | {"length": LENGTH}, args)
-        yield {"name": name, **figures(model, prompts, written), **told}
+        yield {"name": name, **figures(model, prompts, written, num_files), **told}
 
 
 def write(
@@ -149,8 +159,8 @@ def write(
 
 def gaps(model: Any, args: argparse.Namespace, late: Callable[[], bool]) -> Iterator[Row]:
     """Yield a row for every size of gaps and way to fill them."""
-    decode, texts = model.tokenizer.decode, (read_jsonl(Path(path)) for path in args.texts)
-    words = {word.lower() for lines in texts for row in lines for word in WORD.findall(row["text"])}
+    decode, words = model.tokenizer.decode, words_of(args.texts)
+    other = args.beside and SSDLM.from_pretrained(args.beside, device=args.device)
     for size in GAPS:
         end = PROMPT + size
 
@@ -165,19 +175,51 @@ def gaps(model: Any, args: argparse.Namespace, late: Callable[[], bool]) -> Iter
 
         three = list(zip(lefts, [one[PROMPT:end] for one in found], rights, strict=True))
         original = filled(model, three, words, len(args.texts))
-        yield {"name": f"gap {size}, original", "gaps": len(found), **original}
+        sides = [[decode(part) for part in one] for one in three]
+        yield {"name": f"gap {size}, original", "gaps": sides, **original}
+        if other:
+            texts, told = write_beside(other, sides, args)
+            three = list(zip(lefts, map(model.tokenizer.encode, texts), rights, strict=True))
+            told = filled(model, three, words, len(args.texts)) | told
+            yield {"name": f"gap {size}, {args.beside}", **told}
         suffix = {"suffix": [decode(right[:SEEN]) for right in rights]}
         for name, own in {
             "from the left": {"mode": "autoregressive"},
             "window 4": {"grid": "sliding", "width": 4.0, "T": 2 * B, "B": [B], **suffix},
             f"all, {2 * B} steps": {"grid": args.grid, "T": 2 * B, **suffix},
+            "best of 4": {"grid": args.grid, "T": 2 * B, "best_of": 4, **suffix},
         }.items():
             if late():
                 return
+            if args.only and not any(name.startswith(part) for part in args.only):
+                continue
             fills, told = write(model, lefts, own | {"length": size}, args)
             three = list(zip(lefts, fills, rights, strict=True))
             told = filled(model, three, words, len(args.texts)) | told
             yield {"name": f"gap {size}, {name}", **told}
+
+
+def words_of(paths: Sequence[str]) -> set[str]:
+    """Return all words of the texts of files."""
+    texts = (row["text"] for path in paths for row in read_jsonl(Path(path)))
+    return {word.lower() for text in texts for word in WORD.findall(text)}
+
+
+def write_beside(
+    other: Any, sides: Sequence[Sequence[str]], args: argparse.Namespace
+) -> tuple[list[str], Row]:
+    """Return what a model with other tokens writes in gaps, in as many as the original has."""
+    fills, began = [""] * len(sides), time.perf_counter()
+    lengths = [len(other.tokenizer.encode(middle)) for _, middle, _ in sides]
+    shown = [right[: len(right) * SEEN // AFTER].rpartition(" ")[0] for _, _, right in sides]
+    for length in set(lengths):  # what is written together has one length
+        own = [at for at, count in enumerate(lengths) if count == length]
+        asked = {"suffix": [shown[at] for at in own], "length": length, "seed": args.seed}
+        asked |= {"top_p": 0.9, "temperature": 1.0, "batch_size": args.batch_size}
+        texts = other.generate([sides[at][0] for at in own], **asked)
+        for at, text in zip(own, texts, strict=True):
+            fills[at] = other.tokenizer.decode(text.tokens[:length])
+    return fills, {"seconds": time.perf_counter() - began, "texts": fills}
 
 
 def filled(
@@ -222,6 +264,7 @@ def main() -> None:
     parser.add_argument("--texts", nargs="+", required=True, metavar="FILE", help="JSON lines")
     parser.add_argument("--prompts", type=int, default=96, metavar="N")
     parser.add_argument("--gaps", action="store_true", help="fill gaps, instead of going on")
+    parser.add_argument("--beside", metavar="MODEL", help="another model that fills the gaps")
     parser.add_argument("--grid", default="warped", choices=("warped", "uniform"))
     parser.add_argument("--only", nargs="*", default=(), help="rows whose names begin so")
     parser.add_argument("--set", type=json.loads, default={}, metavar="JSON", help="other options")

@@ -6,9 +6,12 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from tests import causal
+
+from ssdlm import SSDLM
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -30,7 +33,8 @@ def bench(monkeypatch):
     }.items():
         monkeypatch.setattr(module, name, value)
     yield module
-    sys.modules.pop("adapter", None)
+    for name in ("adapter", "adapter_judges"):
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture
@@ -76,13 +80,47 @@ def test_a_token_that_ends_four_as_before_is_repeated(bench):
 
 
 def test_gaps_are_filled_in_view_of_both_sides_and_from_the_left(call):
-    rows = call("--gaps")
-    names = ["original", "from the left", "window 4", "all, 6 steps"]
+    rows = call("--gaps", "--beside", "builtin:mini")
+    names = ["original", "builtin:mini", "from the left", "window 4", "all, 6 steps", "best of 4"]
     assert list(rows) == [f"gap 4, {name}" for name in names]
     original = rows["gap 4, original"]
     assert original["marred"] == 0 and original["by_file"] == [original["nll"]]
     assert rows["gap 4, window 4"]["texts"] != rows["gap 4, from the left"]["texts"]
     assert all(len(text) == 4 for text in rows["gap 4, all, 6 steps"]["texts"])
+    cost = {name: rows[f"gap 4, {name}"]["nll"] for name in ("all, 6 steps", "best of 4")}
+    assert cost["best of 4"] < cost["all, 6 steps"]
+
+
+def test_judges_that_did_not_write(call, bench, capsys, monkeypatch, tmp_path):
+    judges = importlib.import_module("adapter_judges")
+    monkeypatch.setattr(judges, "load_encoder", lambda: None)
+    monkeypatch.setattr(judges, "mauve", lambda mine, human, _: Mock(score=float(mine == human)))
+    rows = call("--only", "autoregressive")
+    capsys.readouterr()
+    judges.main([str(tmp_path / "rows.jsonl"), "--files", "1", "--device", "cpu"])
+    human, own = map(json.loads, capsys.readouterr().out.splitlines())
+    assert human["mauve"] == [1, 1] and own["mauve"] == [0, 0]
+    mini, prompts = SSDLM.from_pretrained("builtin:mini"), rows["human text"]["prompts"]
+    for row, told in zip(rows.values(), (human, own), strict=True):
+        pairs = zip(row["texts"], prompts, strict=True)
+        scores = [mini.score(text, prompt=prompt) for text, prompt in pairs]
+        count = sum(len(one.known) for one in scores)
+        expected = -sum(one.logprob for one in scores) / count
+        assert told["mini_nll"] == [pytest.approx(expected)] * 2
+
+
+def test_a_word_of_more_files_mars_no_gap(call, bench, capsys, tmp_path):
+    rows = call("--gaps")
+    judges, told = importlib.import_module("adapter_judges"), []
+    written = " ".join(text for row in rows.values() for text in row.get("texts", ()))
+    (tmp_path / "more.jsonl").write_text(json.dumps({"text": written}) + "\n")
+    for more in ([], [str(tmp_path / "more.jsonl")]):
+        capsys.readouterr()
+        files = ["--words", str(tmp_path / "held.jsonl"), *more]
+        judges.main([str(tmp_path / "rows.jsonl"), *files])
+        told.append([json.loads(line)["marred"] for line in capsys.readouterr().out.splitlines()])
+    assert told[0] == [row["marred"] for row in rows.values()]
+    assert sum(told[1]) <= sum(told[0]) and told[1][0] == 0
 
 
 MARRED = {
