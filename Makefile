@@ -27,7 +27,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo smol serve setup test test-browser nightly fuzz lint format docs generate kernels judge clean
+.PHONY: help demo smol serve setup test test-browser nightly fuzz lint format docs dist generate kernels judge clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -105,6 +105,10 @@ format: setup ## rewrite the sources as ruff would have them
 docs: setup ## build the documentation into site/, strictly and without a network
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
 	@echo 'open site/index.html, or serve it: .venv/bin/python -m mkdocs serve'
+
+dist: .venv/.tools ## build the wheel and the sdist into dist/
+	rm -rf dist
+	$(RUN) hatchling build
 
 generate: setup ## write anew what is generated from the code: signature, reference pages
 	.venv/bin/python docs/generate.py

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ssdlm import SSDLM
-from ssdlm.cli.live import as_noise
+from ssdlm.engine.showing import OPEN, Timing, as_noise, shade
 
 PICTURE = Path(__file__).parent / "denoising.svg"
 PROMPT_TEXT = "The old man"
@@ -22,10 +22,7 @@ OPTIONS = {"length": 25, "grid": "staggered", "width": 25, "T": 500, "top_p": 0.
 """A window as wide as the block: in the middle of the run all 25 positions settle together."""
 EVERY = 9
 COLUMNS, FONT, LINE, MARGIN = 76, 15, 26, 20
-SECONDS_PER_FRAME, SECONDS_AT_THE_END = 0.14, 5.0
 PROMPT, DECIDED, NOISE = "p", "d", "n"
-OPEN = ((0.9, "c"), (0.4, "b"), (0.0, "a"))
-"""The kind of a position that is being denoised, by the probability of its likeliest token."""
 
 STYLE = """
 text{font:%dpx ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;white-space:pre}
@@ -33,11 +30,6 @@ rect{fill:#fff;stroke:#d0d7de}.p{fill:#0969da}.d{fill:#1f2328}.c{fill:#a3136f;fo
 .b{fill:#c85a9e}.a{fill:#dfa3c6}.n{fill:#b4bcc4}.s{fill:#59636e;font-size:11px}
 @media(prefers-color-scheme:dark){rect{fill:#0d1117;stroke:#30363d}.p{fill:#58a6ff}.d{fill:#e6edf3}
 .c{fill:#ff8fdc}.b{fill:#c0619f}.a{fill:#7d4569}.n{fill:#48505a}.s{fill:#9198a1}}
-.f{visibility:hidden;animation:f %.2fs step-end infinite}
-.e{animation:e %.2fs step-end infinite}
-@keyframes f{0%%{visibility:visible}%.3f%%{visibility:hidden}}
-@keyframes e{0%%{visibility:hidden}%.3f%%{visibility:visible}}
-@media(prefers-reduced-motion){.f,.e{animation:none}}
 """
 
 
@@ -69,8 +61,7 @@ def frames(model: SSDLM, prompt: str, *, every: int, **options: Any) -> Iterator
         else:
             pieces.append(Piece(draft.settled + model.text(tokens[: at.start]), DECIDED))
             for token, trust in zip(tokens[at], trusts, strict=True):
-                kind = next(kind for least, kind in OPEN if trust >= least)
-                pieces.append(Piece(as_noise(words[token]), kind))
+                pieces.append(Piece(as_noise(words[token]), shade(trust, OPEN)))
             pieces += [Piece(as_noise(words[token]), NOISE) for token in tokens[at.stop :]]
         steps = f"{draft.t} step{'s' if draft.t != 1 else ''} left"
         told = [Piece(" ".join(piece.text.split("\n")), piece.kind) for piece in pieces]
@@ -110,15 +101,12 @@ def drawing(shots: Sequence[Frame], command: str) -> str:
     pages = [(wrapped(shot.pieces), shot.caption) for shot in shots]
     height = max(len(lines) for lines, _ in pages) * LINE + 2 * MARGIN + 44
     width = round(COLUMNS * FONT * 0.602) + 2 * MARGIN
-    before = SECONDS_PER_FRAME * (len(pages) - 1)
-    total = before + SECONDS_AT_THE_END
-    share = 100 * SECONDS_PER_FRAME / total
-    style = STYLE % (FONT, total, total, share, 100 * before / total)
-    body = []
-    for index, (lines, caption) in enumerate(pages):
-        is_last = index == len(pages) - 1
-        delay = f'class="f" style="animation-delay:{index * SECONDS_PER_FRAME:.2f}s"'
-        body.append(group(lines, caption, height - 42, 'class="e"' if is_last else delay))
+    timing = Timing(len(pages))
+    style = STYLE % FONT + timing.style
+    body = [
+        group(lines, caption, height - 42, timing.attributes(index))
+        for index, (lines, caption) in enumerate(pages)
+    ]
     text = "".join(piece.text for piece in shots[-1].pieces).strip()
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" xml:space="preserve" width="{width}" '

@@ -46,6 +46,12 @@ SEEN = (
     ),
 )
 """Arguments of `stream` alone: what a draft tells beside its text."""
+KEPT = (
+    "keep_steps",
+    "bool = False",
+    "whether a text keeps how it settled, in `steps`; a notebook shows them move [False]",
+)
+"""The argument of `generate` alone."""
 
 CLI_HEAD = """# Command line
 
@@ -96,6 +102,7 @@ class Signature:
         prompts: str | Sequence[Prompt],
         changes: Mapping[str, Any],
         options: GenerateOptions | None,
+        keep_steps: bool = False,
     ) -> Generation | list[Generation]:
         """Continue prompts with some options changed."""
         raise NotImplementedError
@@ -151,7 +158,9 @@ def signature() -> str:
         "One prompt and one sample give a Generation, else a list. A text depends on its own "
         "prompt, seed, sample number and options alone, not on the texts beside it. What is left "
         "out keeps the model's own setting; in brackets is that of builtin:mini.",
+        [(KEPT[0], KEPT[2])],
     )
+    kept = f"        {KEPT[0]}: {KEPT[1]},\n"
     stream = docstring(
         "Yield every step of one text as a Draft, so that one can watch it settle.",
         "The last draft's text is what `generate` returns for the same prompt and options. What is "
@@ -161,16 +170,19 @@ def signature() -> str:
     both, changes = "str | Sequence[Prompt]", "given(locals())"
     parts = [
         SIGNATURE_HEAD,
-        method("generate", "prompts: str", "Generation", " ...", "overload").replace(
+        method("generate", "prompts: str", "Generation", " ...", "overload", kept).replace(
             "def generate(", "def generate(  # pyright: ignore[reportOverlappingOverload]"
         ),
-        method("generate", "prompts: Sequence[Prompt]", "list[Generation]", " ...", "overload"),
+        method(
+            "generate", "prompts: Sequence[Prompt]", "list[Generation]", " ...", "overload", kept
+        ),
         method(
             "generate",
             f"prompts: {both}",
             "Generation | list[Generation]",
-            f"\n{generate}        return self.run(prompts, {changes}, options)",
+            f"\n{generate}        return self.run(prompts, {changes}, options, keep_steps)",
             "explained",
+            kept,
         ),
         method(
             "stream",

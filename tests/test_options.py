@@ -35,9 +35,10 @@ def test_the_signature_has_every_option_and_no_star_arguments(method):
     kinds = {parameter.kind for parameter in parameters.values()}
     assert inspect.Parameter.VAR_KEYWORD not in kinds
     assert set(all_names()) <= set(parameters)
-    about_drafts = {"candidates", "guides", "states"} if method is SSDLM.stream else set()
-    own = {"self", "prompts", "prompt", "options"} | about_drafts
-    assert set(parameters) - set(all_names()) <= own
+    about_drafts = {"candidates", "guides", "states"}
+    kept = about_drafts if method is SSDLM.stream else {"keep_steps"}
+    own = {"self", "prompts", "prompt", "options"} | kept
+    assert set(parameters) - set(all_names()) <= own and kept <= set(parameters)
     for name, option in known_options().items():
         line = next(line for line in method.__doc__.splitlines() if f" {name}: " in line)
         assert option.help.split()[0] in line

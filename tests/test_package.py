@@ -138,3 +138,30 @@ def test_tree_without_git_is_walked(tmp_path):
         (tmp_path / name).touch()
     names = {path.relative_to(tmp_path).as_posix() for path in tracked_files(tmp_path)}
     assert names == {".gitignore", "pyproject.toml", "src/ssdlm/cli.py"}
+
+
+def test_the_wheel_has_the_whole_package_and_the_sdist_every_tracked_file():
+    wheels, sdists = (
+        pytest.importorskip(f"hatchling.builders.{kind}") for kind in ("wheel", "sdist")
+    )
+    builders = wheels.WheelBuilder(str(ROOT)), sdists.SdistBuilder(str(ROOT))
+    wheel, sdist = (
+        {Path(one.path) for one in builder.recurse_included_files()} for builder in builders
+    )
+    tracked = set(tracked_files(ROOT))
+    assert {path.name for path in tracked - sdist} <= {".gitignore", "pyproject.toml"}  # always in
+    assert {path for path in tracked if ROOT / "src" in path.parents} <= wheel
+    kinds = {path.suffix for path in wheel}
+    assert {".py", ".safetensors", ".json", ".js", ".css", ".html", ".typed"} <= kinds
+
+
+def test_the_metadata_are_what_an_index_takes():
+    metadata = pytest.importorskip("packaging.metadata")
+    spec = pytest.importorskip("hatchling.metadata.spec")
+    wheels = pytest.importorskip("hatchling.builders.wheel")
+    write = list(spec.get_core_metadata_constructors().values())[-1]
+    text = write(wheels.WheelBuilder(str(ROOT)).metadata)
+    read = metadata.Metadata.from_email(text, validate=True)
+    assert (read.name, str(read.version)) == ("ssdlm", ssdlm.__version__)
+    assert read.description_content_type == "text/markdown" and read.description
+    assert {"train", "eval", "grammar", "serve"} <= set(read.provides_extra or ())

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ssdlm.options import DecodeConfig, GenerateOptions
     from ssdlm.train import recipes
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 HOMES = {
     "SSDLM": "api",

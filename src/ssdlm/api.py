@@ -14,6 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, overload
+from weakref import ref
 
 import torch
 
@@ -25,9 +26,9 @@ from ssdlm.engine.controls import Control
 from ssdlm.engine.ending import text_of
 from ssdlm.engine.explaining import Explanation, about, explain
 from ssdlm.engine.plain import Engine, Prompt
-from ssdlm.engine.requests import Draft, Generation, Requests, in_order
+from ssdlm.engine.requests import Draft, Generation, Request, Requests, in_order
 from ssdlm.engine.rewriting import Rewrite, Rewriting, spans_in
-from ssdlm.engine.scoring import Score, score
+from ssdlm.engine.scoring import Score, pieces_of, score
 from ssdlm.engine.signature import Signature
 from ssdlm.engine.writers import OptionsWriter
 from ssdlm.guidance.gradient import LogProb
@@ -105,6 +106,14 @@ def has_tokens_of_base(denoiser: DenoiserModule, tokenizer: Tokenizer) -> bool:
     """Tell whether a denoiser is an adapter that knows this tokenizer as its language model's."""
     config = denoiser.config
     return isinstance(config, AdapterConfig) and config.tokens == tokenizer_digest(tokenizer)
+
+
+def check_watchable(request: Request) -> None:
+    """Raise on a text for which several compete: none of them is the one to watch."""
+    if (count := request.options.best_of) != 1:
+        raise ValueError(f"best_of={count}: a stream shows one text; use generate")
+    if (count := request.num_candidates) > 1:
+        raise ValueError(f"gap has {count} lengths: a stream shows one text; use generate")
 
 
 class SSDLM(Signature):
@@ -234,10 +243,22 @@ class SSDLM(Signature):
         prompts: str | Sequence[Prompt],
         changes: Mapping[str, Any],
         options: GenerateOptions | None,
+        keep_steps: bool = False,
     ) -> Generation | list[Generation]:
         """Continue prompts with some options changed: what `generate` does."""
         requests = self.requests(prompts, changes, options)
-        ordered = list(in_order(self.engine.write(requests)))
+        ordered: list[Generation] = []
+        if keep_steps:
+            for one, *_ in requests.firsts:
+                check_watchable(one)
+            ordered += map(self.engine.keep, requests)
+        else:
+            ordered += in_order(self.engine.write(requests))
+        contexts = [
+            one.context for (one, *_) in requests.firsts for _ in range(one.options.num_samples)
+        ]
+        for text, context in zip(ordered, contexts, strict=True):
+            vars(text)["rater"] = partial(pieces_of, ref(self.engine), context)
         return ordered[0] if isinstance(prompts, str) and len(ordered) == 1 else ordered
 
     def run_stream(
@@ -251,12 +272,9 @@ class SSDLM(Signature):
     ) -> Iterator[Draft]:
         """Continue one prompt, step by step: what `stream` does."""
         requests = self.requests([prompt], changes, options)
-        for name in ("best_of", "num_samples"):
-            count = getattr(requests[0].options, name)
-            if count != 1:
-                raise ValueError(f"{name}={count}: a stream shows one text; use generate")
-        if (count := requests[0].num_candidates) > 1:
-            raise ValueError(f"gap has {count} lengths: a stream shows one text; use generate")
+        if (count := requests[0].options.num_samples) != 1:
+            raise ValueError(f"num_samples={count}: a stream shows one text; use generate")
+        check_watchable(requests[0])
         return self.engine.stream(requests[0], candidates=candidates, guides=guides, states=states)
 
     def chat(self, messages: Messages | str, **options: Any) -> Generation | list[Generation]:

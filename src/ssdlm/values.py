@@ -10,6 +10,7 @@ import json
 import math
 import operator
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -385,3 +386,11 @@ def first_line(error: BaseException) -> str:
 def show(value: Any) -> str:
     """Return a value as it is written on a command line."""
     return ",".join(map(str, value)) if type(value) is tuple else str(value)
+
+
+def renamed(what: str, old: str, new: str, *, until: str) -> str:
+    """Return the name that something has now, and warn of the old one, which works until then."""
+    warnings.warn(
+        f"{what} {old} is now {new}; the old name works until {until}", FutureWarning, stacklevel=3
+    )
+    return new

@@ -29,7 +29,12 @@ PACKAGE = ROOT / "src" / "ssdlm"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SNIPPETS_RUN = ["README.md", "docs/quickstart.md", "docs/choosing.md", "docs/control.md"]
-SNIPPETS_RUN += ["docs/how-it-works.md", "docs/constraints.md", "docs/rewriting.md"]
+SNIPPETS_RUN += [
+    "docs/how-it-works.md",
+    "docs/constraints.md",
+    "docs/rewriting.md",
+    "docs/migrating.md",
+]
 
 
 def name_of(path: Path) -> str:

@@ -230,6 +230,7 @@ def test_a_row_of_some_seeds_says_so(done, toy, tmp_path):
     assert "| autoregressive, top_p 0.9 (1 of 2 seeds) |" in (tmp_path / "table1.md").read_text()
 
 
+@pytest.mark.filterwarnings("default::FutureWarning")
 def test_a_role_may_have_its_former_name_and_its_folders_are_found(
     done, toy, tmp_path, monkeypatch, capsys
 ):
@@ -244,7 +245,9 @@ def test_a_role_may_have_its_former_name_and_its_folders_are_found(
         assert "| autoregressive, top_p 0.9 |" in (tmp_path / "table1.md").read_text()
     assert {path: path.read_bytes() for path in tmp_path.rglob("generations.jsonl")} == texts
     assert cli.main(["reproduce", "table1", *words, "--model", f"twin={toy.ours}"]) == 2
-    assert "model autoregressive is given twice; give it once" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "warning: role twin is now autoregressive; the old name works until 0.4" in told
+    assert "model autoregressive is given twice; give it once" in told
 
 
 def test_a_setting_is_written_by_one_process_at_a_time(toy, tmp_path, capsys):

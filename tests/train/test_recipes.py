@@ -86,7 +86,8 @@ def test_a_recipe_is_found_by_its_name_and_says_what_it_is(name):
 
 def test_a_recipe_is_found_by_its_earlier_name():
     assert "twin" not in RECIPES
-    assert recipe("twin") == recipe("autoregressive")
+    with pytest.warns(FutureWarning, match="recipe twin is now autoregressive"):
+        assert recipe("twin") == recipe("autoregressive")
 
 
 def test_an_unknown_recipe_is_an_error_that_lists_them():

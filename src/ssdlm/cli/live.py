@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ssdlm.tokenizer import HALF
+from ssdlm.engine.showing import as_noise
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,11 +87,6 @@ def picture(prompt: str, draft: Draft, decode: list[str], num_blocks: int = 0) -
     block = f"block {draft.block + 1}" + (f" of {num_blocks}" if num_blocks else "")
     frame.append(f"\n[{block}, {draft.t} steps left]", style="dim italic")
     return frame
-
-
-def as_noise(word: str) -> str:
-    """Return a word of noise as a terminal can show it: no line ends, no halves of letters."""
-    return word if word.isprintable() and HALF not in word else " ."
 
 
 def styles(draft: Draft) -> list[str]:

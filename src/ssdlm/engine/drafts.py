@@ -18,7 +18,7 @@ import torch
 
 from ssdlm.diffusion.sampler import Step
 from ssdlm.engine.controls import Controls
-from ssdlm.engine.ending import end, num_certain, text_of, whole_text
+from ssdlm.engine.ending import end, ends_of, num_certain, text_of, whole_text
 from ssdlm.engine.requests import Candidate, Draft, Request
 from ssdlm.engine.schedule import Job
 from ssdlm.ops.nucleus import nucleus_probs
@@ -220,13 +220,9 @@ class DraftEncoder:
         same = next((n for n, (new, old) in enumerate(pairs) if new != old), len(self.tokens))
         if len(tokens) != len(self.tokens):  # the last position has all that is left
             same = max(0, min(same, len(self.tokens) - 1))
-        context, ends = self.request.context, self.ends[:same]
         whole = whole_text(self.tokenizer, self.request, tokens)
-        for place in range(same, len(tokens)):
-            # Half a character at the end may become a whole one, which the next token completes.
-            before = text_of(self.tokenizer, tokens[: place + 1], context).rstrip(HALF)
-            is_last = place + 1 == len(tokens)
-            ends.append(len(whole) if is_last else min(len(before), len(whole)))
+        ends = ends_of(self.tokenizer, self.request.context, tokens, whole, self.ends[:same])
+        ends[-1:] = [len(whole)] if tokens else []
         self.tokens, self.ends = tokens, ends
         return [whole[a:b] for a, b in zip([0, *ends], ends, strict=False)]
 

@@ -43,6 +43,24 @@ def text_of(tokenizer: Tokenizer | None, tokens: Sequence[int], context: Sequenc
     return tokenizer.decode_after(context, tokens)
 
 
+def ends_of(
+    tokenizer: Tokenizer | None,
+    context: Sequence[int],
+    tokens: Sequence[int],
+    whole: str,
+    known: Sequence[int] = (),
+) -> list[int]:
+    """Return where each token's text ends within the whole one; those of the first are known.
+
+    Half a character belongs to the token that completes it.
+    """
+    ends = list(known)
+    for place in range(len(known), len(tokens)):
+        before = text_of(tokenizer, tokens[: place + 1], context).rstrip(HALF)
+        ends.append(min(len(before), len(whole)))
+    return ends
+
+
 def whole_text(tokenizer: Tokenizer | None, request: Request, tokens: Sequence[int]) -> str:
     """Return a text without a last character that is not whole; where a grammar holds, all are."""
     text = text_of(tokenizer, tokens, request.context)

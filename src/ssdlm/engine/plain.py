@@ -38,11 +38,13 @@ from ssdlm.engine.requests import (
     Opened,
     Request,
     Requests,
+    WatchedGeneration,
     Written,
     token_ids,
 )
 from ssdlm.engine.runners import CPU_SLOTS, Key, Runners
 from ssdlm.engine.schedule import Batch, Job, Schedule, Worker
+from ssdlm.engine.showing import Piece
 from ssdlm.engine.strategy import before_suffix, strategy_of
 from ssdlm.engine.wanted import Compile, placed, wanted_of
 from ssdlm.engine.worker import BatchWorker
@@ -323,6 +325,19 @@ class Engine:
             yield from encoder.take(job)
             if text is not None:
                 yield {"event": "done", **asdict(text)}
+
+    def keep(self, request: Request) -> WatchedGeneration:
+        """Write one text and keep its steps; tokens that do not change are shared between them."""
+        encoder, done = DraftEncoder(Watcher(self.controls, request)), None
+        steps: list[list[Piece]] = [[]]
+        for job, text in self.follow(request, keeps_states=False):
+            done, event = text, encoder.take(job)[0]
+            steps.append(steps[-1][: event["length"]])
+            for place in (change["position"] for change in event["changed"]):
+                told = encoder.told[place]
+                piece = Piece(told["text"], told.get("confidence"), told.get("noise", 0.0))
+                steps[-1][place : place + 1] = [piece]
+        return WatchedGeneration(**vars(done), steps=steps[1:])
 
     def follow(
         self, request: Request, *, keeps_states: bool

@@ -6,14 +6,15 @@ A request is one text: a prompt's ids, its options, and a seed of its own for al
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any, NamedTuple, overload
+from typing import Any, ClassVar, NamedTuple, overload
 
 from ssdlm.constraints.placement import Placement
 from ssdlm.diffusion.noise import mix, mix_rows
 from ssdlm.diffusion.sampler import Step
+from ssdlm.engine.showing import Piece, as_html, within
 from ssdlm.options import GenerateOptions, known_options
 from ssdlm.values import check_sequence, check_whole, quote
 
@@ -180,7 +181,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Generation:
-    """One text that was written."""
+    """One text that was written. In a notebook its words show how sure they are."""
 
     prompt: str
     text: str
@@ -203,6 +204,38 @@ class Generation:
     """Why it ends where it does: "length", or "stop" where it is shorter than was asked for."""
     written: Written = Written()
     """How it was written: on which device, by which program, captured or why not."""
+    rater: ClassVar[Callable[[Generation], list[Piece]] | None] = None
+    """Tells how sure each token is: set on a text, as no part of its value, by who wrote it."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy, or another process, gets: the text alone."""
+        return {name: value for name, value in vars(self).items() if name != "rater"}
+
+    def _repr_html_(self) -> str:
+        """Return the text for a notebook: a word is the fainter, the less sure it is."""
+        return self.as_html()
+
+    def as_html(self, steps: Sequence[Sequence[Piece]] = ()) -> str:
+        """Return the text, and before it some of its steps, as HTML that needs nothing else."""
+        pieces = self.rater(self) if self.rater else [Piece(self.text)]
+        if steps and all(piece.certainty is None for piece in pieces):
+            pieces = within(steps[-1], len(self.text))  # as sure as it was when it was drawn
+        caption = (
+            f"seed {self.seed}, {len(self.tokens)} tokens, {self.passes_per_token:.2f} passes per "
+            f"token, ended by {self.finish_reason}"
+        )
+        return as_html(self.prompt, pieces, steps, caption)
+
+
+@dataclass(frozen=True)
+class WatchedGeneration(Generation):
+    """A text and the steps by which it settled; in a notebook they move."""
+
+    steps: Sequence[Sequence[Piece]] = ()
+    """What each token was, how sure and how noisy, step by step."""
+
+    def _repr_html_(self) -> str:
+        return self.as_html(self.steps)
 
 
 class Candidate(NamedTuple):

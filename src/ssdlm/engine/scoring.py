@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import ReferenceType
 
 import torch
 
 from ssdlm.diffusion.likelihood import next_token_nll
 from ssdlm.engine.chains import check_stream
-from ssdlm.engine.ending import text_of
+from ssdlm.engine.ending import ends_of, text_of
 from ssdlm.engine.plain import Engine, Prompt
+from ssdlm.engine.requests import Generation
+from ssdlm.engine.showing import MOST_PIECES, Piece
 
 
 @dataclass(frozen=True)
@@ -59,3 +62,20 @@ def tokens_of(engine: Engine, text: Prompt) -> Sequence[int]:
         engine.context(text)  # refuses what is no text
         return engine.tokenizer.encode(text)
     return engine.context(text)
+
+
+def pieces_of(
+    owner: ReferenceType[Engine], context: Sequence[int], text: Generation
+) -> list[Piece]:
+    """Return what each token adds to a text, and how likely it is where the model can tell."""
+    engine, tokens, whole = owner(), text.tokens[:MOST_PIECES], text.text
+    if engine is None:
+        return [Piece(whole)]
+    ends = ends_of(engine.tokenizer, context, tokens, whole)
+    try:
+        logprobs = score(engine, tokens, context).logprobs
+    except ValueError:  # no context stream, or a text that is too long for it
+        logprobs = [None] * len(tokens)
+    found = zip([0, *ends], ends, logprobs, strict=False)
+    pieces = [Piece(whole[a:b], None if log is None else math.exp(log)) for a, b, log in found]
+    return [*pieces, Piece(whole[ends[-1] if ends else 0 :])]

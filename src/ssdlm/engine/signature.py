@@ -24,6 +24,7 @@ class Signature:
         prompts: str | Sequence[Prompt],
         changes: Mapping[str, Any],
         options: GenerateOptions | None,
+        keep_steps: bool = False,
     ) -> Generation | list[Generation]:
         """Continue prompts with some options changed."""
         raise NotImplementedError
@@ -94,6 +95,7 @@ class Signature:
         | None = None,
         batch_size: int | None = None,
         streamer: Any = None,
+        keep_steps: bool = False,
         options: GenerateOptions | None = None,
     ) -> Generation: ...
 
@@ -151,6 +153,7 @@ class Signature:
         | None = None,
         batch_size: int | None = None,
         streamer: Any = None,
+        keep_steps: bool = False,
         options: GenerateOptions | None = None,
     ) -> list[Generation]: ...
 
@@ -208,6 +211,7 @@ class Signature:
         | None = None,
         batch_size: int | None = None,
         streamer: Any = None,
+        keep_steps: bool = False,
         options: GenerateOptions | None = None,
     ) -> Generation | list[Generation]:
         """Continue one prompt, or several; `num_samples` texts of each, prompt by prompt.
@@ -307,9 +311,11 @@ class Signature:
             streamer: gets the tokens of one text as they are decided, by put(), then end(), as the
                 streamers of transformers do
 
+        keep_steps: whether a text keeps how it settled, in `steps`; a notebook shows them move
+            [False]
         options: a whole set of options in place of the model's own; arguments beside it win
         """
-        return self.run(prompts, given(locals()), options)
+        return self.run(prompts, given(locals()), options, keep_steps)
 
     @explained
     def stream(

@@ -16,7 +16,7 @@ from ssdlm.reproduce.experiment import Definition, Experiment, Results, read_res
 from ssdlm.reproduce.generation import generate, gold_texts
 from ssdlm.reproduce.scale import scale_of
 from ssdlm.reproduce.setting import FORMER_ROLE, ROLE, Options, Setting
-from ssdlm.values import choose
+from ssdlm.values import choose, renamed
 
 DTYPES = ("float32", "bfloat16")
 TABLES = ("table1", "table2", "table3", "figures")
@@ -98,7 +98,9 @@ def by_name(texts: Sequence[str], what: str, example: str, bare: str = "") -> di
 
 def models_by_role(models: Sequence[str]) -> dict[str, str]:
     """Return ROLE=MODEL as a mapping, with roles as they are named now."""
-    named = [re.sub(f"^{FORMER_ROLE}=", f"{ROLE}=", text) for text in models]
+    has_former = any(text.startswith(f"{FORMER_ROLE}=") for text in models)
+    role = renamed("role", FORMER_ROLE, ROLE, until="0.4") if has_former else ROLE
+    named = [re.sub(f"^{FORMER_ROLE}=", f"{role}=", text) for text in models]
     return by_name(named, "model", "ours=runs/mini")
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from ssdlm.config import AdapterConfig, BlockConfig, Config, DataConfig, EncoderConfig, TrainConfig
+from ssdlm.values import renamed
 
 
 def paper_large() -> Config:
@@ -248,12 +249,13 @@ RECIPES: dict[str, Callable[[], Config]] = {
     )
 }
 EARLIER_NAMES = {"twin": "autoregressive"}
-"""Names that recipes had before; they still work."""
+"""Names that recipes had before; they still work, with a warning."""
 
 
 def recipe(name: str) -> Config:
     """Return the config of a recipe, or raise a ValueError that lists them."""
-    name = EARLIER_NAMES.get(name, name)
+    if name in EARLIER_NAMES:
+        name = renamed("recipe", name, EARLIER_NAMES[name], until="0.4")
     if name not in RECIPES:
         close = get_close_matches(name, RECIPES, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
