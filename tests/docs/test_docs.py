@@ -175,10 +175,10 @@ def test_commands_on_the_page_parse(page, capsys):
 
 
 def options_of_all_commands() -> set[str]:
-    """Every `--option` that some command takes, and those of our own scripts."""
+    """Every `--option` that some command takes, and those of our own scripts and of pip."""
     reference = (ROOT / "docs" / "reference" / "cli.md").read_text()
     names = re.findall(r"^\| `(--[^`]+)`", reference, re.M)
-    return {*re.findall(r"--[\w-]+", " ".join(names)), "--tiny", "--help"}
+    return {*re.findall(r"--[\w-]+", " ".join(names)), "--tiny", "--help", "--index-url"}
 
 
 @pytest.mark.parametrize("page", [*SNIPPETS_RUN, "docs/footguns.md"])
