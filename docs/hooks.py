@@ -21,7 +21,7 @@ CHANGELOG = "changelog.md"
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the changelog, and a page for every file outside docs/ that some page links to."""
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
     files.append(File.generated(config, CHANGELOG, content=text))
     for page in files.documentation_pages():
         for match in LINK.finditer(page.content_string):
@@ -54,6 +54,8 @@ def outside(page: str, link: str) -> Path | None:
 
 def uri_of(target: Path) -> str:
     """Return where a repository's file stands on the site."""
+    if target == ROOT / "CHANGELOG.md":
+        return CHANGELOG
     return f"files/{target.relative_to(ROOT).as_posix()}.md"
 
 

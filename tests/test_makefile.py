@@ -106,3 +106,9 @@ def test_smol_adds_its_packages_without_what_they_ask_for_and_asks_a_question(ma
     assert "--no-deps" in added and "-c constraints.txt" in added and "gguf" in added
     asked = cli.parser().parse_args(shlex.split(lines[-1].partition("ssdlm ")[2]))
     assert (asked.model, asked.chat) == ("smollm2", True)
+
+
+def test_dist_builds_from_the_checkout_and_needs_no_torch(make):
+    *before, last = make("dist", TORCH_INDEX="").splitlines()
+    assert last.endswith("-m hatchling build")
+    assert not any("torch" in line for line in before)

@@ -97,6 +97,8 @@ def test_version_is_the_same_everywhere():
     version = pyproject_version()
     assert ssdlm.__version__ == version
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    newest = re.findall(r"^## (\S+) \(", (ROOT / "CHANGELOG.md").read_text(), re.M)[0]
+    assert newest == version
 
 
 def test_every_dependency_is_pinned():
