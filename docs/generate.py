@@ -71,7 +71,8 @@ NEEDS_HEAD = """## Which option needs which
 
 An option that could have no effect beside the others is refused by name, on the command line, in
 Python, in a line of a file and over HTTP. Only a value that was given and is not what it would be
-without: the model's own, or the default. OpenAI's `temperature` and `top_p` are never refused.
+without: the model's own, or the default. OpenAI's `temperature` and `top_p`, and
+`top_k` and `min_p` beside them, are never refused.
 
 | option | needs |
 |---|---|"""

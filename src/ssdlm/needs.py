@@ -93,6 +93,12 @@ def is_drawn(o: GenerateOptions) -> bool:
     return o.mode != "diffusion" or is_read or o.projection == "greedy"
 
 
+def has_text_before(o: GenerateOptions) -> bool:
+    """Tell whether some of a text is decided while other positions are open."""
+    blocks = [o.length] if o.suffix else o.blocks()
+    return o.mode != "diffusion" or o.grid in ("staggered", "sliding") or len(blocks) > 1
+
+
 DIFFUSION = Need(
     (*PATH, "control", *OF_CONTROL, *PLANNED), "mode=diffusion",
     lambda o, s: o.mode == "diffusion",
@@ -134,23 +140,29 @@ NEEDS = (
         "has no effect: projection=greedy draws nothing",
         "leave it out, or use projection=sampling"),
     Need(
-        ("nucleus",), "top_p below 1", lambda o, s: o.top_p < 1,
+        ("nucleus",), "top_p below 1, top_k or min_p", lambda o, s: o.top_p < 1 or o.is_cut,
         "has no effect: with top_p=1 nothing is cut", "leave it out, or lower top_p"),
     Need(
         ("nucleus",), "another projection than greedy", lambda o, s: o.projection != "greedy",
         "has no effect: projection=greedy draws nothing",
         "leave it out, or use projection=sampling"),
     Need(
-        ("temperature",), "another projection than greedy, and top_p above 0",
+        ("temperature", "top_k", "min_p"), "another projection than greedy, and top_p above 0",
         lambda o, s: not is_greedy(o),
         "has no effect: projection=greedy, or top_p=0, draws nothing",
         "leave it out, or use projection=sampling and a top_p above 0"),
     Need(
-        ("projection", "top_p", "temperature"),
+        ("projection", "top_p", "temperature", "top_k", "min_p"),
         "returns=w_0, a constraint, or a position that is open for more than one pass",
         lambda o, s: is_drawn(o),
         "has no effect: returns=logits takes the likeliest token, and no state is kept",
         "leave it out, or use returns=w_0"),
+    Need(
+        ("presence_penalty", "frequency_penalty"),
+        "text that is decided before other: several blocks, or grid=staggered or grid=sliding",
+        lambda o, s: has_text_before(o),
+        "has no effect: all of the text is decided at once",
+        "leave it out, or use a smaller B, or grid=staggered or grid=sliding"),
     Need(
         ("best_of",), "texts that differ: no greedy choice outside mode=diffusion",
         lambda o, s: o.mode == "diffusion" or not is_greedy(o),

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, ParamSpec, TypeVar, get_args
 
 from ssdlm.needs import DIFFUSION, refuse_idle
 from ssdlm.values import (
+    BIAS,
     CONTROLS,
     GAP,
     LENGTHS,
@@ -177,6 +178,24 @@ class GenerateOptions:
         1.0, REAL, SAMPLING, "divides what the network adds to the evidence; below 1 texts are "
         "safer and more alike",
         low=0.01, high=100, remedy="use 0.01 to 100, such as 0.9", metavar="X")
+    top_k: int = option(
+        0, WHOLE, SAMPLING, "draw among so many of the likeliest tokens; 0 for all",
+        low=0, high=MOST, remedy="use 0 (the whole vocabulary) or a number such as 40", metavar="N")
+    min_p: float = option(
+        0.0, REAL, SAMPLING, "draw no token less likely than this share of the likeliest one's "
+        "probability",
+        low=0, high=1, remedy="use 0 (any token) to 1 (the likeliest), such as 0.05", metavar="P")
+    presence_penalty: float = option(
+        0.0, REAL, SAMPLING, "taken from the logits of tokens that the text already has; below 0 "
+        "they are likelier",
+        low=-2, high=2, remedy="use -2 to 2, such as 0.5", metavar="X")
+    frequency_penalty: float = option(
+        0.0, REAL, SAMPLING, "taken from a token's logit for each time that the text has it",
+        low=-2, high=2, remedy="use -2 to 2, such as 0.5", metavar="X")
+    logit_bias: tuple[tuple[int, float], ...] = option(
+        (), BIAS, SAMPLING, "added to a token's logit: -100 bans the token, 100 demands it, where "
+        "constraints allow it",
+        metavar="ID=BIAS")
 
     control: tuple[Any, ...] = option(
         (), CONTROLS, CONTROL, "steer towards a label of a classifier (built in, folder or Hub "
@@ -344,6 +363,11 @@ class GenerateOptions:
         """Whether a grammar says where the text may end."""
         return self.regex is not None or self.json_schema is not None
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether draws are from fewer tokens than `top_p` says."""
+        return self.top_k > 0 or self.min_p > 0
+
     def blocks(self) -> list[int]:
         """Return the lengths of the blocks that add up to `length`."""
         return list(blocks_of(self.length, self.B))
@@ -453,11 +477,10 @@ FOREIGN_NAMES = {
     "min_length": "a text has `length` tokens; use length",
     "n": "use num_samples",
     "num_beams": "there is no beam search; best_of keeps the likeliest of several texts",
-    "top_k": "use top_p",
     "typical_p": "use top_p",
-    "repetition_penalty": "use must_not, or a lower temperature",
+    "repetition_penalty": "use frequency_penalty or presence_penalty",
     "no_repeat_ngram_size": "use must_not",
-    "bad_words_ids": "use must_not, with words",
+    "bad_words_ids": "use must_not, with words, or logit_bias",
     "force_words_ids": "use must, with words",
     "eos_token_id": "use stop_at_end, or stop with a string",
     "stop_strings": "use stop",

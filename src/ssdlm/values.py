@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 DEEPEST = 100
 """Lists and objects within each other that are read; our own files have five."""
+MOST_BIAS = 100
+"""A logit's bias that no network outweighs."""
 NESTING = (Mapping, list, tuple, set, frozenset)
 
 
@@ -102,6 +104,24 @@ def check_words(value: Any) -> tuple[str, ...]:
     return tuple(map(str, words))
 
 
+def check_bias(value: Any) -> tuple[tuple[int, float], ...]:
+    """Return what is added to the logits of tokens, from {id: bias}; JSON has ids as text."""
+    pairs = list(value.items()) if isinstance(value, Mapping) else check_sequence(value)
+    if not all(isinstance(pair, tuple | list) for pair in pairs):
+        raise TypeError
+    found = {check_key(token): check_real(bias) for token, bias in pairs}
+    is_valid = all(token >= 0 and abs(bias) <= MOST_BIAS for token, bias in found.items())
+    if len(found) < len(pairs) or not is_valid:
+        raise ValueError
+    return tuple(sorted((token, bias) for token, bias in found.items() if bias))
+
+
+def check_key(value: Any) -> int:
+    """Return a whole number, which may be a text of digits as JSON's keys are."""
+    is_digits = isinstance(value, str) and value.isdecimal()
+    return int(value) if is_digits else check_whole(value)
+
+
 def check_sequence(value: Any) -> Sequence[Any]:
     """Return a list or tuple; a set has no order, and the keys of a dictionary are not meant."""
     value = plain(value)
@@ -140,8 +160,7 @@ def check_pins(value: Any) -> tuple[tuple[int, str], ...]:
         raise TypeError
     pins = {}
     for place, text in pairs:
-        is_digits = isinstance(place, str) and place.isdecimal()
-        pins[int(place) if is_digits else check_whole(place)] = check_text(text)
+        pins[check_key(place)] = check_text(text)
     if len(pins) < len(pairs) or not all(pins.values()):
         raise ValueError
     return tuple(sorted(pins.items()))
@@ -198,6 +217,14 @@ def parse_pin(text: str) -> tuple[str, str]:
     if not equals or not place.isdecimal():
         raise ValueError
     return place, word
+
+
+def parse_bias(text: str) -> tuple[int, float]:
+    """Return token id and bias from `42=-100`."""
+    token, _, bias = text.partition("=")
+    if not token.isdecimal():
+        raise ValueError
+    return int(token), float(bias)
 
 
 def parse_list(convert: Callable[[str], Any]) -> Callable[[str], list[Any]]:
@@ -266,6 +293,19 @@ PINS = Kind(
     parse_pin,
     is_repeatable=True,
     to_json=lambda pins: {str(place): text for place, text in pins},
+)
+BIAS = Kind(
+    f"a dictionary {{token id: bias}}, with each bias from -{MOST_BIAS} to {MOST_BIAS}",
+    check_bias,
+    "Mapping[int, float]",
+    {
+        "type": "object",
+        "propertyNames": {"pattern": "^[0-9]+$"},
+        "additionalProperties": {"type": "number", "minimum": -MOST_BIAS, "maximum": MOST_BIAS},
+    },
+    parse_bias,
+    is_repeatable=True,
+    to_json=lambda biases: {str(token): bias for token, bias in biases},
 )
 GAP = Kind(
     "two lengths such as 8-16, the shorter one first",

@@ -124,6 +124,27 @@ def test_generate_takes_a_temperature_and_chooses_among_several(capsys, block_fo
         assert found != [text.tokens for text in model.generate(prompts, **other, **options)]
 
 
+def test_generate_takes_biases_and_penalties_and_so_does_a_line_of_a_file(
+    capsys, block_folder, tmp_path
+):
+    flags = ("--top-k", 9, "--min-p", 0.01, "--frequency-penalty", 1, "--presence-penalty", -0.5)
+    flags += ("--logit-bias", "5=4", "--logit-bias", "7=-100", "--length", 6, "--B", 3, "--T", 3)
+    code, out, err = generate(capsys, block_folder, "the river", *flags, "--json")
+    assert code == 0, err
+    own = {"top_k": 9, "min_p": 0.01, "frequency_penalty": 1.0, "presence_penalty": -0.5}
+    own |= {"length": 6, "B": 3, "T": 3}
+    model = SSDLM.from_pretrained(block_folder, device="cpu")
+    text = model.generate("the river", **own, logit_bias={5: 4.0, 7: -100.0})
+    assert json.loads(out) == asdict(text)
+    assert text.tokens != model.generate("the river", length=6, B=3, T=3).tokens
+    source, target = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    line = {"prompt": "the river", **own, "logit_bias": {"5": 4, "7": -100}}
+    source.write_text(json.dumps(line) + "\n")
+    code, _, err = generate(capsys, block_folder, "--input", source, "--output", target)
+    assert code == 0, err
+    assert json.loads(target.read_text())["text"] == text.text
+
+
 def test_a_file_of_prompts_gets_the_likeliest_texts_and_is_not_mixed(
     capsys, block_folder, tmp_path
 ):
@@ -186,6 +207,12 @@ def says_no(capsys, *arguments):
         (["--device", "abacus"], "device='abacus'"),
         (["--num-samples", 0], "num_samples=0"),
         (["--temperature", 0], "temperature=0.0 is out of range"),
+        (["--top-k", -1], "top_k=-1 is out of range"),
+        (["--min-p", 2], "min_p=2.0 is out of range"),
+        (["--presence-penalty", "nan"], "presence_penalty=nan is out of range"),
+        (["--logit-bias", "9999=1"], "logit_bias names token 9999, and the model has 0 to 63"),
+        (["--logit-bias", "5=-101"], "with each bias from -100 to 100"),
+        (["--logit-bias", "5=1", "--logit-bias", "5=2"], "is not a dictionary {token id: bias}"),
         (["--temperature", 0.5], "temperature=0.5 needs a network that reads evidence"),
         (["--best-of", 0], "best_of=0 is out of range"),
         (["--best-of", 2], "needs a model with a context stream (a BlockDenoiser)"),
@@ -205,6 +232,7 @@ def test_bad_options_end_in_one_line_and_code_two(
     ("arguments", "words"),
     [
         (["--length", "many"], "length=many is not a whole number"),
+        (["--logit-bias", "five=1"], "logit_bias=five=1 is not a dictionary {token id: bias}"),
         (["--B", "5,x"], "B=5,x is not a block length such as 25, or several as 5,10,25"),
         (["--no-such-option"], "--no-such-option"),
     ],

@@ -13,6 +13,8 @@ from ssdlm.options import GenerateOptions
 pytestmark = pytest.mark.gpu
 PROMPTS = ["The movie was", "I had never seen a film as good as this one in years", "Once", "It is"]
 SLIDING = {"grid": "sliding", "T": 25, "B": 25}
+BIASED = {"logit_bias": {16: -100.0, 300: 3.0}, "presence_penalty": 0.7, "frequency_penalty": 0.4}
+CUT = {"top_k": 30, "min_p": 0.02}
 SENTENCES = r"(( [a-z]+){3,8}\.){2,6}"
 
 
@@ -79,6 +81,16 @@ def exact():
         {"mode": "autoregressive", "do_sample": False},
         {"mode": "speculative"},
         {"mode": "speculative", "draft_nodes": 5, "top_p": 1.0},
+        SLIDING | {"width": 3.0} | BIASED,
+        SLIDING | {"width": 3.0, "temperature": 0.8} | CUT,
+        SLIDING | {"width": 1.0} | BIASED | CUT,
+        SLIDING | {"width": 1.0, "control": ["sentiment=positive"]} | BIASED | CUT,
+        SLIDING | {"width": 1.0, "regex": SENTENCES} | BIASED | CUT,
+        {"grid": "staggered", "T": 40, "B": 25, "width": 6.0} | BIASED | CUT,
+        {"grid": "uniform", "T": 12, "B": 10, "must": ["water"]} | BIASED | CUT,
+        {"mode": "autoregressive", "temperature": 0.8} | BIASED | CUT,
+        {"mode": "autoregressive", "regex": SENTENCES} | BIASED | CUT,
+        {"mode": "speculative"} | BIASED | CUT,
     ],
 )
 def test_texts_are_those_of_the_plain_loop_over_thousands_of_tokens(exact, changes):

@@ -131,6 +131,13 @@ def test_options_of_the_library_ride_in_the_same_body(server):
     assert "cab" in text and contents(answer_to(server, **own)) == [text]
 
 
+def test_an_answer_is_biased_as_the_library_would(server):
+    body = {"presence_penalty": 1.5, "logit_bias": {"5": 4}, "top_k": 6, "seed": 3}
+    own = {"presence_penalty": 1.5, "logit_bias": {5: 4.0}, "top_k": 6, "seed": 3}
+    text = server.model.chat(HELLO, **own).text
+    assert contents(answer_to(server, **body)) == [text] != [server.model.chat(HELLO, seed=3).text]
+
+
 def test_what_asks_for_nothing_is_accepted(server):
     neutral = {
         "tools": [],
@@ -179,7 +186,9 @@ def test_what_asks_for_nothing_is_accepted(server):
         ({"prompt": "x"}, "prompt", "there is no option 'prompt'; use messages, or /v1/compl"),
         ({"mesages": HELLO, "messages": None}, "mesages", "the nearest is messages"),
         ({"echo": True}, "echo", "there is no option 'echo'"),
-        ({"top_k": 5}, "top_k", "there is no option 'top_k'"),
+        ({"top_k": -5}, "top_k", "top_k=-5 is out of range"),
+        ({"logit_bias": {"5": -101}}, "logit_bias", "with each bias from -100 to 100"),
+        ({"presence_penalty": 3}, "presence_penalty", "presence_penalty=3.0 is out of range"),
     ],
 )
 def test_a_bad_field_is_answered_with_one_line_that_names_it(server, body, name, words):

@@ -222,9 +222,14 @@ def test_no_stream_breaks_a_character(tmp_path):
         ({"seed": -1}, "seed", "out of range"),
         ({"seed": 2**70}, "seed", "out of range"),
         ({"logprobs": 6}, "logprobs", "use 0 to 5"),
-        ({"logit_bias": {"5": 10}}, "logit_bias", "not supported"),
-        ({"frequency_penalty": 0.5}, "frequency_penalty", "not supported"),
-        ({"presence_penalty": 1}, "presence_penalty", "not supported"),
+        ({"logit_bias": {"5": 101}}, "logit_bias", "with each bias from -100 to 100"),
+        ({"logit_bias": {"x": 1}}, "logit_bias", "is not a dictionary {token id: bias}"),
+        ({"logit_bias": {"64": 1}}, "logit_bias", "names token 64, and the model has 0 to 63"),
+        ({"logit_bias": [[5]]}, "logit_bias", "is not a dictionary"),
+        ({"frequency_penalty": 2.5}, "frequency_penalty", "use -2 to 2"),
+        ({"presence_penalty": "1"}, "presence_penalty", "not a number"),
+        ({"top_k": -1}, "top_k", "out of range; use 0"),
+        ({"min_p": 1.5}, "min_p", "out of range; use 0"),
         ({"num_samples": 2}, "num_samples", "use n"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "set stream to true"),
         ({"stream_options": {"wrong": 1}, "stream": True}, "stream_options", "include_usage"),
@@ -272,6 +277,20 @@ def test_neutral_values_of_what_is_missing_are_accepted(server):
     neutral = {"frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "user": "me"}
     answer = server.complete(prompt="ab", **neutral)
     assert texts_of(answer) == [server.model.generate("ab").text]
+
+
+SHAPED = {"frequency_penalty": 1.0, "presence_penalty": 0.5, "top_k": 6, "min_p": 0.02}
+
+
+def test_biases_and_penalties_are_those_of_the_library(server):
+    body = {"prompt": "ab", "max_tokens": 12, "seed": 3}
+    (text,) = texts_of(server.complete(**body, **SHAPED, logit_bias={"5": 4, "7": -100}))
+    options = {"length": 12, "seed": 3, "logit_bias": {5: 4.0, 7: -100.0}}
+    assert text == server.model.generate("ab", **options, **SHAPED).text
+    assert text != server.model.generate("ab", length=12, seed=3).text
+    # What clients send with every request has no effect beside temperature 0, and is not refused.
+    (text,) = texts_of(server.complete(**body, temperature=0, top_k=6, min_p=0.02))
+    assert [text] == texts_of(server.complete(**body, temperature=0))
 
 
 def test_another_model_is_not_there(server):

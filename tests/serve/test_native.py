@@ -43,6 +43,16 @@ def test_an_answer_is_what_generate_returns(server):
     assert answer == {"model": "tiny", "texts": [asdict(text) for text in texts]}
 
 
+def test_biases_have_their_tokens_as_json_does(server):
+    body = {"prompt": "ab", "length": 9, "logit_bias": {"5": 4, "7": -100}, "top_k": 6}
+    (text,) = server.post("/v1/generate", body).json()["texts"]
+    own = {"length": 9, "logit_bias": {5: 4.0, 7: -100.0}, "top_k": 6}
+    assert text == asdict(server.model.generate("ab", **own))
+    assert text["text"] != server.model.generate("ab", length=9).text
+    told = server.post("/v1/explain", body | {"presence_penalty": 1}).json()["explained"][0]
+    assert "penalties count tokens that are decided" in told["notes"][0]
+
+
 def test_every_length_of_a_gap_is_tried(server):
     options = {"gap": [3, 5], "suffix": " end", "num_samples": 2, "best_of": 2}
     answer = server.post("/v1/generate", {"prompt": "ab"} | options).json()

@@ -49,6 +49,13 @@ def test_a_response_is_what_chat_gives(server, short):
     assert found["store"] is False and found["id"].startswith("resp_")
 
 
+def test_a_response_is_biased_as_the_library_would(server):
+    body = {"frequency_penalty": 1, "logit_bias": {"5": 4}, "min_p": 0.1, "seed": 3}
+    own = {"frequency_penalty": 1.0, "logit_bias": {5: 4.0}, "min_p": 0.1, "seed": 3}
+    text = server.model.chat("Hello", **own).text
+    assert text_of(response_to(server, **body)) == text != server.model.chat("Hello", seed=3).text
+
+
 def test_a_text_that_is_cut_is_incomplete(server):
     found = response_to(server, max_output_tokens=2, stop_at_end=False)
     assert found["status"] == found["output"][0]["status"] == "incomplete"

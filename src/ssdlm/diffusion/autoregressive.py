@@ -1,6 +1,6 @@
 """A text token by token, by the context stream alone: no diffusion.
 
-    context stream -> log p -> temperature, masks, nucleus -> + Gumbel noise -> argmax -> next token
+    context stream -> log p -> bias, temperature, masks, nucleus -> + Gumbel noise -> next token
 
 The noise belongs to a text's positions, so the text is one fixed chain of tokens: whoever guesses
 its next links can be told by one pass which guesses were right (`speculative`).
@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import torch
 
+from ssdlm.diffusion.bias import UNBIASED, Bias, counted
 from ssdlm.diffusion.denoiser import RowDenoiser
 from ssdlm.diffusion.noise import GumbelNoise
 from ssdlm.diffusion.sampler import Step
@@ -59,15 +60,37 @@ class Choice:
     """Tokens that are not written where there is another."""
     is_greedy: bool = False
     """Whether the likeliest token is taken: no noise is added."""
+    top_k: int = 0
+    min_p: float = 0.0
+    bias: Bias = UNBIASED
 
-    def __call__(self, logits: Tensor, g: Tensor | None, legal: Tensor | None = None) -> Tensor:
+    def __call__(
+        self,
+        logits: Tensor,
+        g: Tensor | None,
+        legal: Tensor | None = None,
+        written: Tensor | None = None,
+    ) -> Tensor:
         """Return the tokens that logits (n, V) and noise decide."""
-        return self.perturbed(logits, g, legal).argmax(-1)
+        return self.perturbed(logits, g, legal, written).argmax(-1)
 
-    def perturbed(self, logits: Tensor, g: Tensor | None, legal: Tensor | None = None) -> Tensor:
-        """Return log p + g up to a constant, -inf outside the nucleus of what is legal."""
+    def perturbed(
+        self,
+        logits: Tensor,
+        g: Tensor | None,
+        legal: Tensor | None = None,
+        written: Tensor | None = None,
+    ) -> Tensor:
+        """Return log p + g up to a constant, -inf outside the nucleus of what is legal.
+
+        `written` are the texts so far (n, length), or the one of all rows (1, length).
+        """
+        if self.bias:
+            V, nothing = logits.shape[-1], torch.zeros(1, 0, dtype=torch.long, device=logits.device)
+            logits = self.bias(logits, counted(nothing if written is None else written, V))
         settings = {"top_p": self.top_p, "temperature": self.temperature}
-        return perturbed(logits, g, legal, **settings, suppressed=self.suppress)
+        cut = {"top_k": self.top_k, "min_p": self.min_p}
+        return perturbed(logits, g, legal, **settings, **cut, suppressed=self.suppress)
 
     def draw(self, noise: GumbelNoise, *, position: int, V: int, count: int = 1) -> Tensor | None:
         """Return the noise (N, count, V) at positions of a text, None where none is added."""
@@ -89,19 +112,18 @@ def generate_chain(
     `places` has one for each row where rows have rules. With `end_of_text`, stops where all rows
     have ended.
     """
-    new, position = context, 0
+    new, written = context, context[:, :0]
     with torch.no_grad():
         cache = denoiser.prefill(context[:, :0])
     has_ended = torch.zeros(len(context), dtype=torch.bool, device=context.device)
     for block, B in enumerate(blocks):
-        tokens = context[:, :0]
         for left in range(B - 1, -1, -1):
             with torch.no_grad():
                 logits, cache = denoiser.read_next(cache, new)
-            g = choice.draw(noise, position=position, V=denoiser.V)
+            g = choice.draw(noise, position=written.shape[1], V=denoiser.V)
             legal = legal_of(places, context.device)
-            new = choice(logits, None if g is None else g[:, 0], legal).unsqueeze(1)
-            tokens, position = torch.cat((tokens, new), 1), position + 1
+            new = choice(logits, None if g is None else g[:, 0], legal, written).unsqueeze(1)
+            written = torch.cat((written, new), 1)
             if places:
                 pairs = zip(places, new[:, 0].tolist(), strict=True)
                 places = [place.after(token) for place, token in pairs]
@@ -109,7 +131,8 @@ def generate_chain(
             if end_of_text is not None:
                 has_ended = has_ended | (new[:, 0] == end_of_text)
                 is_over = bool(has_ended.all())
-            yield decided(block, left, tokens, V=denoiser.V, is_last=left == 0 or is_over)
+            tokens, is_last = written[:, left - B :], left == 0 or is_over
+            yield decided(block, left, tokens, V=denoiser.V, is_last=is_last)
             if is_over:
                 return
 

@@ -37,13 +37,15 @@ class sampling:
 
     K: float
     top_p: float
+    top_k: int = 0
+    min_p: float = 0.0
 
     def __call__(self, logits: Simplex, u: Levels) -> Simplex:
         return simplex.to_logits(self.draw(logits, u), V=logits.shape[-1], K=self.K)
 
     def draw(self, logits: Simplex, u: Levels) -> Block:
         """Draw one token per position."""
-        return draw_from(logits, u, self.top_p)
+        return draw_from(logits, u, self.top_p, self.top_k, self.min_p)
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,12 @@ class multi_hot:
 
     K: float
     top_p: float
+    top_k: int = 0
+    min_p: float = 0.0
 
     def __call__(self, logits: Simplex, u: Levels) -> Simplex:
         del u
-        return simplex.from_mask(nucleus(logits, self.top_p), K=self.K)
+        return simplex.from_mask(nucleus(logits, self.top_p, self.top_k, self.min_p), K=self.K)
 
 
 @dataclass(frozen=True)
@@ -69,10 +73,13 @@ class mean:
 
     K: float
     top_p: float
+    top_k: int = 0
+    min_p: float = 0.0
 
     def __call__(self, logits: Simplex, u: Levels) -> Simplex:
         del u
-        return simplex.from_probs(nucleus_probs(logits, self.top_p), K=self.K)
+        probs = nucleus_probs(logits, self.top_p, self.top_k, self.min_p)
+        return simplex.from_probs(probs, K=self.K)
 
 
 @dataclass(frozen=True)
@@ -91,10 +98,13 @@ class Truncation:
     top_p: float
     temperature: float = 1.0
     """What the network's share is divided by, before its nucleus is cut."""
+    top_k: int = 0
+    min_p: float = 0.0
 
     def __call__(self, logits: Tensor, w_t: Tensor, progress: Tensor) -> Tensor:
-        evidence = self.evidence(w_t, progress)
-        return truncated(logits, evidence, top_p=self.top_p, temperature=self.temperature)
+        settings = {"top_p": self.top_p, "temperature": self.temperature}
+        cut = {"top_k": self.top_k, "min_p": self.min_p}
+        return truncated(logits, self.evidence(w_t, progress), **settings, **cut)
 
 
 def untruncated(logits: Tensor, w_t: Tensor, progress: Tensor) -> Tensor:

@@ -136,7 +136,9 @@ class Speculation:
     """Where the text has come to under its rules, if it has any."""
     cache: Any = None
     position: int = 0
-    """Tokens of the text that are certain."""
+    """Tokens of the text that were certain before the latest pass."""
+    written: list[int] = field(default_factory=list)
+    """Those that are certain now."""
     g: Tensor | None = None
     """The noise of the positions from there on (m, V)."""
     guesses: list[int] = field(default_factory=list)
@@ -188,9 +190,15 @@ class Speculation:
         """Return the token that follows a node whose word is certain."""
         g = None if self.g is None else self.g[depth : depth + 1]
         legal = legal_of([self.place] if self.place else [], logits.device)
-        token = int(self.choice(logits, g, legal))
+        token = int(self.choice(logits, g, legal, self.text))
+        self.written.append(token)
         self.place = self.place.after(token) if self.place else None
         return token
+
+    @property
+    def text(self) -> Context:
+        """What is certain (1, n)."""
+        return torch.tensor([self.written], dtype=torch.long, device=self.denoiser.device)
 
     def child(self, node: int, token: int) -> int | None:
         """Return the node below another that guessed a token, if one did."""
@@ -205,7 +213,7 @@ class Speculation:
             words = torch.tensor([tokens[node] for node in above], device=drafts.device)
             logits = self.denoiser.guess_logits(drafts[depth], self.alone[words])
             g = None if self.g is None else self.g[depth - 1 : depth]
-            scores = loosened(self.choice).perturbed(logits, g)
+            scores = loosened(self.choice).perturbed(logits, g, written=self.text)
             ranks = self.tree.ranks[level]
             best = scores.topk(min(max(ranks) + 1, self.denoiser.V)).indices.tolist()
             guessed = {node: row for node, row in zip(above, best, strict=True)}

@@ -22,6 +22,8 @@ import torch.nn.functional as F
 from ssdlm.constraints.grammar_mask import GrammarMask
 from ssdlm.constraints.placement import Placement
 from ssdlm.denoiser.slots import Slots
+from ssdlm.diffusion.bias import UNBIASED, Bias
+from ssdlm.engine.biases import Biases
 from ssdlm.engine.chooser import Chooser
 from ssdlm.engine.views import Frame
 from ssdlm.guidance.gradient import guided
@@ -47,6 +49,12 @@ class Entry:
     temperature: float
     suppressed: int
     """A token that is not written; -1 for none."""
+    top_k: int = 0
+    min_p: float = 0.0
+    bias: Bias = UNBIASED
+    """What is added to its logits, in a batch with biases."""
+    written: tuple[int, ...] = ()
+    """Tokens of the context that are the text's own."""
     length: int = 0
     """Tokens to write."""
     placement: Placement | None = None
@@ -88,6 +96,8 @@ class DecodeBatch(ABC):
         capacity: int,
         is_padded: bool = True,
         is_masked: bool = False,
+        is_biased: bool = False,
+        is_cut: bool = False,
         is_strict: bool = False,
         is_invariant: bool = False,
         num_frames: int = 1,
@@ -101,6 +111,10 @@ class DecodeBatch(ABC):
         self.is_strict = is_strict
         """Whether a graph draws from what is legal alone, for all its texts."""
         self.masks = GrammarMask(num_slots, V, self.device) if is_masked else None
+        self.biases = Biases(num_slots, V, self.device) if is_biased else None
+        self.is_cut = is_cut
+        """Whether texts have a top_k or a min_p."""
+        self.top_ks, self.min_ps = self.whole(), torch.zeros(num_slots, device=self.device)
         self.seeds, self.done, self.active = self.whole(), self.whole(), self.whole()
         self.passes = self.whole()
         self.suppressed, self.strict = self.whole(fill=-1), self.whole(fill=1)
@@ -176,6 +190,11 @@ class DecodeBatch(ABC):
         self.active[at] = 1
         self.temperatures[at], self.top_ps[at] = real[:, 0], real[:, 1]
         self.entries |= dict(zip(slots, entries, strict=True))
+        if self.is_cut:
+            self.top_ks[at] = torch.tensor([one.top_k for one in entries], device=self.device)
+            self.min_ps[at] = torch.tensor([one.min_p for one in entries], device=self.device)
+        if self.biases is not None:
+            self.biases.join([e.bias for e in entries], [e.written for e in entries], at)
         if self.masks is not None:
             version = self.masks.version
             self.masks.join([one.placement for one in entries], slots)
@@ -302,6 +321,26 @@ class DecodeBatch(ABC):
         """Return what a draw needs to know of each text."""
         here = self.here
         return self.suppressed[here], self.temperatures[here], self.top_ps[here], self.seeds[here]
+
+    @property
+    def cuts(self) -> tuple[Tensor, Tensor] | None:
+        """What more a draw needs to know where texts have a top_k or a min_p."""
+        return (self.top_ks[self.here], self.min_ps[self.here]) if self.is_cut else None
+
+    def biased(self, logits: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits (N, W, V) with biases and penalties, and what a draw is to add to them."""
+        if self.biases is None:
+            return logits, added
+        lean = self.biases.lean(self.here, self.tally())[..., : logits.shape[-1]]
+        return logits.float() + added + lean, torch.zeros_like(added)
+
+    def tally(self) -> Tensor:
+        """Return how often each token stands in what is decided of each text (N, 1, V)."""
+        assert self.biases is not None
+        text = self.text[self.here]
+        is_there = torch.arange(text.shape[1], device=self.device) < self.done[self.here, None]
+        before = self.biases.before[self.here]
+        return before.scatter_add(1, text, is_there.to(before)).unsqueeze(1)
 
     def masked(self, logits: Tensor) -> Tensor:
         """Return logits (N, W, V) with -inf for tokens that may not come next."""

@@ -18,6 +18,7 @@ from ssdlm.diffusion.sampler import Step
 from ssdlm.diffusion.speculative import Speculation, WordsAlone, generate_speculative, tree_of
 from ssdlm.engine.ending import end_token, unwritten
 from ssdlm.engine.requests import Request
+from ssdlm.engine.strategy import bias_of
 from ssdlm.options import GenerateOptions
 from ssdlm.tokenizer import Tokenizer
 from ssdlm.values import quote
@@ -69,6 +70,9 @@ def choice_of(options: GenerateOptions, tokenizer: Tokenizer | None) -> Choice:
         options.temperature,
         suppress=unwritten(options, tokenizer),
         is_greedy=options.projection == "greedy" or options.top_p == 0,
+        top_k=options.top_k,
+        min_p=options.min_p,
+        bias=bias_of(options),
     )
 
 

@@ -9,6 +9,8 @@ from ssdlm.options import GenerateOptions
 from ssdlm.tokenizer import Tokenizer, is_utf8, special_tokens
 from ssdlm.values import first_line, quote
 
+DRAWN = {"projection", "top_p", "temperature", "top_k", "min_p"}
+"""Options that say how tokens are drawn."""
 Messages = Sequence[Mapping[str, Any]]
 """Objects with a role, such as user or system, and a content."""
 
@@ -77,7 +79,7 @@ def as_answer(options: GenerateOptions, tokenizer: Tokenizer) -> GenerateOptions
     It is drawn at random where a caller says how, wants several texts, or steers.
     """
     options = until_end_of_turn(options, tokenizer)
-    draws = bool({"projection", "top_p", "temperature"} & options.began.keys() or options.control)
+    draws = bool(DRAWN & options.began.keys() or options.control)
     draws = draws or max(options.num_samples, options.best_of, options.particles) > 1
     if draws or not tokenizer.answers_greedily:
         return options

@@ -104,7 +104,8 @@ class Watcher:
             shown, options = step.tokens[row, step.window].unsqueeze(-1), self.request.options
             # As it is drawn; elsewhere the logits are cut already.
             is_cut_here = options.nucleus == "logits" and options.projection != "mean"
-            probs = nucleus_probs(logits.unsqueeze(0), options.top_p if is_cut_here else 1.0)
+            cut = (options.top_p, options.top_k, options.min_p) if is_cut_here else (1.0, 0, 0.0)
+            probs = nucleus_probs(logits.unsqueeze(0), *cut)
             trust = probs[0].gather(-1, shown)[:, 0].tolist()
         return Draft(
             end(self.tokenizer, self.request, settled + new).text,

@@ -13,7 +13,7 @@ from typing import Any
 from ssdlm.denoiser import DenoiserModule
 from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Request, Written
-from ssdlm.engine.strategy import before_suffix, strategy_of
+from ssdlm.engine.strategy import before_suffix, bias_of, strategy_of
 from ssdlm.engine.wanted import asked_of
 from ssdlm.engine.ways import explained
 
@@ -36,6 +36,7 @@ CONSTRAINED = {
 }
 """What each constraint does."""
 WEIGHED = "{} particles are weighed by how likely their tokens are without the grammar"
+PENALISED = "penalties count tokens that are decided; positions open at once do not see each other"
 COMPETING = "{} texts are written for each that is kept, and the context stream rates them"
 UNGUESSED = (
     "mode=speculative guesses nothing beside a grammar, in a stream, or for a huge vocabulary"
@@ -88,6 +89,8 @@ def explain(engine: Engine, requests: Sequence[Request]) -> Explanation:
     notes = []
     if count > 1 and not ways:
         notes.append(WEIGHED.format(count))
+    if bias_of(options).has_penalties and options.mode == "diffusion":
+        notes.append(PENALISED)
     if first.num_candidates > 1:
         notes.append(COMPETING.format(first.num_candidates))
     if options.mode == "speculative" and written.program == "chain":

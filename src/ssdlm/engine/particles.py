@@ -284,6 +284,7 @@ def piece_of(
         context=(*first.context, *tokens),
         options=own,
         branch=(round, number),
+        num_before=len(tokens),
         num_after=sum(chunks[round + 1 :]),
     )
 

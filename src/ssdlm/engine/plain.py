@@ -19,6 +19,7 @@ from ssdlm.constraints.grammatical import grammatical, weighed
 from ssdlm.constraints.placement import Placement
 from ssdlm.constraints.words import ConstraintCompiler, Wanted
 from ssdlm.denoiser import Denoiser
+from ssdlm.diffusion.bias import biased
 from ssdlm.diffusion.grid import Sliding
 from ssdlm.diffusion.likelihood import text_nll
 from ssdlm.diffusion.noise import RowNoise
@@ -45,7 +46,7 @@ from ssdlm.engine.requests import (
 from ssdlm.engine.runners import CPU_SLOTS, Key, Runners
 from ssdlm.engine.schedule import Batch, Job, Schedule, Worker
 from ssdlm.engine.showing import Piece
-from ssdlm.engine.strategy import before_suffix, strategy_of
+from ssdlm.engine.strategy import before_suffix, bias_of, strategy_of
 from ssdlm.engine.wanted import Compile, placed, wanted_of
 from ssdlm.engine.worker import BatchWorker
 from ssdlm.needs import refuse_idle
@@ -128,6 +129,11 @@ class Engine:
             raise ValueError(
                 f"stop={options.stop[0]!r} needs a tokenizer, and this model has none; put "
                 "tokenizer.json beside its weights"
+            )
+        V = self.denoiser.V
+        if unknown := [token for token, _ in options.logit_bias if token >= V]:
+            raise ValueError(
+                f"logit_bias names token {unknown[0]}, and the model has 0 to {V - 1}; use these"
             )
         if options.mode != "diffusion":
             self.chains.check(options)
@@ -387,6 +393,9 @@ class Engine:
         """Return a denoiser within the guides and constraints of requests, and their strategy."""
         options = batch[0].options
         denoiser = self.controls.apply(options, denoiser)
+        if bias := bias_of(options):
+            start = len(batch[0].context) - batch[0].num_before
+            denoiser = biased(denoiser, bias, start)
         never, last = unwritten(options, self.tokenizer), end_token(options, self.tokenizer)
         strategy = replace(strategy_of(options, self.denoiser), suppress=never, end_of_text=last)
         if placements := [one.placement for one in batch if one.placement is not None]:

@@ -65,6 +65,8 @@ class Request:
     """Whether steps have logits and states, for those who look at more than tokens."""
     branch: tuple[int, ...] = ()
     """Of a particle: since which weighing it goes its own way, and its number then."""
+    num_before: int = 0
+    """Of a particle: how many tokens of the context, its last ones, are the text's."""
     num_after: int = 0
     """Of a particle: how many tokens are to come after those of this request."""
 
@@ -73,6 +75,11 @@ class Request:
         if self.placement and self.placement.constraint.length > self.options.length:
             return [self.placement.constraint.length]
         return self.options.blocks()
+
+    @property
+    def own_tokens(self) -> tuple[int, ...]:
+        """The tokens of the context that are the text's."""
+        return self.context[len(self.context) - self.num_before :]
 
     @property
     def slides(self) -> bool:
@@ -103,6 +110,7 @@ class Request:
         # Guides need not be hashable, so they are told apart by identity.
         controls = tuple(one if isinstance(one, str) else id(one) for one in self.options.control)
         held = self.placement is not None, self.slides, self.options.has_grammar, bool(self.branch)
+        held = *held, self.num_before
         return len(self.context), tuple(self.blocks()), options, controls, held
 
 

@@ -34,7 +34,7 @@ from ssdlm.engine.programs.guided import GuidedWindow
 from ssdlm.engine.programs.tree import Tree
 from ssdlm.engine.programs.window import Window
 from ssdlm.engine.requests import Request, Written, noise_seeds
-from ssdlm.engine.strategy import before_suffix, strategy_of
+from ssdlm.engine.strategy import before_suffix, bias_of, strategy_of
 from ssdlm.engine.views import BlockView, SlidingView, TokenView, View
 from ssdlm.guidance.gradient import guided
 from ssdlm.options import GenerateOptions
@@ -77,6 +77,10 @@ class Key(NamedTuple):
     """Tokens that a slot holds; 0 on a CPU where slots grow."""
     is_masked: bool = False
     """Whether draws are held to grammars."""
+    is_biased: bool = False
+    """Whether logits have biases or penalties."""
+    is_cut: bool = False
+    """Whether draws have a top_k or a min_p."""
     is_strict: bool = False
     """Whether a graph holds all draws to grammars; forbidden words replace what was drawn."""
     is_watched: bool = False
@@ -186,12 +190,17 @@ class Runners:
         if self.is_gpu and self.is_steered(request):
             program, guides = "guided", self.controls.graph_key(options)
             rest["has_guides"] = bool(self.why_steered(request))
+        shaped = {"is_biased": bool(bias_of(options)), "is_cut": options.is_cut}
+        if has_chooser:  # whose loop does it
+            shaped = {}
+        rest |= shaped
         if PaddedEncoder.takes(self.denoiser):
             path = options.B[0], options.T, options.grid, options.returns
             capacity, room = self.capacity(request, 0), self.denoiser.max_len
-            return Key("encoder", path, capacity=min(capacity, room or capacity))
+            return Key("encoder", path, capacity=min(capacity, room or capacity), **shaped)
         if options.mode != "diffusion":
-            return self.chain_key(request, is_masked=is_masked)._replace(is_watched=is_watched)
+            key = self.chain_key(request, is_masked=is_masked)
+            return key._replace(is_watched=is_watched, **shaped)
         if not request.slides:
             B, given = request.blocks()[0], sum(request.blocks()) - options.length
             path = B, options.T, options.grid, options.width, given and options.length
@@ -306,6 +315,10 @@ class Runners:
             top_p=-options.top_p if options.projection == "greedy" else options.top_p,
             temperature=options.temperature,
             suppressed=next(iter(unwritten(options, self.tokenizer)), -1),
+            top_k=options.top_k,
+            min_p=options.min_p,
+            bias=bias_of(options),
+            written=request.own_tokens,
             length=sum(request.blocks()),
             placement=None if has_chooser else request.placement,
             is_strict=options.has_grammar or options.mode != "diffusion",
@@ -353,6 +366,7 @@ class Runners:
         if key.program == "encoder":  # weights of all words, and logits
             return 8 * cast(tuple[int, ...], key.path)[0] * self.denoiser.V
         own = Slots.num_bytes(cast(Any, self.denoiser), key.capacity)
+        own += (16 * key.is_biased + 24 * key.is_cut) * self.denoiser.V
         return own + (20 * key.path[0] * self.denoiser.V if isinstance(key.path, tuple) else 0)
 
     def build(self, key: Key, request: Request, num_slots: int) -> DecodeBatch:
@@ -361,6 +375,7 @@ class Runners:
         capacity, denoiser = key.capacity or LEAST_CAPACITY, cast(Any, self.denoiser)
         sizes: dict[str, Any] = {"num_slots": num_slots, "capacity": capacity}
         sizes["num_frames"] = FRAMES * key.is_watched if self.is_gpu else 1
+        sizes |= {"is_biased": key.is_biased, "is_cut": key.is_cut}
         if options.mode != "diffusion":
             sizes |= {"is_masked": key.is_masked, "is_invariant": self.engine.is_deterministic}
             if key.program == "chain":

@@ -70,6 +70,11 @@ class Signature:
         top_p: float | None = None,
         nucleus: Literal["logits", "network"] | None = None,
         temperature: float | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        logit_bias: Mapping[int, float] | None = None,
         control: Control | Sequence[Control] | None = None,
         lam: float | Sequence[float] | None = None,
         gradient: Literal["logits", "simplex", "words"] | None = None,
@@ -128,6 +133,11 @@ class Signature:
         top_p: float | None = None,
         nucleus: Literal["logits", "network"] | None = None,
         temperature: float | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        logit_bias: Mapping[int, float] | None = None,
         control: Control | Sequence[Control] | None = None,
         lam: float | Sequence[float] | None = None,
         gradient: Literal["logits", "simplex", "words"] | None = None,
@@ -186,6 +196,11 @@ class Signature:
         top_p: float | None = None,
         nucleus: Literal["logits", "network"] | None = None,
         temperature: float | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        logit_bias: Mapping[int, float] | None = None,
         control: Control | Sequence[Control] | None = None,
         lam: float | Sequence[float] | None = None,
         gradient: Literal["logits", "simplex", "words"] | None = None,
@@ -266,6 +281,13 @@ class Signature:
                 evidence; one of logits, network [network; logits where a model says nothing]
             temperature: divides what the network adds to the evidence; below 1 texts are safer and
                 more alike [1]
+            top_k: draw among so many of the likeliest tokens; 0 for all [0]
+            min_p: draw no token less likely than this share of the likeliest one's probability [0]
+            presence_penalty: taken from the logits of tokens that the text already has; below 0
+                they are likelier [0]
+            frequency_penalty: taken from a token's logit for each time that the text has it [0]
+            logit_bias: added to a token's logit: -100 bans the token, 100 demands it, where
+                constraints allow it
 
         Control:
             control: steer towards a label of a classifier (built in, folder or Hub id), or away
@@ -346,6 +368,11 @@ class Signature:
         top_p: float | None = None,
         nucleus: Literal["logits", "network"] | None = None,
         temperature: float | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        logit_bias: Mapping[int, float] | None = None,
         control: Control | Sequence[Control] | None = None,
         lam: float | Sequence[float] | None = None,
         gradient: Literal["logits", "simplex", "words"] | None = None,
@@ -427,6 +454,13 @@ class Signature:
                 evidence; one of logits, network [network; logits where a model says nothing]
             temperature: divides what the network adds to the evidence; below 1 texts are safer and
                 more alike [1]
+            top_k: draw among so many of the likeliest tokens; 0 for all [0]
+            min_p: draw no token less likely than this share of the likeliest one's probability [0]
+            presence_penalty: taken from the logits of tokens that the text already has; below 0
+                they are likelier [0]
+            frequency_penalty: taken from a token's logit for each time that the text has it [0]
+            logit_bias: added to a token's logit: -100 bans the token, 100 demands it, where
+                constraints allow it
 
         Control:
             control: steer towards a label of a classifier (built in, folder or Hub id), or away

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion import stopping
+from ssdlm.diffusion.bias import Bias
 from ssdlm.diffusion.grid import BeforeGiven, Staggered, Uniform, Warped
 from ssdlm.diffusion.projection import Projection, Truncation, greedy, mean, multi_hot, sampling
 from ssdlm.diffusion.sampler import Strategy
@@ -57,11 +58,15 @@ def strategy_of(options: GenerateOptions, denoiser: Denoiser) -> Strategy:
             f"{given} needs a network that reads evidence, a BlockDenoiser; "
             "use nucleus=logits and temperature=1"
         )
-    strategy = strategy_for(options, K=denoiser.K)
-    if is_cut:
-        strategy = strategy_for(replace(options, top_p=1.0), K=denoiser.K)
-    top_p = options.top_p if is_cut else 1.0
-    return replace(strategy, truncate=Truncation(denoiser.evidence, top_p, temperature))
+    uncut = replace(options, top_p=1.0, top_k=0, min_p=0.0)
+    before, after = (options, uncut) if is_cut else (uncut, options)
+    truncate = Truncation(denoiser.evidence, before.top_p, temperature, before.top_k, before.min_p)
+    return replace(strategy_for(after, K=denoiser.K), truncate=truncate)
+
+
+def bias_of(options: GenerateOptions) -> Bias:
+    """Return what is added to the logits of a text."""
+    return Bias(options.logit_bias, options.presence_penalty, options.frequency_penalty)
 
 
 def before_suffix(strategy: Strategy, options: GenerateOptions, num_given: int) -> Strategy:
@@ -92,11 +97,12 @@ def strategy_for(options: GenerateOptions, *, K: float) -> Strategy:
         # The nearest that stays within a block, for what has to see one whole.
         "sliding": Staggered(options.T, options.width),
     }
+    cut = options.top_p, options.top_k, options.min_p
     projections: dict[str, Projection] = {
         "greedy": greedy(K),
-        "sampling": sampling(K, options.top_p),
-        "multi_hot": multi_hot(K, options.top_p),
-        "mean": mean(K, options.top_p),
+        "sampling": sampling(K, *cut),
+        "multi_hot": multi_hot(K, *cut),
+        "mean": mean(K, *cut),
     }
     return Strategy(
         grid=grids[options.grid],

@@ -1,7 +1,12 @@
-"""The nucleus of logits, and draws from it.  [nucleus] -> ops.draws, diffusion.projection"""
+"""The nucleus of logits, and draws from it.  [nucleus] -> ops.draws, diffusion.projection
+
+A nucleus is cut three times: to the `top_k` likeliest tokens (0 for all), of these to those that
+sum to `top_p`, and of these to those at least `min_p` times as likely as the likeliest.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -29,27 +34,37 @@ def suppress(logits: Tensor, tokens: Sequence[int]) -> Tensor:
     return logits.index_fill(-1, torch.tensor(tokens, device=logits.device), LEAST)
 
 
-def draw_from(logits: Simplex, u: Levels, top_p: float) -> Block:
+def draw_from(
+    logits: Simplex, u: Levels, top_p: float, top_k: int = 0, min_p: float = 0.0
+) -> Block:
     """Draw one token per position: where the nucleus's running sum, in id order, passes u."""
     if top_p == 0:
         return logits.argmax(-1)
-    mass = nucleus_probs(logits, top_p).cumsum(-1)
+    mass = nucleus_probs(logits, top_p, top_k, min_p).cumsum(-1)
     total = mass[..., -1:]
     # Rounding may carry the target to the very end of the sum, where no token is.
     target = (u.unsqueeze(-1) * total).minimum(torch.nextafter(total, 0 * total))
     return torch.searchsorted(mass, target, right=True).squeeze(-1)
 
 
-def truncated(logits: Tensor, evidence: Tensor, *, top_p: float, temperature: float) -> Tensor:
+def truncated(
+    logits: Tensor,
+    evidence: Tensor,
+    *,
+    top_p: float,
+    temperature: float,
+    top_k: int = 0,
+    min_p: float = 0.0,
+) -> Tensor:
     """Return logits whose share beside the evidence is sharpened and cut to its nucleus."""
     # logits = share + evidence: by Bayes' rule softmax(share) is the network's prior.
     share = logits - evidence
     if temperature != 1:
         share = share / temperature
         logits = share + evidence
-    if top_p >= 1:
+    if is_whole(top_p, top_k, min_p):
         return logits
-    return logits.masked_fill(~nucleus(share, top_p), -torch.inf)
+    return logits.masked_fill(~nucleus(share, top_p, top_k, min_p), -torch.inf)
 
 
 def perturbed(
@@ -60,6 +75,8 @@ def perturbed(
     top_p: float,
     temperature: float,
     suppressed: Sequence[int],
+    top_k: int = 0,
+    min_p: float = 0.0,
 ) -> Tensor:
     """Return log p + g (n, V) up to a constant, -inf outside the nucleus of what is legal.
 
@@ -72,19 +89,40 @@ def perturbed(
         logits = logits.clamp(min=least).masked_fill(~legal, -torch.inf)
     if g is None:
         return logits
-    if top_p < 1:
+    if not is_whole(top_p, top_k, min_p):
         # A row at a time, so that what is in a nucleus depends on its own row alone.
-        inside = nucleus(logits.unsqueeze(1), top_p).squeeze(1)
+        inside = nucleus(logits.unsqueeze(1), top_p, top_k, min_p).squeeze(1)
         logits = logits.masked_fill(~inside, -torch.inf)
     return logits + g
 
 
-def nucleus(logits: Simplex, top_p: float) -> Mask:
+def is_whole(top_p: float, top_k: int, min_p: float) -> bool:
+    """Tell whether nothing is cut away."""
+    return top_p >= 1 and top_k == 0 and min_p == 0
+
+
+def nucleus(logits: Simplex, top_p: float, top_k: int = 0, min_p: float = 0.0) -> Mask:
+    """Return the nucleus of the top_k most probable tokens, without those below min_p.
+
+    Tokens of equal probability share their fate, but for the sum.
+    """
+    logits = logits.float()
+    if top_k > 0:
+        least = logits.topk(min(top_k, logits.shape[-1])).values[..., -1:]
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    inside = nucleus_by_sum(logits, top_p)
+    if top_k > 0:  # rounding may leave a sum below p that has all of them
+        inside &= logits > -torch.inf
+    if min_p > 0:
+        inside &= logits >= logits.amax(-1, keepdim=True) + math.log(min_p)
+    return inside
+
+
+def nucleus_by_sum(logits: Simplex, top_p: float) -> Mask:
     """Return the top-p nucleus: the most probable tokens up to the one that makes their sum p.
 
     The crossing token is inside, so is always the first: top_p = 0 leaves the argmax alone.
     """
-    logits = logits.float()
     if top_p == 0:
         return torch.zeros_like(logits, dtype=torch.bool).scatter_(
             -1, logits.argmax(-1, keepdim=True), True
@@ -131,10 +169,10 @@ def nucleus_without_sort(logits: Simplex, top_p: float) -> Mask:
     return inside | open_
 
 
-def nucleus_probs(logits: Simplex, top_p: float) -> Simplex:
+def nucleus_probs(logits: Simplex, top_p: float, top_k: int = 0, min_p: float = 0.0) -> Simplex:
     """Return the probabilities of the nucleus's tokens, renormalised; zero outside."""
-    if top_p < 1:
-        logits = logits.masked_fill(~nucleus(logits, top_p), -torch.inf)
+    if not is_whole(top_p, top_k, min_p):
+        logits = logits.masked_fill(~nucleus(logits, top_p, top_k, min_p), -torch.inf)
     return logits.float().softmax(-1)
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from ssdlm.engine.chat import ChatText, chat_text, said
 from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Generation, Request
-from ssdlm.serve.completions import NEUTRAL, SHARED_FIELDS, Completion, take
+from ssdlm.serve.completions import SHARED_FIELDS, Completion, take
 from ssdlm.serve.errors import ApiError
 from ssdlm.serve.fields import Served, flag, refuse_unknown, whole
 from ssdlm.values import quote
@@ -22,7 +22,7 @@ ROLES = {"system": "system", "developer": "system", "user": "user", "assistant":
 """What templates call those who speak, by OpenAI's words for them."""
 TEXTS = ("text", "input_text", "output_text")
 """Kinds of the parts of a message that are text."""
-CHAT_NEUTRAL: dict[str, Sequence[Any]] = NEUTRAL | {
+CHAT_NEUTRAL: dict[str, Sequence[Any]] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),
@@ -31,8 +31,7 @@ CHAT_NEUTRAL: dict[str, Sequence[Any]] = NEUTRAL | {
     "metadata": ({},),
     "service_tier": ("auto", "default"),
 }
-OWN_FIELDS = ("messages", "max_completion_tokens", "top_logprobs", *SHARED_FIELDS)
-OWN_FIELDS += tuple(name for name in CHAT_NEUTRAL if name not in NEUTRAL)
+OWN_FIELDS = ("messages", "max_completion_tokens", "top_logprobs", *SHARED_FIELDS, *CHAT_NEUTRAL)
 
 
 @dataclass

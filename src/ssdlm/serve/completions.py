@@ -27,18 +27,14 @@ from ssdlm.serve.tickets import Event, News, Position, Texts, Ticket, Written
 from ssdlm.values import SWITCH, TEXT, About, check, quote
 
 MOST_LOGPROBS = 5
-NEUTRAL: dict[str, Sequence[Any]] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "logit_bias": ({},),
-}
-"""Fields of OpenAI's that this model does not have, and the values that ask for nothing."""
 UNUSED = ("user", "safety_identifier", "prompt_cache_key")
 """Texts about whoever asks."""
 SHARED_FIELDS = ("model", "max_tokens", "temperature", "n", "best_of", "logprobs")
-SHARED_FIELDS += ("stream", "stream_options", "diffusing", *UNUSED, *FORMATS, *NEUTRAL)
+SHARED_FIELDS += ("stream", "stream_options", "diffusing", *UNUSED, *FORMATS)
 """Fields of a chat, too."""
 OWN_FIELDS = ("prompt", "echo", *SHARED_FIELDS)
+USUAL = ("temperature", "top_p", "top_k", "min_p")
+"""Options that clients send with every request; 0 of the last two asks for nothing."""
 COUNTS = {"num_samples": "n", "num_return_sequences": "n"}
 """Options of the library for which OpenAI has a name."""
 
@@ -48,7 +44,8 @@ class Completion:
     """A request for completions, and what its answer needs to know."""
 
     own_fields: ClassVar[Sequence[str]] = OWN_FIELDS
-    neutral: ClassVar[Mapping[str, Sequence[Any]]] = NEUTRAL
+    neutral: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    """Fields of OpenAI's that this model does not have, and the values that ask for nothing."""
     prefix: ClassVar[str] = "cmpl-"
     """What its ids begin with."""
     length_field: ClassVar[str] = "max_tokens"
@@ -208,8 +205,8 @@ def take(
     asked.has_usage = wants_usage(body)
     check_together(body, asked)
     changes = changes_in(body, asked, length) | grammar_in(body)
-    usual = {name: changes.pop(name, None) for name in ("temperature", "top_p")}
-    says_how = any(value is not None for value in usual.values())
+    usual = {name: changes.pop(name, None) for name in USUAL}
+    says_how = any(usual.values()) or usual["top_p"] == 0
     if says_how and not (changes.get("projection") or changes.get("do_sample") is not None):
         # An answer of which nobody says how it is drawn may be greedy.
         changes["projection"] = served.model.options.projection

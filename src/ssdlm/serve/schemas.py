@@ -8,7 +8,7 @@ from ssdlm.engine.drafts import CANDIDATES
 from ssdlm.needs import NOT_OF_SPANS
 from ssdlm.options import OTHER_NAMES, SpanLength, json_schema
 from ssdlm.serve.chat import CHAT_NEUTRAL, MOST_TOP, ROLES, TEXTS
-from ssdlm.serve.completions import COUNTS, MOST_LOGPROBS, NEUTRAL, UNUSED
+from ssdlm.serve.completions import COUNTS, MOST_LOGPROBS, UNUSED
 from ssdlm.serve.responses import KEPT, RATED, RESPONSE_NEUTRAL
 from ssdlm.serve.responses import OWN_FIELDS as RESPONSE_FIELDS
 
@@ -105,7 +105,6 @@ COMPLETION: dict[str, Any] = SHARED | {
         "items": {"type": "string"},
     },
     "guided_grammar": {"description": "not supported", "enum": [None]},
-    **{name: {"description": UNSUPPORTED, "enum": list(one)} for name, one in NEUTRAL.items()},
 }
 PART = {"type": "object", "properties": {"type": {"enum": list(TEXTS)}, "text": {"type": "string"}}}
 MESSAGES = {
@@ -133,11 +132,7 @@ CHAT: dict[str, Any] = {
         "minimum": 0,
         "maximum": MOST_TOP,
     },
-    **{
-        name: {"description": UNSUPPORTED, "enum": list(one)}
-        for name, one in CHAT_NEUTRAL.items()
-        if name not in NEUTRAL
-    },
+    **{name: {"description": UNSUPPORTED, "enum": list(one)} for name, one in CHAT_NEUTRAL.items()},
 }
 RESPONSE: dict[str, Any] = {
     "input": {"description": "what was said", "anyOf": [{"type": "string"}, MESSAGES]},

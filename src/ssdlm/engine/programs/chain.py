@@ -24,9 +24,11 @@ class Chain(DecodeBatch):
     def draw(self) -> None:
         here = self.here
         hidden = self.read(self.denoiser.embed(self.last[here]), 0)
-        logits = self.masked(self.slots.logits(hidden, self.head, is_single=True))
+        logits = self.slots.logits(hidden, self.head, is_single=True)
+        logits, prior = self.biased(logits, self.prior)
         places = self.done[here].unsqueeze(1)
-        self.drawn = draw_perturbed(logits, self.prior, *self.settings(), places, GUMBEL)
+        settings = *self.settings(), places, GUMBEL, self.cuts
+        self.drawn = draw_perturbed(self.masked(logits), prior, *settings)
 
     def commit(self) -> None:
         self.write(self.drawn, self.active)

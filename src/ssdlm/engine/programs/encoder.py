@@ -98,8 +98,9 @@ class EncoderWindow(Window):
         block = self.padded.embed_block(weights, sums, self.progress[at], lengths)
         context = self.padded.embed_context(self.ids[here, : self.width])
         logits = self.padded.logits(block, context, lengths, sizes)
+        logits, prior = self.biased(logits, self.prior)
         suppressed, temperatures, top_ps, seeds = self.settings()
         if self.returns_logits:  # a block ends as the likeliest tokens
             top_ps = torch.where(at == self.T - 1, 0.0, top_ps)
         settings = suppressed, temperatures, top_ps, seeds, at + 1, self.uniforms[here]
-        self.drawn = draw(logits, self.prior, None, *settings)
+        self.drawn = draw(logits, prior, None, *settings, cuts=self.cuts)

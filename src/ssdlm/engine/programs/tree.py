@@ -47,6 +47,9 @@ class Tree(DecodeBatch):
         places = torch.cat((rows.depth, rows.depth[rows.owner] + rows.offset))
         self.rows = Rows(places, rows.seen, is_sparse=True)
         self.depth = rows.depth
+        self.above = rows.seen[: self.R, : self.R].float()
+        """Which guesses stand before each node, and as it: all ancestors but the root."""
+        self.above[:, 0] = 0
         self.parents = torch.tensor(tree.parents, device=self.device)
         self.levels = [self.level(tree, depth) for depth in range(1, self.m)]
         self.guesses, self.limits = self.whole(self.R), self.whole()
@@ -78,8 +81,15 @@ class Tree(DecodeBatch):
         blank = self.blank[: self.words.shape[1]]
         self.hidden = self.read(read_trees(self.guesses, self.words, blank, self.m), 0)
         logits = self.slots.logits(self.hidden[:, : self.R], self.head)
+        logits, prior = self.biased(logits, self.prior)
         places = (self.done.unsqueeze(1) + self.depth).contiguous()
-        self.drawn = draw_perturbed(logits, self.prior, *self.settings(), places, GUMBEL)
+        settings = *self.settings(), places, GUMBEL, self.cuts
+        self.drawn = draw_perturbed(logits, prior, *settings)
+
+    def tally(self) -> Tensor:
+        guesses = self.guesses.unsqueeze(1).expand(-1, self.R, -1)
+        counts = super().tally().repeat(1, self.R, 1)
+        return counts.scatter_add(2, guesses, self.above.expand_as(guesses))
 
     def commit(self) -> None:
         path = advance_(
@@ -93,6 +103,8 @@ class Tree(DecodeBatch):
     def guess(self, drafts: Tensor) -> None:
         """Grow the next tree below the last certain token, out of its draft block (N, m, D)."""
         said = drafts @ self.head.T
+        if self.biases is not None:
+            said = said + self.biases.lean(self.here, super().tally())
         settings = self.prior, *self.settings(), self.done
         for depth, level in enumerate(self.levels, 1):
             put_children_(self.guesses, level, said[:, depth], self.pairs, *settings, depth=depth)

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from ssdlm.denoiser.slots import Network
+from ssdlm.diffusion.bias import add_decided
 from ssdlm.engine.batch import DecodeBatch, Entry, Text
 from ssdlm.engine.path import Path
 from ssdlm.engine.places import Places
@@ -142,11 +143,11 @@ class Window(DecodeBatch):
     def pick(self) -> None:
         """Draw a token for each open position."""
         here = self.here
-        logits, added = self.steered()
+        logits, added = self.biased(*self.steered())
         settings = (*self.settings(), self.passes[here] + 1, self.uniforms[here])
         trust = torch.empty(logits.shape[:2], device=self.device) if self.is_watched else None
         if self.masks is None and self.places is None:
-            self.drawn = draw(logits, added, self.ell, *settings, trust)
+            self.drawn = draw(logits, added, self.ell, *settings, trust=trust, cuts=self.cuts)
         else:
             self.drawn = self.draw_legally(logits, added, trust, *settings)
         if trust is None:
@@ -169,7 +170,7 @@ class Window(DecodeBatch):
         here, V = self.here, logits.shape[-1]
         if self.is_strict:
             legal = self.masked(logits)
-            return draw(legal, added, self.ell, *settings, trust=trust)
+            return draw(legal, added, self.ell, *settings, trust=trust, cuts=self.cuts)
         words, never = torch.arange(V, device=self.device), self.suppressed[here, None, None]
         whole = logits + added if self.ell is None else logits + added + self.ell
         shares = torch.where(words == never, LEAST, whole)
@@ -182,7 +183,7 @@ class Window(DecodeBatch):
             is_free = is_free & (self.places.given[here] < 0).unsqueeze(-1)
         is_free = is_free & allowed.gather(-1, shares.argmax(-1, keepdim=True))
         legal = torch.where(allowed | is_free, logits, -torch.inf)
-        drawn = draw(legal, added, self.ell, *settings, trust=trust)
+        drawn = draw(legal, added, self.ell, *settings, trust=trust, cuts=self.cuts)
         is_legal = allowed.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
         if trust is not None:
             trust.mul_(is_legal)  # what takes the place of another was not drawn
@@ -224,6 +225,7 @@ class Window(DecodeBatch):
             pins = self.pins[here]
             levels = levels.masked_fill(pins >= 0, 0.0)
             tokens = torch.where(pins >= 0, pins, tokens)
+        self.shown = tokens, levels
         self.ell = self.evidence(tokens, at, levels)
         if not self.first:
             return word
@@ -237,6 +239,12 @@ class Window(DecodeBatch):
         left = torch.cat((word, soft[:, :-1, : word.shape[-1]]), 1)
         noisy = self.denoiser.embed_noisy(soft, left, levels, self.blank)
         return torch.cat((word, noisy), 1)
+
+    def tally(self) -> Tensor:
+        counts = super().tally()
+        if self.slides or not (self.has_clean or self.has_pins):
+            return counts
+        return add_decided(counts.squeeze(1), *self.shown).unsqueeze(1)
 
     def evidence(self, tokens: Tensor, at: Tensor, levels: Tensor) -> Tensor:
         """Return what the state of each position says by itself: its token under fresh noise."""
@@ -338,7 +346,7 @@ class Window(DecodeBatch):
     def move_words(self, slot: int) -> None:
         """Put a text's words where they are likeliest, as guides would have the logits."""
         assert self.places is not None
-        row, (logits, added) = self.rows_of_slots().index(slot), self.steered()
+        row, (logits, added) = self.rows_of_slots().index(slot), self.biased(*self.steered())
         whole = (logits[row] + added + (0.0 if self.ell is None else self.ell[row])).float()
         never = tokens_of(self.suppressed[slot])
         self.places.move(slot, self.ended[slot], suppress(whole, never))
