@@ -121,6 +121,26 @@ def test_what_is_certain_before_the_rest_is_read_as_words_by_the_reference_loop(
     assert written.program == "reference" and written.why.startswith(f"{asked} may make")
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_a_gap_is_filled_at_once_unless_it_is_told_how(model):
+    asked = {"suffix": " ran.", "length": 6, "T": 5, "temperature": 2.0}
+    texts = {
+        name: model.generate(PROMPT, **asked, **told)
+        for name, told in {
+            "untold": {},
+            "warped": {"grid": "warped"},
+            "window": {"grid": "sliding"},
+            "width": {"width": 2.0},
+        }.items()
+    }
+    assert model.options.grid == "sliding"
+    assert texts["untold"].tokens == texts["warped"].tokens != texts["window"].tokens
+    by_program = {name: text.written.program for name, text in texts.items()}
+    reference = [name for name, program in by_program.items() if program == "reference"]
+    assert reference == ["window", "width"]
+    assert model.explain(PROMPT, **asked).written.program == "window"
+
+
 @pytest.mark.parametrize("path", PATHS, ids=named)
 @pytest.mark.usefixtures("unchecked")
 def test_texts_are_their_own_and_obey_on_every_path(model, path):
@@ -187,7 +207,7 @@ def test_the_command_line_writes_and_explains(folder, capsys):
     assert main(["generate", "--json", *asked]) == 0
     written = json.loads(capsys.readouterr().out)
     assert written["text"].endswith(" ran")
-    assert main(["explain", *asked]) == 0
+    assert main(["explain", "--grid", "sliding", *asked]) == 0
     said = capsys.readouterr().out
     assert "program: reference" in said and "reads those as words" in said
     assert main(["explain", "--grid", "uniform", *asked]) == 0

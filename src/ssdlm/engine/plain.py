@@ -46,7 +46,7 @@ from ssdlm.engine.requests import (
 from ssdlm.engine.runners import CPU_SLOTS, Key, Runners
 from ssdlm.engine.schedule import Batch, Job, Schedule, Worker
 from ssdlm.engine.showing import Piece
-from ssdlm.engine.strategy import before_suffix, bias_of, strategy_of
+from ssdlm.engine.strategy import before_suffix, bias_of, for_gap, strategy_of
 from ssdlm.engine.wanted import Compile, placed, wanted_of
 from ssdlm.engine.worker import BatchWorker
 from ssdlm.needs import refuse_idle
@@ -94,7 +94,7 @@ class Engine:
         firsts: list[list[Request]] = []
         number = 0
         for prompt, own in zip(prompts, options, strict=True):
-            context = self.context(prompt)
+            context, own = self.context(prompt), for_gap(own, self.denoiser)
             if isinstance(prompt, ChatText) and self.tokenizer:
                 own = as_answer(own, self.tokenizer)
             shown = str(prompt) if isinstance(prompt, str) else text_of(self.tokenizer, context)

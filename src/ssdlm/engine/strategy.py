@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from ssdlm.denoiser import Denoiser
+from ssdlm.denoiser.slots import Network
 from ssdlm.diffusion import stopping
 from ssdlm.diffusion.bias import Bias
 from ssdlm.diffusion.grid import BeforeGiven, Staggered, Uniform, Warped
@@ -67,6 +68,18 @@ def strategy_of(options: GenerateOptions, denoiser: Denoiser) -> Strategy:
 def bias_of(options: GenerateOptions) -> Bias:
     """Return what is added to the logits of a text."""
     return Bias(options.logit_bias, options.presence_penalty, options.frequency_penalty)
+
+
+def for_gap(options: GenerateOptions, denoiser: Denoiser) -> GenerateOptions:
+    """Return the options of a text; an adapter fills a gap at once, unless told how.
+
+    Fills fit both sides a little better than by its window, and a program writes them.
+    """
+    is_adapted = isinstance(denoiser, Network) and denoiser.is_exact
+    is_told = "grid" in options.began or "width" in options.began
+    if not options.suffix or options.grid != "sliding" or not is_adapted or is_told:
+        return options
+    return replace(options, grid="warped").since(options.began)
 
 
 def before_suffix(strategy: Strategy, options: GenerateOptions, num_given: int) -> Strategy:
