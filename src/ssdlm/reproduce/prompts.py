@@ -22,6 +22,10 @@ from ssdlm.tokenizer import Tokenizer, load_tokenizer
 
 FOREIGN = ("<s>", "</s>")
 """Names of special tokens that stand as plain text in the authors' files."""
+FRESH = Path(__file__).with_name("control_prompts.jsonl")
+"""60 openings by hand, on which control is reported: noun phrases of everyday things, without a
+finite verb, an opinion or a genre. They were committed before any text was written after them;
+settings are chosen on others (the paper's 15), and none of these was changed or left out since."""
 
 
 @dataclass(frozen=True)
