@@ -269,3 +269,4 @@ def test_an_explanation_says_what_penalties_count():
     assert told.written.program == "window" == model.generate("a dog", **own).written.program
     assert "positions open at once do not see each other" in str(told)
     assert "penalties" not in str(model.explain("a dog", **own | {"presence_penalty": 0.0}))
+    assert "penalties" not in str(model.explain("a dog", **own | {"width": 1.0}))

@@ -183,6 +183,28 @@ def test_perturbed_draws(V):
     assert int((found.cpu() != plain).sum()) <= 1
 
 
+@pytest.mark.parametrize("V", VOCABULARIES)
+@pytest.mark.parametrize("has_evidence", [False, True])
+def test_draws_among_the_likeliest(V, has_evidence):
+    from ssdlm.ops.kernels import draws as kernels
+
+    N, W = 12, 2
+    logits, prior = 3 * normals(N, W, V), normals(V, seed=1)
+    evidence = 2 * normals(N, W, V, seed=2) if has_evidence else None
+    settings, rest = settings_of(N)[:3], settings_of(N)[3:]
+    cuts = torch.tensor([0, 1, 7])[torch.arange(N) % 3], torch.tensor([0.0, 0.2])[settings[0] % 2]
+    plain = draws.draw(logits, prior, evidence, *settings, *rest, cuts=cuts)
+    own, nothing, left = draws.cut_rows(*there(logits + prior, *settings, *cuts))
+    found = kernels.draw(own, nothing, *there(evidence), *left, *there(*rest)).cpu()
+    assert int((found != plain).sum()) <= 1
+    assert int((plain != draws.draw(logits, prior, evidence, *settings, *rest)).sum()) > 2
+    places = torch.arange(N * W).view(N, W)
+    after = rest[0], places, counters.GUMBEL
+    plain = draws.draw_perturbed(logits, prior, *settings, *after, cuts)
+    found = kernels.draw_perturbed(own, nothing, *left, *there(*after)).cpu()
+    assert int((found != plain).sum()) <= 1
+
+
 @pytest.mark.parametrize("own_gains", [False, True])
 def test_evidence_at_a_new_level(own_gains):
     from ssdlm.ops.kernels import draws as kernels

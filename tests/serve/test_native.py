@@ -49,7 +49,8 @@ def test_biases_have_their_tokens_as_json_does(server):
     own = {"length": 9, "logit_bias": {5: 4.0, 7: -100.0}, "top_k": 6}
     assert text == asdict(server.model.generate("ab", **own))
     assert text["text"] != server.model.generate("ab", length=9).text
-    told = server.post("/v1/explain", body | {"presence_penalty": 1}).json()["explained"][0]
+    own = body | {"presence_penalty": 1, "width": 3.0}
+    told = server.post("/v1/explain", own).json()["explained"][0]
     assert "penalties count tokens that are decided" in told["notes"][0]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from ssdlm.denoiser import DenoiserModule
 from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Request, Written
+from ssdlm.engine.runners import is_single
 from ssdlm.engine.strategy import before_suffix, bias_of, strategy_of
 from ssdlm.engine.wanted import asked_of
 from ssdlm.engine.ways import explained
@@ -89,7 +90,8 @@ def explain(engine: Engine, requests: Sequence[Request]) -> Explanation:
     notes = []
     if count > 1 and not ways:
         notes.append(WEIGHED.format(count))
-    if bias_of(options).has_penalties and options.mode == "diffusion":
+    sees_all = options.mode != "diffusion" or is_single(first)
+    if bias_of(options).has_penalties and not sees_all:
         notes.append(PENALISED)
     if first.num_candidates > 1:
         notes.append(COMPETING.format(first.num_candidates))
