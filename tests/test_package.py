@@ -151,7 +151,8 @@ def test_the_wheel_has_the_whole_package_and_the_sdist_every_tracked_file():
         {Path(one.path) for one in builder.recurse_included_files()} for builder in builders
     )
     tracked = set(tracked_files(ROOT))
-    assert {path.name for path in tracked - sdist} <= {".gitignore", "pyproject.toml"}  # always in
+    always = {".gitignore", "pyproject.toml", "PKG-INFO"}
+    assert {path.name for path in tracked - sdist} <= always
     assert {path for path in tracked if ROOT / "src" in path.parents} <= wheel
     kinds = {path.suffix for path in wheel}
     assert {".py", ".safetensors", ".json", ".js", ".css", ".html", ".typed"} <= kinds

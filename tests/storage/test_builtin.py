@@ -104,7 +104,7 @@ def test_models_tells_whether_smollm2_is_here(standing, tmp_path, monkeypatch, c
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(builtin.importlib.util, "find_spec", lambda name: None)
     assert cli.main(["models"]) == 0
-    assert "smollm2        not here: `make smol`, 98 MB\n" in capsys.readouterr().out
+    assert f"smollm2        not here: {builtin.BRINGING}\n" in capsys.readouterr().out
     builtin.unpacked_smollm2().mkdir(parents=True)
     assert cli.main(["models"]) == 0
     assert f"smollm2        in {tmp_path}" in capsys.readouterr().out

@@ -84,7 +84,7 @@ def test_without_its_language_model_it_names_the_command_that_brings_it(
     shutil.rmtree(builtin.unpacked_smollm2())
     monkeypatch.setattr(builtin.importlib.util, "find_spec", lambda name: None)
     for words in (["generate", "a"], ["explain", "a"], ["serve", "--port", "0"]):
-        assert refusal(capsys, *words, "--model", "builtin:smol").endswith("; run `make smol`")
+        assert refusal(capsys, *words, "--model", "builtin:smol").endswith(builtin.BRINGING)
     shutil.rmtree(folder)
     line = refusal(capsys, "generate", "a", "--model", "builtin:smol")
     assert line.startswith("error: builtin:smol is not in this installation, which has no model")

