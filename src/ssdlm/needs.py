@@ -21,6 +21,8 @@ HEARD = ("gradient", "threshold", "band", "reduction", "sees", "special_tokens")
 WEIGHTS = ("lam", "particle_weight")
 PARTICLES = ("particles", "particle_step")
 OF_CONTROL = (*HEARD, *WEIGHTS, *PARTICLES)
+GRAMMARS = ("regex", "json_schema", "grammar")
+"""Options that say what the whole text is."""
 PLANNED = ("must", "suffix", "gap", "pin", "end_at_sentence")
 """Constraints for which a text must be planned ahead, which only the diffusion can do."""
 
@@ -169,10 +171,10 @@ NEEDS = (
         "has no effect: all candidates are the same text, since nothing is drawn",
         "leave it out, or use projection=sampling and a top_p above 0"),
     Need(
-        ("stop_at_end",), "no regex and no json_schema", lambda o, s: not o.has_grammar,
+        ("stop_at_end",), "no regex, json_schema and grammar", lambda o, s: not o.has_grammar,
         "has no effect: a grammar says where the text ends", "leave out one of them"),
     Need(
-        ("never_end",), "no regex and no json_schema",
+        ("never_end",), "no regex, json_schema and grammar",
         lambda o, s: not (o.never_end and o.has_grammar),
         "has no effect: a grammar says where the text ends", "leave out one of them"),
     Need(
@@ -200,11 +202,11 @@ NEEDS = (
         "is of gradient=words, and the gradient is {o.gradient}",
         "leave it out, or use gradient=words"),
     Need(
-        ("particles",), "control, regex or json_schema",
+        ("particles",), "control, regex, json_schema or grammar",
         lambda o, s: bool(o.control) or o.has_grammar,
-        "would weigh nothing", "give control, regex or json_schema, or leave it out"),
+        "would weigh nothing", "give control or a grammar, or leave it out"),
     Need(
-        ("particles",), "a control that reads texts, regex or json_schema",
+        ("particles",), "a control that reads texts, regex, json_schema or grammar",
         lambda o, s: o.particles <= 1 or s.has_scorer or o.has_grammar,
         "would weigh nothing: control is a function of logits, which has a gradient and reads no "
         "texts", "leave it out"),
@@ -243,6 +245,7 @@ NOT_OF_SPANS = {
     "end_at_sentence": "a span ends where the text goes on",
     "regex": "a pattern is for whole texts; use must, must_not or pin",
     "json_schema": "a schema is for whole texts; use must, must_not or pin",
+    "grammar": "a grammar is for whole texts; use must, must_not or pin",
     "mode": "only mode=diffusion sees both sides",
     "streamer": "it takes one text; leave it out",
 }

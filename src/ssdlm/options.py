@@ -16,11 +16,12 @@ from difflib import get_close_matches
 from functools import cache, lru_cache, wraps
 from typing import Any, ClassVar, Literal, ParamSpec, TypeVar, get_args
 
-from ssdlm.needs import DIFFUSION, refuse_idle
+from ssdlm.needs import DIFFUSION, GRAMMARS, refuse_idle
 from ssdlm.values import (
     BIAS,
     CONTROLS,
     GAP,
+    GRAMMAR,
     LENGTHS,
     LEVELS,
     OBJECT,
@@ -271,6 +272,10 @@ class GenerateOptions:
         None, SCHEMA, CONSTRAINTS, "the file of a JSON schema that the text follows; length is "
         "then the most tokens it may have",
         metavar="FILE")
+    grammar: str | None = per_prompt(
+        None, GRAMMAR, CONSTRAINTS, "a context-free grammar that the text follows, in Lark's "
+        "notation or GBNF, or the file of one; length is then the most tokens it may have",
+        metavar="FILE")
 
     batch_size: int = option(
         32, WHOLE, OUTPUT, "texts at a time on a GPU; on a CPU they go one by one",
@@ -320,13 +325,13 @@ class GenerateOptions:
 
     def check_grammar(self) -> None:
         """Raise on options that do not go with a text that matches as a whole."""
-        if self.regex is not None and self.json_schema is not None:
-            raise ValueError("regex and json_schema are two grammars for one text; give one")
+        given = [name for name in GRAMMARS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are two grammars for one text; give one")
         for name in ("stop", "end_at_sentence"):
-            if self.has_grammar and getattr(self, name):
-                grammar = "regex" if self.regex is not None else "json_schema"
+            if given and getattr(self, name):
                 raise ValueError(
-                    f"{name} would cut a text that matches {grammar} as a whole; leave out one of "
+                    f"{name} would cut a text that matches {given[0]} as a whole; leave out one of "
                     "them"
                 )
 
@@ -361,7 +366,7 @@ class GenerateOptions:
     @property
     def has_grammar(self) -> bool:
         """Whether a grammar says where the text may end."""
-        return self.regex is not None or self.json_schema is not None
+        return any(getattr(self, name) is not None for name in GRAMMARS)
 
     @property
     def is_cut(self) -> bool:

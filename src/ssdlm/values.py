@@ -90,6 +90,11 @@ def check_schema(value: Any) -> str | None:
         if is_too_deep(value):
             raise ValueError
         return json.dumps(dict(value))
+    return check_named(value)
+
+
+def check_named(value: Any) -> str | None:
+    """Return a text, or the name of a file as it is; a blank one is refused."""
     text = check_text_or_none(os.fspath(value) if isinstance(value, os.PathLike) else value)
     if text is not None and not text.strip():
         raise ValueError
@@ -247,6 +252,9 @@ SCHEMA = Kind(
     check_schema,
     "Mapping[str, Any] | str | os.PathLike[str]",
     {"anyOf": [{"type": "object"}, STRING]},
+)
+GRAMMAR = Kind(
+    "a grammar, or the name of a file with one", check_named, "str | os.PathLike[str]", STRING
 )
 WORDS = Kind(
     "a word or a list of words",

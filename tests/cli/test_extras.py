@@ -64,7 +64,6 @@ def test_training_without_accelerate_is_one_line_and_leaves_nothing(folder, with
         ("datasets", "train", ["prepare", "org/name"]),
         ("ray", "ray", ["prepare", "texts.jsonl", "--ray"]),
         ("matplotlib", "train", ["plot", "run"]),
-        ("interegular", "grammar", ["generate", "a", "--regex", "[a-z]+"]),
         ("s3fs", "s3", ["generate", "--input", "s3://b/a.jsonl", "--output", "b.jsonl"]),
     ],
 )

@@ -5,7 +5,6 @@ import json
 import math
 import random
 import re
-import sys
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -473,12 +472,6 @@ def test_what_cannot_be_written_is_refused_before_anything_is(block, options, wo
     with pytest.raises(ValueError, match=re.escape(words)) as caught:
         block.requests(["the"], options)
     assert "\n" not in str(caught.value)
-
-
-def test_without_the_library_one_line_says_what_to_install(block, monkeypatch):
-    monkeypatch.setitem(sys.modules, "interegular.fsm", None)
-    with pytest.raises(ValueError, match=re.escape("pip install 'ssdlm[grammar]'")):
-        block.generate("the", regex="a")
 
 
 def test_a_tokenizer_that_rewrites_its_text_is_refused():

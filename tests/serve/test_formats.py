@@ -77,6 +77,18 @@ def test_patterns_and_choices_are_matched(server, path):
         assert found <= set(choices)
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_context_free_grammars_are_followed(server, path):
+    grammar = 'root ::= "(" root ")" | "<" [0-9]{5} ">"'
+    for asked in ({"guided_grammar": grammar}, {"structured_outputs": {"grammar": grammar}}):
+        text = text_of(server, path, seed=5, max_tokens=12, **asked)
+        assert text == text_of(server, path, seed=5, max_tokens=12, grammar=grammar)
+        inside = re.fullmatch(r"(\(*)<\d{5}>(\)*)", text)
+        assert inside and len(inside[1]) == len(inside[2])
+    refused = server.refusal(path, **prompted(path), guided_grammar=grammar, max_tokens=1)
+    assert re.search(r"takes at least [3-7] tokens", refused["message"])
+
+
 @pytest.mark.parametrize("length", [2, 5, 9, 30, 60])
 def test_any_object_is_whole_however_little_room_it_has(server, length):
     for seed in range(4):
@@ -127,12 +139,14 @@ def test_asking_for_text_asks_for_nothing():
             "response_format",
             "response_format.schema=3 is not a JSON schema",
         ),
-        ({"structured_outputs": {}}, "structured_outputs", "json, regex and choice; give one"),
+        ({"structured_outputs": {}}, "structured_outputs", "grammar, json_object; give one"),
         ({"structured_outputs": {"json": FILM, "regex": "a"}}, "structured_outputs", "give one"),
-        ({"structured_outputs": {"grammar": "x"}}, "structured_outputs", "is not supported"),
+        ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs", "not supported"),
         ({"structured_outputs": {"choice": []}}, "structured_outputs", "not a list of texts"),
         ({"structured_outputs": {"json_object": 1}}, "structured_outputs", "is not true"),
-        ({"guided_grammar": "root ::= x"}, "guided_grammar", "is not supported; use json"),
+        ({"guided_grammar": "root ::= x"}, "guided_grammar", "line 1: x is not defined"),
+        ({"guided_grammar": 3}, "guided_grammar", "is not the text of a grammar"),
+        ({"guided_grammar": "/etc/passwd"}, "guided_grammar", "a server opens none"),
         ({"guided_choice": "yes"}, "guided_choice", "not a list of texts"),
         ({"guided_regex": 5}, "guided_regex", "not a text"),
         ({"guided_regex": "("}, "guided_regex", "regex="),

@@ -31,7 +31,7 @@ def test_a_text_has_only_so_many_controls():
 
 
 def test_a_grammar_has_a_longest_length():
-    with pytest.raises(ValueError, match="regex or json_schema has 1000000 characters"):
+    with pytest.raises(ValueError, match="regex, json_schema or grammar has 1000000 characters"):
         Limits().check_options(GenerateOptions(regex="a" * 10**6))
 
 

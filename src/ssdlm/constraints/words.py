@@ -49,15 +49,17 @@ class TextConstraint:
     """What it matches as a whole."""
     json_schema: str | None = None
     """The text of a JSON schema that it follows."""
+    grammar: str | None = None
+    """The text of a context-free grammar that it follows."""
     opening: str | None = None
     """Of a span that is written anew: what its first token begins with, before its first letter.
     Then must_not is about the span, and not about the suffix."""
 
     @property
-    def grammar(self) -> Grammar | None:
+    def language(self) -> Grammar | None:
         """What the whole text has to match, if anything."""
-        is_given = self.regex is not None or self.json_schema is not None
-        return Grammar(self.regex, self.json_schema) if is_given else None
+        given = self.regex, self.json_schema, self.grammar
+        return Grammar(*given) if any(one is not None for one in given) else None
 
     def __post_init__(self) -> None:
         if any(HALF in word for word in self.must_not):
@@ -131,15 +133,15 @@ class ConstraintCompiler:
             placement = find_placement(replace(asked, automaton=automaton))
         if placement is None:
             shortest = automaton.shortest()
-            if constraint.grammar and shortest is None:
+            if constraint.language and shortest is None:
                 raise ValueError(
-                    f"{constraint.grammar} matches no text that this tokenizer can write, or none "
+                    f"{constraint.language} matches no text that this tokenizer can write, or none "
                     "without must_not; change it"
                 )
-            if constraint.grammar and shortest is not None and shortest > total:
+            if constraint.language and shortest is not None and shortest > total:
                 raise ValueError(
-                    f"{constraint.grammar} takes at least {shortest} tokens, and there is room for "
-                    f"{total}; raise length"
+                    f"{constraint.language} takes at least {shortest} tokens, and there is room "
+                    f"for {total}; raise length"
                 )
             raise ValueError(
                 f"no text of {total} tokens has {describe(constraint)}; drop or change one"
@@ -175,16 +177,16 @@ class ConstraintCompiler:
         end_of_text = self.tokenizer.end_of_text if wanted.stop_at_end else None
         matcher = Matcher(words)
         before = matcher.after_prompt(prompt)
-        key = constraint.grammar, is_sentence, end_of_text, words, before
+        key = constraint.language, is_sentence, end_of_text, words, before
         if opening is not None:
             key = *key, opening, suffix if words else b""
             if key not in self.automata:
                 self.automata[key] = span_automaton(
                     words, self.spellings, prompt=prompt, opening=opening, given=suffix
                 )
-        elif key not in self.automata and constraint.grammar:
+        elif key not in self.automata and constraint.language:
             also = ByteMachine(*matcher.byte_table(before))
-            self.automata[key] = constraint.grammar.compile(
+            self.automata[key] = constraint.language.compile(
                 self.tokenizer, self.spellings, self.cache, also if words else None
             )
         elif key not in self.automata:

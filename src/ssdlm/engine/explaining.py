@@ -34,6 +34,8 @@ CONSTRAINED = {
     "end_at_sentence": "the text is cut at its last end of a sentence, and is sure to have one",
     "regex": "a token after which the text could not match in time cannot be drawn",
     "json_schema": "a token after which the text could not follow it in time cannot be drawn",
+    "grammar": "a token after which the text could not follow it in time cannot be drawn; rules "
+    "that contain themselves do so 16 deep at most",
 }
 """What each constraint does."""
 WEIGHED = "{} particles are weighed by how likely their tokens are without the grammar"

@@ -15,11 +15,12 @@ from ssdlm.constraints.placement import Placement
 from ssdlm.diffusion.noise import mix, mix_rows
 from ssdlm.diffusion.sampler import Step
 from ssdlm.engine.showing import Piece, as_html, within
+from ssdlm.needs import GRAMMARS
 from ssdlm.options import GenerateOptions, known_options
 from ssdlm.values import check_sequence, check_whole, quote
 
 ROW_OPTIONS = {"seed", "must", "must_not", "suffix", "pin", "end_at_sentence", "stop"}
-ROW_OPTIONS |= {"num_samples", "best_of", "regex", "json_schema", "gap"}
+ROW_OPTIONS |= {"num_samples", "best_of", *GRAMMARS, "gap"}
 """Options in which requests of one batch may differ."""
 MIXED_TOGETHER = 16
 """So many seeds or more are quicker to mix as one array."""

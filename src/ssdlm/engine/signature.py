@@ -98,6 +98,7 @@ class Signature:
         | os.PathLike[str]
         | Sequence[Mapping[str, Any] | str | os.PathLike[str]]
         | None = None,
+        grammar: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         batch_size: int | None = None,
         streamer: Any = None,
         keep_steps: bool = False,
@@ -161,6 +162,7 @@ class Signature:
         | os.PathLike[str]
         | Sequence[Mapping[str, Any] | str | os.PathLike[str]]
         | None = None,
+        grammar: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         batch_size: int | None = None,
         streamer: Any = None,
         keep_steps: bool = False,
@@ -224,6 +226,7 @@ class Signature:
         | os.PathLike[str]
         | Sequence[Mapping[str, Any] | str | os.PathLike[str]]
         | None = None,
+        grammar: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         batch_size: int | None = None,
         streamer: Any = None,
         keep_steps: bool = False,
@@ -327,6 +330,8 @@ class Signature:
                 it may have [None]
             json_schema: the file of a JSON schema that the text follows; length is then the most
                 tokens it may have [None]
+            grammar: a context-free grammar that the text follows, in Lark's notation or GBNF, or
+                the file of one; length is then the most tokens it may have [None]
 
         Output:
             batch_size: texts at a time on a GPU; on a CPU they go one by one [32]
@@ -396,6 +401,7 @@ class Signature:
         | os.PathLike[str]
         | Sequence[Mapping[str, Any] | str | os.PathLike[str]]
         | None = None,
+        grammar: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         batch_size: int | None = None,
         streamer: Any = None,
         candidates: int = 0,
@@ -500,6 +506,8 @@ class Signature:
                 it may have [None]
             json_schema: the file of a JSON schema that the text follows; length is then the most
                 tokens it may have [None]
+            grammar: a context-free grammar that the text follows, in Lark's notation or GBNF, or
+                the file of one; length is then the most tokens it may have [None]
 
         Output:
             batch_size: texts at a time on a GPU; on a CPU they go one by one [32]

@@ -16,6 +16,7 @@ from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion.projection import untruncated
 from ssdlm.engine.requests import Request
 from ssdlm.engine.strategy import strategy_of
+from ssdlm.needs import GRAMMARS
 from ssdlm.options import GenerateOptions
 from ssdlm.storage.files import MOST_BY_HAND, named_path, parse_object, read_whole
 from ssdlm.tokenizer import Tokenizer
@@ -23,7 +24,7 @@ from ssdlm.values import shorten
 
 PLACED = ("must", "suffix", "pin")
 """Constraints that have places in the text."""
-CONSTRAINTS = ("must", "must_not", "suffix", "pin", "end_at_sentence", "regex", "json_schema")
+CONSTRAINTS = ("must", "must_not", "suffix", "pin", "end_at_sentence", *GRAMMARS)
 
 Compile = Callable[[list[Wanted]], Sequence[Placement]]
 """Finds a placement for each, or raises."""
@@ -64,6 +65,8 @@ def wanted_of(request: Request, denoiser: Denoiser, tokenizer: Tokenizer | None)
         check_joins(tokenizer, request, next(reversed(asked)))
     if options.json_schema is not None:
         asked["json_schema"] = schema_text(options.json_schema)
+    if options.grammar is not None:
+        asked["grammar"] = grammar_text(options.grammar)
     if (
         options.mode == "diffusion"
         and options.returns == "logits"
@@ -80,15 +83,33 @@ def wanted_of(request: Request, denoiser: Denoiser, tokenizer: Tokenizer | None)
 
 def schema_text(given: str) -> str:
     """Return a JSON schema's text: what was given, or what the file of this name has in it."""
-    where = f"json_schema={shorten(given)}"
-    if given.lstrip().startswith("{"):
-        raw = given.encode(errors="surrogatepass")
-    else:
-        try:
-            raw = read_whole(named_path(given, "json_schema"), most=MOST_BY_HAND)
-        except OSError as error:
-            raise ValueError(f"{where} cannot be read ({error.strerror}); give a file") from None
-    return json.dumps(parse_object(raw, where=where, remedy="correct it"))
+    raw = read_given("json_schema", given)
+    return json.dumps(parse_object(raw, where=f"json_schema={shorten(given)}", remedy="correct it"))
+
+
+def grammar_text(given: str) -> str:
+    """Return a grammar's text: what was given, or what the file of this name has in it."""
+    try:
+        return read_given("grammar", given).decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"grammar={shorten(given)} is not UTF-8; save it as UTF-8") from None
+
+
+def names_file(option: str, given: str) -> bool:
+    """Tell whether json_schema or grammar is the name of a file, and not what could be in it."""
+    return ":" not in given if option == "grammar" else not given.lstrip().startswith("{")
+
+
+def read_given(option: str, given: str) -> bytes:
+    """Return what was given for an option, or what the file of this name has in it."""
+    if not names_file(option, given):
+        return given.encode(errors="surrogatepass")
+    try:
+        return read_whole(named_path(given, option), most=MOST_BY_HAND)
+    except OSError as error:
+        raise ValueError(
+            f"{option}={shorten(given)} cannot be read ({error.strerror}); give a file"
+        ) from None
 
 
 def check_joins(tokenizer: Tokenizer, request: Request, name: str) -> None:

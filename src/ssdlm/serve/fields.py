@@ -18,8 +18,9 @@ from typing import Any
 from ssdlm.api import SSDLM
 from ssdlm.engine.plain import Prompt
 from ssdlm.guidance.grammar import split_labels
+from ssdlm.needs import GRAMMARS
 from ssdlm.options import FOREIGN_NAMES, GenerateOptions, all_names
-from ssdlm.serve.formats import FORMATS, OWN
+from ssdlm.serve.formats import FORMATS
 from ssdlm.serve.guides import Guides
 from ssdlm.serve.limits import Limits, texts_at_once
 from ssdlm.storage.builtin import builtin_guides
@@ -190,6 +191,6 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def field_at_fault(error: Exception, fields: Collection[str]) -> str | None:
     """Return the field of a body that a message begins with, or says is no option."""
     found = re.match(r"(?:there is no option ')?(\w+)", str(error))
-    if found and found[1] in OWN:  # what it was called
+    if found and found[1] in GRAMMARS:  # what it was called
         return next((name for name in (found[1], *FORMATS, "text") if name in fields), None)
     return found[1] if found and found[1] in fields else None

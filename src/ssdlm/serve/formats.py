@@ -1,4 +1,4 @@
-"""What a text is made of, by the words of OpenAI and vLLM, as `regex` or `json_schema`.
+"""What a text is made of, by the words of OpenAI and vLLM, as an option of ours.
 
 [formats] -> fields, completions
 """
@@ -9,12 +9,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ssdlm.needs import GRAMMARS
 from ssdlm.values import quote
 
-OWN = ("regex", "json_schema")
 KINDS = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice"}
 KINDS |= {"guided_grammar": "grammar"}
 """What vLLM's older fields are called within `structured_outputs`."""
+NOUNS = {"json": "a JSON schema", "regex": "a text", "choice": "a list of texts"}
+NOUNS |= {"grammar": "the text of a grammar", "json_object": "true"}
+"""What the value of each kind is."""
 FORMATS = ("response_format", "structured_outputs", *KINDS)
 TEXT_FORMAT = "text.format"
 """Where a response has what `response_format` is elsewhere."""
@@ -44,7 +47,7 @@ def several(pattern: str) -> str:
 
 def grammar_in(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the option that a body asks for in other words than ours; two grammars are refused."""
-    found = {name: dict[str, Any]() for name in OWN if body.get(name) is not None}
+    found = {name: dict[str, Any]() for name in GRAMMARS if body.get(name) is not None}
     for name in (*FORMATS, TEXT_FORMAT):
         value = body.get(name)
         if value is not None and (meant := read_format(name, value)) is not None:
@@ -64,7 +67,7 @@ def read_format(name: str, value: Any) -> dict[str, Any] | None:
         return response_format(name, value)
     asked = {kind: one for kind, one in value.items() if one is not None and one is not False}
     if len(asked) != 1:
-        raise ValueError(f"{name}={quote(value)} is not one of json, regex and choice; give one")
+        raise ValueError(f"{name}={quote(value)} is not one of {', '.join(NOUNS)}; give one")
     ((kind, one),) = asked.items()
     return option_of(f"{name}.{kind}", kind, one)
 
@@ -89,15 +92,15 @@ def option_of(name: str, kind: str, value: Any) -> dict[str, Any]:
         return {"json_schema": value}
     if kind == "regex" and isinstance(value, str):
         return {"regex": value}
+    if kind == "grammar" and is_text(value):
+        return {"grammar": value}
     if kind == "choice" and isinstance(value, list) and value and all(map(is_text, value)):
         return {"regex": "|".join(map(re.escape, value))}
     if kind == "json_object" and value is True:
         return {"regex": json_object()}
-    nouns = {"json": "a JSON schema", "regex": "a text", "choice": "a list of texts"}
-    nouns |= {"json_object": "true"}
-    if kind not in nouns:
-        raise ValueError(f"{name}={quote(value)} is not supported; use json, regex or choice")
-    raise ValueError(f"{name}={quote(value)} is not {nouns[kind]}; give one")
+    if kind not in NOUNS:
+        raise ValueError(f"{name}={quote(value)} is not supported; use {', '.join(NOUNS)}")
+    raise ValueError(f"{name}={quote(value)} is not {NOUNS[kind]}; give one")
 
 
 def is_text(value: Any) -> bool:

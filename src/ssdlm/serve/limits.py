@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ssdlm.engine.runners import CPU_SLOTS
+from ssdlm.engine.wanted import names_file
 from ssdlm.options import GenerateOptions
 from ssdlm.values import quote
 
 MOST_OF_A_GRAMMAR = 10_000
-"""Characters of a pattern or a schema."""
+"""Characters of a pattern, a schema or a grammar."""
 MOST_CHARACTERS = 1000
 """Of all words that a text must or must not contain: a table has a row for each."""
 ACCEPTED_AT_ONCE = 8
@@ -123,17 +124,19 @@ class Limits:
                 f"stop, must, must_not and pin have {size} characters, and this server takes "
                 f"{MOST_CHARACTERS}; use fewer words"
             )
-        size = len(options.regex or options.json_schema or "")
+        size = len(options.regex or options.json_schema or options.grammar or "")
         if size > MOST_OF_A_GRAMMAR:
             raise ValueError(
-                f"regex or json_schema has {size} characters, and this server takes "
+                f"regex, json_schema or grammar has {size} characters, and this server takes "
                 f"{MOST_OF_A_GRAMMAR}; make it shorter"
             )
-        if options.json_schema is not None and not options.json_schema.lstrip().startswith("{"):
-            raise ValueError(
-                f"json_schema={quote(options.json_schema)} names a file, and a server opens none; "
-                "send the schema itself"
-            )
+        for name in ("json_schema", "grammar"):
+            value = getattr(options, name)
+            if value is not None and names_file(name, value):
+                raise ValueError(
+                    f"{name}={quote(value)} names a file, and a server opens none; send what is in "
+                    "it"
+                )
         if options.reduction != "sum":
             raise ValueError(
                 f"reduction={options.reduction} lets a text depend on the others of its batch, "

@@ -93,7 +93,8 @@ COMPLETION: dict[str, Any] = SHARED | {
         "required": ["type"],
     },
     "structured_outputs": {
-        "description": "what the text is, as vLLM says it: json, regex, choice or json_object",
+        "description": "what the text is, as vLLM says it: json, regex, choice, grammar or "
+        "json_object",
         "type": "object",
         "maxProperties": 1,
     },
@@ -104,7 +105,7 @@ COMPLETION: dict[str, Any] = SHARED | {
         "type": "array",
         "items": {"type": "string"},
     },
-    "guided_grammar": {"description": "not supported", "enum": [None]},
+    "guided_grammar": {"description": "for grammar", "type": "string"},
 }
 PART = {"type": "object", "properties": {"type": {"enum": list(TEXTS)}, "text": {"type": "string"}}}
 MESSAGES = {

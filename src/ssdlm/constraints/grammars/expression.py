@@ -1,13 +1,13 @@
-"""What a regular language is made of: characters, one after another, choices, repeats, anchors.
+"""What a language is made of: characters, one after another, choices, repeats, anchors, rules.
 
-    pattern, schema -> [expression] -> machine
+    pattern, schema, notation -> [expression] -> machine
 
 Characters are ranges of code points, ends included, in order and apart from each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -60,7 +60,14 @@ class Anchor(Enum):
     """The end, or before a newline that is the last character."""
 
 
-Expression = Chars | Chain | Either | Repeat | Anchor
+@dataclass(frozen=True)
+class Ref:
+    """What a rule of a context-free grammar stands for."""
+
+    name: str
+
+
+Expression = Chars | Chain | Either | Repeat | Anchor | Ref
 
 EMPTY = Chain(())
 
@@ -101,3 +108,11 @@ def within(ranges: Ranges, others: Ranges) -> Ranges:
         for start, end in others
         if max(low, start) <= min(high, end)
     )
+
+
+def walk(part: Expression) -> Iterator[Expression]:
+    """Yield an expression and all within it."""
+    yield part
+    inner = getattr(part, "parts", ()) or getattr(part, "options", ())
+    for one in (*inner, *([part.part] if isinstance(part, Repeat) else [])):
+        yield from walk(one)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 from ssdlm.constraints.grammars.expression import (
     Anchor,
@@ -15,6 +14,7 @@ from ssdlm.constraints.grammars.expression import (
     complement,
     merged,
     text,
+    walk,
     within,
 )
 from ssdlm.constraints.grammars.schema_facts import problem
@@ -49,14 +49,6 @@ def unanchored(found: Expression, place: str) -> Expression:
     if any(isinstance(part, Anchor) for part in walk(Chain(tuple(parts)))):
         raise problem(place, "has ^ or $ in the middle, which is not supported; write it without")
     return Chain((*([] if is_start else [anything]), *parts, *([] if is_end else [anything])))
-
-
-def walk(part: Expression) -> Iterator[Expression]:
-    """Yield an expression and all within it."""
-    yield part
-    inner = getattr(part, "parts", ()) or getattr(part, "options", ())
-    for one in (*inner, *([part.part] if isinstance(part, Repeat) else [])):
-        yield from walk(one)
 
 
 def escaped(part: Expression) -> Expression:

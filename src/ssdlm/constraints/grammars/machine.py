@@ -2,8 +2,8 @@
 
 1. `Parts`: the expression as places with arrows between them, some of which read a character.
 2. `Walk`: the places that a text may be at, after one more character.
-3. `determinise`: all of these sets of places, by interegular's subset construction. It reads atoms:
-   sets of characters that no part of the expression tells apart.
+3. `determinise`: all of these sets of places, each a state. It reads atoms: sets of characters that
+   no part of the expression tells apart.
 
 Each step has a limit, so that a pattern that explodes is refused and does not fill the memory.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -26,9 +25,9 @@ from ssdlm.constraints.grammars.expression import (
     Chars,
     Expression,
     Ranges,
+    Ref,
     Repeat,
 )
-from ssdlm.extras import lacking
 
 MOST_PARTS = 1 << 16
 MOST_STATES = 1 << 13
@@ -58,8 +57,8 @@ class Parts:
     """Arrows that read nothing."""
     anchors: list[list[tuple[Anchor, int]]] = field(default_factory=lambda: [[]])
     """Arrows that read nothing and are there if an anchor holds."""
-    sets: dict[Ranges, int] = field(default_factory=dict)
-    """The sets of characters, numbered."""
+    sets: dict[Ranges | str, int] = field(default_factory=dict)
+    """The sets of characters, numbered, and among them the names of rules."""
 
     def place(self) -> int:
         """Return a new place."""
@@ -81,6 +80,8 @@ class Parts:
         end = self.place()
         if isinstance(part, Chars):
             self.reads[start].append((self.sets.setdefault(part.ranges, len(self.sets)), end))
+        elif isinstance(part, Ref):
+            self.reads[start].append((self.sets.setdefault(part.name, len(self.sets)), end))
         elif isinstance(part, Anchor):
             self.sets.setdefault(((NEWLINE, NEWLINE),), len(self.sets))
             self.anchors[start].append((part, end))
@@ -97,7 +98,10 @@ class Parts:
             high = None if inner.high is None or repeat.high is None else inner.high * repeat.high
             repeat = Repeat(inner.part, 0, 0 if inner.high == 0 else high)
         for _ in range(repeat.low):
+            size = len(self.reads)
             start = self.add(repeat.part, start)
+            if len(self.reads) == size:  # it reads nothing, however often
+                break
         if repeat.high is None:
             loop = self.after(start)
             self.skips[self.add(repeat.part, loop)].append(loop)
@@ -128,9 +132,12 @@ class Walk:
     newline: int
     """The atom of the newline alone, where there are anchors."""
     known: dict[frozenset[Place], int] = field(default_factory=dict)
+    states: list[frozenset[Place]] = field(default_factory=list)
+    """The keys of `known`, in order."""
     reached: dict[tuple[Place, int], frozenset[Place]] = field(default_factory=dict)
     """Results of `reach`."""
     work: int = 0
+    most_work: int = MOST_WORK
 
     def reach(self, place: Place, before: int) -> frozenset[Place]:
         """Return the places to which one comes without reading, those at which one would read."""
@@ -154,8 +161,8 @@ class Walk:
     def count(self, work: int) -> None:
         """Add to what has been done, or raise if it is too much."""
         self.work += work
-        if self.work > MOST_WORK:
-            raise TooLarge(f"{MOST_WORK} steps")
+        if self.work > self.most_work:
+            raise TooLarge(f"{self.most_work} steps")
 
     def number(self, places: Iterable[Place], before: int) -> int | None:
         """Return the state of a text that has come to some places, None if there are none."""
@@ -166,21 +173,30 @@ class Walk:
             return None
         if found not in self.known and len(self.known) == MOST_STATES:
             raise TooLarge(f"{MOST_STATES} states")
-        return self.known.setdefault(found, len(self.known))
+        if found not in self.known:
+            self.known[found] = len(self.states)
+            self.states.append(found)
+        return self.known[found]
 
-    def step(self, state: frozenset[Place], atom: int) -> int | None:
-        """Return the state after one more character, None if it does not fit."""
-        is_newline = atom == self.newline
+    def steps(self, state: frozenset[Place]) -> dict[int, int]:
+        """Return the states after one more character, by its atom; absent where it does not fit."""
+        after: dict[int, set[Place]] = {}
         self.count(len(state))
-        after = set()
         for here, promise in state:
-            if promise == MUST_END or (promise != FREE and not is_newline):
+            if promise == MUST_END:
                 continue
             kept = MUST_END if promise == MUST_END_AFTER_NEWLINE else FREE
-            after |= {
-                (to, kept) for num, to in self.parts.reads[here] if atom in self.atoms_of[num]
-            }
-        return self.number(after, AFTER_NEWLINE if is_newline else INSIDE)
+            for number, to in self.parts.reads[here]:
+                for atom in self.atoms_of[number]:
+                    if promise == FREE or atom == self.newline:
+                        after.setdefault(atom, set()).add((to, kept))
+        found = {}
+        for atom in sorted(after):
+            before = AFTER_NEWLINE if atom == self.newline else INSIDE
+            number = self.number(after[atom], before)
+            if number is not None:
+                found[atom] = number
+        return found
 
     def may_end(self, state: frozenset[Place]) -> bool:
         """Tell whether a text may end in a state."""
@@ -232,39 +248,23 @@ def determinise(expression: Expression) -> tuple[np.ndarray, np.ndarray, np.ndar
 
     States from which no text can be finished are DEAD; state 1 is the start.
     """
-    try:
-        from interegular.fsm import Alphabet, OblivionError, crawl
-    except ImportError as error:
-        raise lacking("interegular", "a regex or json_schema") from error
     parts = Parts()
     end = parts.add(expression, 0)
-    atom_of, atoms_of = atoms(parts.sets)
+    atom_of, atoms_of = atoms(ranges for ranges in parts.sets if isinstance(ranges, tuple))
     walk = Walk(parts, end, atoms_of, int(atom_of[NEWLINE]) or -1)
-    states = walk.number([(0, FREE)], START_OF_TEXT)
-    num_atoms = int(atom_of.max()) + 1
-    if states is None:
-        return np.zeros((1, num_atoms), dtype=np.int32), np.zeros(1, dtype=bool), atom_of
-    places = list(walk.known)  # by their numbers, in step with `known`
+    return *subsets(walk, int(atom_of.max()) + 1), atom_of
 
-    def follow(state: int, atom: int) -> int:
-        after = walk.step(places[state], atom)
-        if after is None:
-            raise OblivionError
-        if after == len(places):
-            places.append(next(reversed(walk.known)))
-        return after
 
-    used = frozenset().union(*atoms_of)
-    symbols: dict[Any, Any] = {atom: atom for atom in sorted(used)}  # it takes more than letters
-    alphabet = Alphabet(symbols)
-    found = crawl(alphabet, 0, lambda state: walk.may_end(places[state]), follow)
-    table = np.zeros((len(found.states) + 1, num_atoms), dtype=np.int32)
-    for state, row in found.map.items():
-        for atom, after in row.items():
-            table[state + 1, atom] = after + 1
+def subsets(walk: Walk, num_atoms: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the state after each state and atom (S, A), and where a text may end (S,)."""
+    walk.number([(0, FREE)], START_OF_TEXT)
+    rows = [walk.steps(state) for state in walk.states]  # they grow as they are found
+    table = np.zeros((max(len(rows), 1) + 1, num_atoms), dtype=np.int32)
     accepts = np.zeros(len(table), dtype=bool)
-    accepts[[state + 1 for state in found.finals]] = True
-    return without_dead_ends(table, accepts), accepts, atom_of
+    for number, (state, row) in enumerate(zip(walk.states, rows, strict=True), start=1):
+        table[number, list(row)] = np.fromiter(row.values(), np.int32) + 1
+        accepts[number] = walk.may_end(state)
+    return without_dead_ends(table, accepts), accepts
 
 
 def without_dead_ends(table: np.ndarray, accepts: np.ndarray) -> np.ndarray:

@@ -28,7 +28,11 @@ class ByteMachine:
 
 def byte_machine(expression: Expression) -> ByteMachine:
     """Return the machine that reads the bytes of the texts of an expression."""
-    table, accepts, atom_of = determinise(expression)
+    return in_bytes(*determinise(expression))
+
+
+def in_bytes(table: np.ndarray, accepts: np.ndarray, atom_of: np.ndarray) -> ByteMachine:
+    """Return the machine that reads the bytes of the characters that a machine of atoms reads."""
     tree = Utf8Tree.of(atom_of)
     byte_rows = [np.zeros(256, dtype=np.int32) for _ in table]
     known: dict[bytes, int] = {bytes(4 * 64): DEAD}
