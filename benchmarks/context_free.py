@@ -165,4 +165,24 @@ GBNF = {
         root ::= "Answer: " ("yes" | "no" | "I do not know, since " reason) "."
         reason ::= [a-z]+ (" " [a-z]+)+""",
 }
+TWINS = {
+    "gbnf_lists": r"""
+        start: "- " ITEM ("\n- " ITEM)*
+        ITEM: /[^\n*]{3,30}/ """,
+    "gbnf_json": r"""
+        start: object
+        object: "{" WS? (STRING ":" WS? value ("," WS? STRING ":" WS? value)*)? "}"
+        array: "[" (value ("," WS? value)*)? "]"
+        value: object | array | STRING | NUMBER | "true" | "null"
+        STRING: /"[^"\\\x00-\x1f]*"/
+        NUMBER: /-?(0|[1-9][0-9]{0,15})(\.[0-9]+)?/
+        WS: " " """,
+    "gbnf_logic": r"""
+        start: ATOM | "~" start | "(" start (" & " | " v " | " -> ") start ")"
+        ATOM: /[p-s]/ | /[A-Z]\([x-z](,[x-z]){0,2}\)/ """,
+    "gbnf_answers": r"""
+        start: "Answer: " ("yes" | "no" | "I do not know, since " REASON) "."
+        REASON: /[a-z]+( [a-z]+)+/ """,
+}
+"""What the grammars in GBNF mean, for a parser that reads Lark's notation."""
 GRAMMARS = LARK | GBNF

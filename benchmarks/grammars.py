@@ -8,6 +8,10 @@ few patterns (`--compare`), since texts without a grammar never end early and ta
     python benchmarks/grammars.py builtin:mini --samples 2 --count 40 --seconds 120
     python benchmarks/grammars.py builtin:mini --part 1/8 > 1.log    # and so on; then
     python benchmarks/grammars.py --merge *.log
+    python benchmarks/grammars.py smollm2 --valid valid.jsonl --samples 20
+
+The last one writes texts of 200 patterns, 50 schemas and 30 context-free grammars, and asks `re`,
+jsonschema and lark whether each is valid. It goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -16,11 +20,15 @@ import argparse
 import json
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from statistics import median
+from typing import Any
+
+from context_free import GRAMMARS, LARK, TWINS
+from schemas import SCHEMAS
 
 from ssdlm import SSDLM
 from ssdlm.engine.requests import Generation
@@ -277,6 +285,69 @@ def run(args: argparse.Namespace) -> Found:
     return found
 
 
+def languages() -> Iterator[tuple[str, str, Any, Callable[[str], Any]]]:
+    """Yield option, name, value and what raises or is false on a text that is not valid."""
+    import jsonschema
+    import lark
+
+    for _, pattern in patterns()[:200]:
+        yield "regex", pattern, pattern, re.compile(pattern).fullmatch
+    for number, schema in enumerate(SCHEMAS):
+        check = jsonschema.Draft202012Validator(schema).is_valid
+        yield "json_schema", str(number), schema, lambda text, check=check: check(json.loads(text))
+    for name, grammar in GRAMMARS.items():
+        notation = LARK.get(name) or TWINS[name]
+        parser = lark.Lark(notation, parser="earley", lexer="dynamic_complete")
+        yield "grammar", name, grammar, lambda text, one=parser.parse: one(text) is not None
+
+
+def validate(args: argparse.Namespace) -> None:
+    """Write texts of every pattern, schema and grammar, and count those that are valid."""
+    model, paths = SSDLM.from_pretrained(args.model), {}
+    for name, path in PATHS.items():
+        options = {"length": args.length, "top_p": 0.95, **path}
+        try:
+            model.requests([PROMPT], options)
+        except ValueError:  # a causal language model has one open position
+            continue
+        paths[name] = options
+    out = Path(args.valid)
+    lines = out.read_text().splitlines() if out.exists() else []
+    done = {(one["option"], one["name"]): one for one in map(json.loads, lines)}
+    began = time.perf_counter()
+    part, num_parts = map(int, args.part.split("/"))
+    mine = islice(enumerate(languages()), part - 1, None, num_parts)
+    for number, (option, name, value, is_valid) in mine:
+        if (option, name) in done:
+            continue
+        if time.perf_counter() - began > args.seconds:
+            break
+        path = list(paths)[number % len(paths)]
+        options = paths[path] | {option: value, "seed": number, "num_samples": args.samples}
+        texts = [text.text for _, text in model.engine.write(model.requests([PROMPT], options))]
+        bad = [text for text in texts if not is_true(is_valid, text)]
+        found = {"option": option, "name": name, "path": path, "texts": len(texts), "bad": bad}
+        done[option, name] = found
+        with out.open("a") as file:
+            file.write(json.dumps(found) + "\n")
+    figures = {}
+    for option in ("regex", "json_schema", "grammar"):
+        own = [one for one in done.values() if one["option"] == option]
+        texts = sum(one["texts"] for one in own)
+        valid = texts - sum(len(one["bad"]) for one in own)
+        figures[option] = {"languages": len(own), "texts": texts, "valid": valid}
+        print(f"{option}: {len(own)} languages, {texts} texts, {valid} valid")
+    print(json.dumps(figures))
+
+
+def is_true(is_valid: Callable[[str], Any], text: str) -> bool:
+    """Tell whether a text is valid; those who say so by an error are heard too."""
+    try:
+        return bool(is_valid(text))
+    except Exception:
+        return False
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", nargs="?", help="folder, Hub id or builtin:mini")
@@ -288,9 +359,13 @@ def main() -> None:
         "--compare", type=int, default=5, help="every so many patterns, cost without"
     )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    parser.add_argument("--valid", metavar="FILE", help="all kinds of grammars; lines of JSON")
     parser.add_argument("--merge", nargs="+", metavar="FILE", help="what the parts printed")
     args = parser.parse_args()
-    (merged(args.merge) if args.merge else run(args)).report()
+    if args.valid:
+        validate(args)
+    else:
+        (merged(args.merge) if args.merge else run(args)).report()
 
 
 if __name__ == "__main__":
