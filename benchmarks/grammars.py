@@ -290,15 +290,15 @@ def languages() -> Iterator[tuple[str, str, Any, Callable[[str], Any]]]:
     import jsonschema
     import lark
 
-    for _, pattern in patterns()[:200]:
-        yield "regex", pattern, pattern, re.compile(pattern).fullmatch
-    for number, schema in enumerate(SCHEMAS):
-        check = jsonschema.Draft202012Validator(schema).is_valid
-        yield "json_schema", str(number), schema, lambda text, check=check: check(json.loads(text))
     for name, grammar in GRAMMARS.items():
         notation = LARK.get(name) or TWINS[name]
         parser = lark.Lark(notation, parser="earley", lexer="dynamic_complete")
         yield "grammar", name, grammar, lambda text, one=parser.parse: one(text) is not None
+    for number, schema in enumerate(SCHEMAS):
+        check = jsonschema.Draft202012Validator(schema).is_valid
+        yield "json_schema", str(number), schema, lambda text, check=check: check(json.loads(text))
+    for _, pattern in patterns()[:200]:
+        yield "regex", pattern, pattern, re.compile(pattern).fullmatch
 
 
 def validate(args: argparse.Namespace) -> None:
