@@ -4,10 +4,10 @@
     python benchmarks/adapter_judges.py gaps.jsonl --words held-*.jsonl more-texts*.jsonl
 
 ROWS is what benchmarks/adapter.py wrote. Of continuations a row has -log p per token by
-builtin:mini's context stream, given the prompt, and MAUVE to the human ones by MiniLM's features,
-over all texts and for the texts of each file (prompts are of the files in turn). Of gaps it has the
-share that is marred at an edge, where words are those of all files given: a name that only the
-writer knows is no cut word.
+builtin:mini's context stream, given the prompt, over all texts and for those of each file (prompts
+are of the files in turn), and MAUVE to the human ones by MiniLM's features, without the prompts,
+which are longer than the texts and the same on both sides. Of gaps it has the share that is marred
+at an edge, where words are those of all files given: a name that they have is no cut word.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from ssdlm.storage.jsonl import read_jsonl
 Row = dict[str, Any]
 
 
-def pools(prompts: Sequence[str], texts: Sequence[str]) -> list[Pool]:
-    """Return one text for each prompt."""
-    pairs = zip(prompts, texts, strict=True)
-    return [Pool(prompt, (Sample(text, None),)) for prompt, text in pairs]
+def pools(texts: Sequence[str]) -> list[Pool]:
+    """Return every text as all that there is of its prompt, which is left out."""
+    return [Pool("", (Sample(text, None),)) for text in texts]
 
 
 def of_texts(rows: Sequence[Row], num_files: int, device: str) -> Iterator[Row]:
@@ -45,12 +44,9 @@ def of_texts(rows: Sequence[Row], num_files: int, device: str) -> Iterator[Row]:
             scorer.score(text, prompt=prompt)
             for prompt, text in zip(prompts, row["texts"], strict=True)
         ]
-        nats, close = [], []
-        for part in parts:
-            known = [value for one in scores[part] for value in one.known]
-            nats.append(-sum(known) / len(known))
-            mine, gold = (pools(prompts[part], texts[part]) for texts in (row["texts"], human))
-            close.append(mauve(mine, gold, features).score)
+        known = [[value for one in scores[part] for value in one.known] for part in parts]
+        nats = [-sum(values) / len(values) for values in known]
+        close = mauve(pools(row["texts"]), pools(human), features).score
         yield {"name": row["name"], "mini_nll": nats, "mauve": close}
 
 

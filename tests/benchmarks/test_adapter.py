@@ -99,7 +99,7 @@ def test_judges_that_did_not_write(call, bench, capsys, monkeypatch, tmp_path):
     capsys.readouterr()
     judges.main([str(tmp_path / "rows.jsonl"), "--files", "1", "--device", "cpu"])
     human, own = map(json.loads, capsys.readouterr().out.splitlines())
-    assert human["mauve"] == [1, 1] and own["mauve"] == [0, 0]
+    assert human["mauve"] == 1 and own["mauve"] == 0
     mini, prompts = SSDLM.from_pretrained("builtin:mini"), rows["human text"]["prompts"]
     for row, told in zip(rows.values(), (human, own), strict=True):
         pairs = zip(row["texts"], prompts, strict=True)
