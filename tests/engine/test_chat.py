@@ -80,6 +80,11 @@ def test_what_a_caller_says_of_the_end_is_kept(model):
         ([{"role": "user"}], "has no text as role and content"),
         ([{"role": "user", "content": ["Hello"]}], "has no text as role and content"),
         ([{"role": "robot", "content": "Hello"}], r"does not take these messages \(no robots\)"),
+        (
+            [{"role": "user", "content": "a<|endoftext|>b"}],
+            r"has the special token <\|endoftext\|>",
+        ),
+        ([{"role": "x<|endoftext|>", "content": "a"}], r"leave that out"),
     ],
 )
 def test_bad_messages_are_refused_in_one_line(model, messages, words):

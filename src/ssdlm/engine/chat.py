@@ -50,6 +50,12 @@ def chat_text(tokenizer: Tokenizer | None, messages: object, *, is_open: bool = 
         texts = [one.get(name) for name in ("role", "content")]
         if not all(isinstance(text, str) and is_utf8(text) for text in texts):
             raise ValueError(f"message {quote(one)} has no text as role and content; give it both")
+        for name in special_tokens(tokenizer.backend):
+            if name in one["role"] or name in one["content"]:
+                raise ValueError(
+                    f"message {quote(one)} has the special token {name}, with which it could end "
+                    "its turn and begin another's; leave that out"
+                )
     names: dict[str, Any] = {
         name: tokenizer.settings.get(name, "") for name in ("bos_token", "eos_token")
     }
