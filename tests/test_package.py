@@ -167,4 +167,4 @@ def test_the_metadata_are_what_an_index_takes():
     read = metadata.Metadata.from_email(text, validate=True)
     assert (read.name, str(read.version)) == ("ssdlm", ssdlm.__version__)
     assert read.description_content_type == "text/markdown" and read.description
-    assert {"train", "eval", "grammar", "serve"} <= set(read.provides_extra or ())
+    assert {"train", "eval", "serve"} <= set(read.provides_extra or ())

@@ -137,7 +137,7 @@ class Walk:
     reached: dict[tuple[Place, int], frozenset[Place]] = field(default_factory=dict)
     """Results of `reach`."""
     work: int = 0
-    most_work: int = MOST_WORK
+    most_work: int = field(default_factory=lambda: MOST_WORK)
 
     def reach(self, place: Place, before: int) -> frozenset[Place]:
         """Return the places to which one comes without reading, those at which one would read."""
