@@ -82,6 +82,22 @@ def test_free_keeps_the_length_whose_span_and_right_side_are_likeliest(letters):
     assert len(kept) > 1, "or one length would do"
 
 
+@pytest.mark.parametrize("more", [{}, {"must": ["fog"]}, {"grid": "uniform"}, {"must_not": ["e"]}])
+@pytest.mark.parametrize("which", ["letters", "words"])
+@pytest.mark.usefixtures("unchecked")
+def test_a_program_writes_a_span_as_the_reference_loop_does(request, which, more):
+    model = request.getfixturevalue(which)
+    own = OWN.change(seed=4, projection="sampling", nucleus="network", rho=0.0, **more)
+    work = Rewriting(model.engine, TEXT, [Span(10, 20)], [own])
+    requests = model.engine.prepare(*work.asked(0))
+    ((_, text),) = model.engine.write(requests)
+    steps = list(model.engine.steps([requests[0]]))
+    assert text.tokens == [one for step in steps if step.is_last for one in step.tokens[0].tolist()]
+    assert text.written.program == "window"
+    why = model.engine.runners.why_chosen(requests[0])
+    assert why.startswith("suffix beside must_not is obeyed") if "must_not" in more else not why
+
+
 def test_alternatives_are_what_their_seeds_give_alone(letters):
     found = letters.rewrite(TEXT, SPANS, alternatives=3, seed=5, T=2)
     assert [one.seed for one in found] == [5, 6, 7]

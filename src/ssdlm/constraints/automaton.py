@@ -241,16 +241,24 @@ class Automaton:
 
     @cached_property
     def forgets(self) -> bool:
-        """Whether no token but that at the end of a text matters to those after it."""
-        start, table = self.start, self.next_state
-        if not isinstance(table, DenseTable) or self.without_sentence_end[start] != start:
+        """Whether no token but that at the end of a text matters to those after it.
+
+        The first one may have to be among some, as that of a span.
+        """
+        if not isinstance(self.next_state, DenseTable):
             return False
-        return set((table.array[start] != start).nonzero()[0].tolist()) <= {self.end_of_text}
+        table = self.next_state.array
+        rest = np.arange(table.shape[1]) != self.end_of_text
+        states = set(table[self.start, rest].tolist()) - {DEAD}
+        after = states.pop() if len(states) == 1 else DEAD
+        is_same = self.without_sentence_end[after] == after
+        return after != DEAD and bool(is_same and (table[after, rest] == after).all())
 
     @property
     def allows_all(self) -> bool:
         """Whether every token may follow whatever came before, as where no word is forbidden."""
-        return self.forgets and self.end_of_text is None
+        is_free = bool((self.next_state[self.start] != DEAD).all())
+        return is_free and self.forgets and self.end_of_text is None
 
     @cached_property
     def digest(self) -> bytes:

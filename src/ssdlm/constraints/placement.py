@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ssdlm.constraints.automaton import Automaton
+from ssdlm.constraints.automaton import DEAD, Automaton
 
 FREE, BOUNDARY = -1, -2
 """Slots without a token of their own: any will do, or any that continues no word."""
@@ -99,6 +99,8 @@ class Placement:
             automaton.allowed_tokens(slot == BOUNDARY, is_early)
             for slot, is_early in zip(slots, early, strict=True)
         ]
+        if start == 0:
+            rows[0] &= automaton.next_state[automaton.start] != DEAD
         for row, slot in zip(rows, slots, strict=True):
             if slot >= 0:
                 row[:] = False
