@@ -321,6 +321,8 @@ class SSDLM(Signature):
         """Rate texts token by token, each after the prompt: by the context stream, exactly."""
         if isinstance(texts, str):
             return score(self.engine, texts, prompt)
+        if isinstance(texts, bytes | Mapping | Set) or not isinstance(texts, Iterable):
+            raise ValueError(f"texts={quote(texts)} is not a text or a list of texts; give one")
         return [score(self.engine, text, prompt) for text in texts]
 
     @cached_property

@@ -53,10 +53,19 @@ def test_what_cannot_be_rated_is_refused_in_one_line(tmp_path):
     with pytest.raises(ValueError, match="score needs a model with a context stream"):
         SSDLM(tiny.encoder(), tiny.tokenizer()).score("a")
     model = SSDLM.from_pretrained(causal.save(tmp_path, "llama"))
-    with pytest.raises(ValueError, match=r"tokens are more than the model reads \(\d+\)"):
+    with pytest.raises(ValueError, match=r"tokens are more than are read at once \(\d+\)"):
         model.score("a" * 5000)
-    with pytest.raises(ValueError, match="not UTF-8"):
+    block = SSDLM(tiny.block(), tiny.tokenizer())
+    with pytest.raises(ValueError, match=r"tokens are more than are read at once \(4096\)"):
+        block.score("a" * 5000)
+    with pytest.raises(ValueError, match=r"^text .* is not UTF-8"):
         model.score("\ud800")
+    for texts in (None, 5, b"x", {"a": 1}):
+        with pytest.raises(ValueError, match="is not a text or a list of texts; give one") as error:
+            model.score(texts)
+        assert f"texts={texts}" in str(error.value)
+    with pytest.raises(ValueError, match=r"^text 5 is of the wrong type; a text is a string or"):
+        model.score(["a", 5])
 
 
 def test_the_command_line_rates(tmp_path, capsys):
@@ -68,6 +77,8 @@ def test_the_command_line_rates(tmp_path, capsys):
     assert [line["logprobs"] for line in lines] == [one.logprobs for one in expected]
     assert main(["score", "", "--prompt", "a", "--model", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["perplexity"] is None
+    assert main(["score", "", "--prompt", "a", "--model", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "nothing to score, 0 tokens: \n"
     assert main(["score", "a cat", "--prompt", "the dog", "--model", str(tmp_path)]) == 0
     one = model.score("a cat", prompt="the dog")
     said = f"perplexity {one.perplexity:.2f}, log p {one.logprob:.2f}, 5 tokens: a cat\n"

@@ -36,5 +36,6 @@ def run_score(arguments: argparse.Namespace) -> None:
             told = {"perplexity": perplexity, "logprob": one.logprob}
             print(json.dumps(told | asdict(one)), flush=True)
         else:
-            about = f"perplexity {one.perplexity:.2f}, log p {one.logprob:.2f}"
+            rated = f"perplexity {one.perplexity:.2f}, log p {one.logprob:.2f}"
+            about = rated if one.known else "nothing to score"
             print(f"{about}, {len(one.tokens)} tokens: {' '.join(one.text.split())}", flush=True)

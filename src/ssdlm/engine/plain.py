@@ -144,22 +144,22 @@ class Engine:
         if self.controls.num_particles(options) > 1:
             self.controls.check_scorers(options)
 
-    def context(self, prompt: Prompt) -> tuple[int, ...]:
+    def context(self, prompt: Prompt, called: str = "prompt") -> tuple[int, ...]:
         """Return a prompt's ids; an empty text begins as the tokenizer says."""
         if not isinstance(prompt, str):
-            ids = token_ids(prompt)
+            ids = token_ids(prompt, called)
             if ids and not 0 <= min(ids) <= max(ids) < self.denoiser.V:
                 raise ValueError(
-                    f"prompt ids {quote(prompt)} reach outside 0..{self.denoiser.V - 1}"
+                    f"{called} ids {quote(prompt)} reach outside 0..{self.denoiser.V - 1}"
                 )
             return ids
         if self.tokenizer is None:
             raise ValueError(
-                "this checkpoint has no tokenizer; give prompts as lists of ids, or put "
+                f"this checkpoint has no tokenizer; give {called}s as lists of ids, or put "
                 "tokenizer.json beside its weights"
             )
         if not is_utf8(prompt):
-            raise ValueError(f"prompt {quote(prompt)} is not UTF-8; save or type it as UTF-8")
+            raise ValueError(f"{called} {quote(prompt)} is not UTF-8; save or type it as UTF-8")
         return tuple(self.tokenizer.encode_prompt(prompt))
 
     def compile(self, wanted: Sequence[Wanted]) -> list[Placement]:

@@ -290,14 +290,14 @@ class Draft:
         return self.start + (is_open[0] if is_open else len(self.noise))
 
 
-def token_ids(prompt: Any) -> tuple[int, ...]:
-    """Return a prompt that is not a string as whole numbers."""
+def token_ids(prompt: Any, called: str = "prompt") -> tuple[int, ...]:
+    """Return a prompt, or a text, that is not a string as whole numbers."""
     if type(prompt) in (list, tuple) and set(map(type, prompt)) <= {int}:
         return tuple(prompt)  # as they mostly come, and there may be many
     try:
         return tuple(map(check_whole, check_sequence(prompt)))
     except TypeError:
         raise ValueError(
-            f"prompt {quote(prompt)} is of the wrong type; a prompt is a string or a list of token "
-            "ids"
+            f"{called} {quote(prompt)} is of the wrong type; a {called} is a string or a list of "
+            "token ids"
         ) from None

@@ -11,6 +11,7 @@ first token, which has to begin with one.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,13 @@ from ssdlm.tokenizer import is_utf8
 from ssdlm.values import WHOLE, About, check, check_whole, choose, quote, shorten, show
 
 SPACES = " \t\n\r\f\v"
+FLAG_LETTERS = "".join(map(chr, range(0x1F1E6, 0x1F200)))
+"""Two of them are a flag."""
+JOINED = re.compile(
+    "[\u1100-\u115f\ua960-\ua97c][\u1100-\u115f\ua960-\ua97c\uac00-\ud7a3]"
+    "|[\u1100-\u11ff\ua960-\ua97c\uac00-\ud7fb][\u1160-\u11ff\ud7b0-\ud7fb]"
+)
+"""Two letters of one Korean syllable: one that begins it, or one that goes on with it."""
 MOST_AFTER = 32
 """Tokens behind a span that the model sees: as long as the blocks of an adapter's training."""
 MOST_SEEN = 1024
@@ -231,4 +239,8 @@ def splits_character(text: str, place: int) -> bool:
         return False
     before, after = text[place - 1 : place + 1]
     is_mark = unicodedata.category(after).startswith("M") or "\U0001f3fb" <= after <= "\U0001f3ff"
-    return is_mark or "\u200d" in (before, after) or (before, after) == ("\r", "\n")
+    is_tag = "\U000e0020" <= after <= "\U000e007f"
+    num_letters = place - len(text[:place].rstrip(FLAG_LETTERS))
+    is_flag = after in FLAG_LETTERS and num_letters % 2 == 1
+    is_joined = is_flag or JOINED.fullmatch(before + after) or (before, after) == ("\r", "\n")
+    return is_mark or is_tag or "\u200d" in (before, after) or bool(is_joined)

@@ -16,6 +16,9 @@ from ssdlm.engine.plain import Engine, Prompt
 from ssdlm.engine.requests import Generation
 from ssdlm.engine.showing import MOST_PIECES, Piece
 
+MOST_AT_ONCE = 4096
+"""Tokens that a model without a limit rates in one pass, with logits for each of them."""
+
 
 @dataclass(frozen=True)
 class Score:
@@ -46,9 +49,9 @@ def score(engine: Engine, text: Prompt, prompt: Prompt = "") -> Score:
     """Rate a text that goes on from a prompt; an empty prompt begins as the tokenizer says."""
     check_stream(engine.denoiser, "score", "rates texts; use another model")
     context, tokens = engine.context(prompt), tokens_of(engine, text)
-    room, count = engine.denoiser.max_len, len(context) + len(tokens)
-    if room is not None and count > room:
-        raise ValueError(f"{count} tokens are more than the model reads ({room}); rate a part")
+    room, count = engine.denoiser.max_len or MOST_AT_ONCE, len(context) + len(tokens)
+    if count > room:
+        raise ValueError(f"{count} tokens are more than are read at once ({room}); rate a part")
     whole = torch.tensor([[*context, *tokens]], device=engine.device)
     found = (-next_token_nll(engine.chains.denoiser, whole))[0].tolist() if count > 1 else []
     logprobs = [None, *found] if not context and tokens else found[len(context) - 1 :]
@@ -59,9 +62,9 @@ def score(engine: Engine, text: Prompt, prompt: Prompt = "") -> Score:
 def tokens_of(engine: Engine, text: Prompt) -> Sequence[int]:
     """Return a text's ids, without what begins a prompt."""
     if isinstance(text, str) and engine.tokenizer is not None:
-        engine.context(text)  # refuses what is no text
+        engine.context(text, "text")  # refuses what is no text
         return engine.tokenizer.encode(text)
-    return engine.context(text)
+    return engine.context(text, "text")
 
 
 def pieces_of(

@@ -60,6 +60,8 @@ def read_text(path: Path) -> str:
         raw = files.read_whole(path, most=MOST_IN_PROMPT)
         refuse_other_text(raw)
         return raw.decode()
+    except FileNotFoundError:
+        raise ValueError(f"there is no file {name}; give one, or - for standard input") from None
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{name} is not UTF-8 (byte {error.start}); save or type it as UTF-8"
