@@ -19,7 +19,7 @@ PATH = ("T", "grid", "width", "rule", "rho", "returns", "early_exit", "nucleus")
 HEARD = ("gradient", "threshold", "band", "reduction", "sees", "special_tokens")
 """Options that say how the gradient of a control is heard."""
 WEIGHTS = ("lam", "particle_weight")
-PARTICLES = ("particles", "particle_step")
+PARTICLES = ("particles", "particle_step", "particle_potential")
 OF_CONTROL = (*HEARD, *WEIGHTS, *PARTICLES)
 GRAMMARS = ("regex", "json_schema", "grammar")
 """Options that say what the whole text is."""
@@ -211,9 +211,9 @@ NEEDS = (
         "would weigh nothing: control is a function of logits, which has a gradient and reads no "
         "texts", "leave it out"),
     Need(
-        ("particle_step",), "particles",
+        ("particle_step", "particle_potential"), "particles",
         lambda o, s: (o.particles > 1 or bool(o.control)) and s.has_particles,
-        "is how often particles are weighed, and there are none",
+        "is how particles are weighed, and there are none",
         "give particles, such as 8, or leave it out"),
     Need(
         ("particle_step",), "a sliding window, and no words to place",

@@ -64,6 +64,7 @@ ProjectionName = Literal["greedy", "sampling", "multi_hot", "mean"]
 NucleusName = Literal["logits", "network"]
 GradientName = Literal["logits", "simplex", "words"]
 ReductionName = Literal["sum", "mean"]
+PotentialName = Literal["difference", "maximum"]
 SeesName = Literal["context", "block"]
 SpanLength = Literal["equal", "free"]
 """How long a span gets that is written anew."""
@@ -243,6 +244,11 @@ class GenerateOptions:
         (), WEIGHTS, CONTROL, "what scores are multiplied by to weigh particles, one for all or "
         "one per control; without it, 8 for classifiers and a scorer's own",
         low=0, high=MOST, remedy=f"use 0 (unheard) to {MOST}", metavar="X")
+
+    particle_potential: PotentialName = option(
+        "difference", TEXT, CONTROL, "what a weighing multiplies a particle's weight by: exp of "
+        "how far its score has risen, or of the highest that it has been (Feynman-Kac steering)",
+        choices=get_args(PotentialName))
 
     must: tuple[str, ...] = per_prompt(
         (), WORDS, CONSTRAINTS, "a word that the text contains",

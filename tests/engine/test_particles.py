@@ -7,6 +7,7 @@ import random
 import re
 import signal
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from tests import tiny
@@ -14,7 +15,14 @@ from tests import tiny
 from ssdlm import SSDLM, DecodeConfig, Scorer, cli
 from ssdlm.denoiser.slots import Slots
 from ssdlm.engine.controls import Controls
-from ssdlm.engine.particles import Swarms, common_start, effective, normalised, systematic
+from ssdlm.engine.particles import (
+    Particle,
+    Swarms,
+    common_start,
+    effective,
+    normalised,
+    systematic,
+)
 from ssdlm.engine.requests import Request
 from ssdlm.engine.schedule import Job, Schedule
 
@@ -294,8 +302,10 @@ def ones(texts):
 PIECES = DecodeConfig(length=4, B=(4,), T=4, grid="sliding", particle_step=2)
 
 
-def test_the_law_tends_to_the_tilted_one_as_particles_are_more(unchecked):
-    chain, options = Chain(4), PIECES.change(control=Scorer(ones, reads="continuation"))
+@pytest.mark.parametrize("potential", ["difference", "maximum"])
+def test_the_law_tends_to_the_tilted_one_as_particles_are_more(unchecked, potential):
+    control = Scorer(ones, reads="continuation")
+    chain, options = Chain(4), PIECES.change(control=control, particle_potential=potential)
     law = chain.law(lambda tokens: 1.5 * tokens.count(1))
     distances = [chain.distance(n, law, options) for n in (1, 4, 16)]
     assert distances == sorted(distances, reverse=True)
@@ -415,6 +425,17 @@ def test_weights_and_their_number():
     assert weights == pytest.approx([0.25, 0.75, 0.0])
     assert effective(weights) == pytest.approx(1.6)
     assert normalised([-math.inf, -math.inf]) == [0.5, 0.5]
+
+
+def test_potentials_by_hand():
+    """Scores 2, 1, 4: differences add up to the last score, maxima to 2 + 2 + 4."""
+    by_difference, by_maximum = Particle(), Particle()
+    for score in (2.0, 1.0, 4.0):
+        by_difference.take(score, is_maximum=False)
+        by_maximum.take(score, is_maximum=True)
+    assert by_difference.log_weight == 4.0
+    assert by_maximum.log_weight == 8.0
+    assert replace(by_maximum, base=3.0, worth=-1.0).log_weight == 4.0
 
 
 def test_systematic_resampling_gives_each_its_share():

@@ -154,7 +154,7 @@ def test_drafts_tell_what_guides_think(guided):
         ({"sees": "block"}, "sees=block has no effect"),
         ({"particle_weight": 5}, "particle_weight=5.0 weighs nothing"),
         ({"gradient": "simplex"}, "gradient=simplex says how control is heard"),
-        ({"control": "mood=positive", "particle_step": 3}, "particle_step=3 is how often"),
+        ({"control": "mood=positive", "particle_step": 3}, "particle_step=3 is how particles"),
         ({"control": "mood=positive", "threshold": 1.5}, "threshold=1.5 is of gradient=words"),
         ({"projection": "greedy", "top_p": 0.4}, "top_p=0.4 has no effect"),
         ({"guides": ["mood"]}, "set stream to true"),

@@ -4,9 +4,11 @@
 
 This is sequential Monte Carlo (Feynman-Kac steering). With scores s, weights tend to make the text
 one of p(text) exp(weight * s(text)). After every few tokens a particle's weight is multiplied by
-exp(weight * difference of its scores). Where the effective number of particles falls below half,
-they are resampled, systematically. The text that stays is drawn by weight. Under a grammar a token
-also multiplies it by p/q, its probability without the grammar over that with it.
+exp(weight * difference of its scores), or with `particle_potential=maximum` by exp(weight * the
+highest of its scores so far), for which the last weighing makes up. Where the effective number of
+particles falls below half, they are resampled, systematically. The text that stays is drawn by
+weight. Under a grammar a token also multiplies it by p/q, its probability without the grammar over
+that with it.
 
 Between two weighings a particle is a request like any other: its context is the prompt and what it
 has written. So particles go through decode batches as texts do, guided or not. All noise is
@@ -42,6 +44,10 @@ class Particle:
     tokens: tuple[int, ...] = ()
     score: float = 0.0
     """The weighted sum of its scores when it was last weighed."""
+    best: float = -math.inf
+    """The highest that it has been."""
+    potential: float = 0.0
+    """The logarithm of what all weighings have multiplied its weight by."""
     base: float = 0.0
     """What that was when particles were last resampled."""
     worth: float = 0.0
@@ -54,7 +60,12 @@ class Particle:
     @property
     def log_weight(self) -> float:
         """The logarithm of its weight, which was 1 when particles were last resampled."""
-        return self.score - self.base + self.worth
+        return self.potential - self.base + self.worth
+
+    def take(self, score: float, *, is_maximum: bool) -> None:
+        """Multiply its weight by what a score is worth on the way."""
+        self.score, self.best = score, max(self.best, score)
+        self.potential = self.potential + self.best if is_maximum else score
 
 
 @dataclass(eq=False)
@@ -109,8 +120,9 @@ class Swarm:
 
     def weigh(self, scores: Sequence[float]) -> None:
         """Take in the particles' scores; resample where few of them carry most of the weight."""
+        is_maximum = self.request.options.particle_potential == "maximum"
         for particle, score in zip(self.particles, scores, strict=True):
-            particle.score = score
+            particle.take(score, is_maximum=is_maximum)
         if not all(score < math.inf for score in scores):  # nan is not, either
             self.is_chosen, self.job.failure = True, ScorerError(self.why_too_large())
             return
@@ -119,13 +131,15 @@ class Swarm:
         if not self.is_written and effective(weights) < len(weights) / 2:
             chosen = systematic(weights, self.uniform(RESAMPLING), len(weights))
             kept = [self.particles[index] for index in chosen]
-            self.particles = [replace(one, base=one.score, worth=0.0) for one in kept]
-            weights = [1 / len(kept)] * len(kept)
+            self.particles = [replace(one, base=one.potential, worth=0.0) for one in kept]
         if self.is_written:  # resampling may have left finished particles alone
             self.is_chosen = True
             if all(particle.score == -math.inf for particle in self.particles):
                 self.job.failure = ScorerError(self.why_impossible())
                 return
+            for particle in self.particles:
+                particle.potential = particle.score  # whatever was multiplied on the way
+            weights = normalised([particle.log_weight for particle in self.particles])
             (chosen,) = systematic(weights, self.uniform(CHOOSING), 1)
             self.particles = [self.particles[chosen]]
         self.job.tokens = common_start([particle.tokens for particle in self.particles])

@@ -86,6 +86,7 @@ class Signature:
         particles: int | None = None,
         particle_step: int | None = None,
         particle_weight: float | Sequence[float] | None = None,
+        particle_potential: Literal["difference", "maximum"] | None = None,
         must: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         must_not: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         suffix: str | Sequence[str] | None = None,
@@ -150,6 +151,7 @@ class Signature:
         particles: int | None = None,
         particle_step: int | None = None,
         particle_weight: float | Sequence[float] | None = None,
+        particle_potential: Literal["difference", "maximum"] | None = None,
         must: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         must_not: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         suffix: str | Sequence[str] | None = None,
@@ -214,6 +216,7 @@ class Signature:
         particles: int | None = None,
         particle_step: int | None = None,
         particle_weight: float | Sequence[float] | None = None,
+        particle_potential: Literal["difference", "maximum"] | None = None,
         must: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         must_not: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         suffix: str | Sequence[str] | None = None,
@@ -316,6 +319,9 @@ class Signature:
                 other grids it is a block, and a text with words to place is weighed at its end [5]
             particle_weight: what scores are multiplied by to weigh particles, one for all or one
                 per control; without it, 8 for classifiers and a scorer's own
+            particle_potential: what a weighing multiplies a particle's weight by: exp of how far
+                its score has risen, or of the highest that it has been (Feynman-Kac steering); one
+                of difference, maximum [difference]
 
         Constraints:
             must: a word that the text contains
@@ -389,6 +395,7 @@ class Signature:
         particles: int | None = None,
         particle_step: int | None = None,
         particle_weight: float | Sequence[float] | None = None,
+        particle_potential: Literal["difference", "maximum"] | None = None,
         must: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         must_not: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
         suffix: str | Sequence[str] | None = None,
@@ -492,6 +499,9 @@ class Signature:
                 other grids it is a block, and a text with words to place is weighed at its end [5]
             particle_weight: what scores are multiplied by to weigh particles, one for all or one
                 per control; without it, 8 for classifiers and a scorer's own
+            particle_potential: what a weighing multiplies a particle's weight by: exp of how far
+                its score has risen, or of the highest that it has been (Feynman-Kac steering); one
+                of difference, maximum [difference]
 
         Constraints:
             must: a word that the text contains
