@@ -21,18 +21,16 @@ from typing import Any
 
 import numpy as np
 
-from ssdlm.evaluate.autoregressive import AutoregressiveLM
 from ssdlm.evaluate.bootstrap import Bootstrap
 from ssdlm.evaluate.diversity import PromptMean, distinct
 from ssdlm.evaluate.figures import Figure, measure
-from ssdlm.evaluate.judge import Judge, load_encoder, load_judge
+from ssdlm.evaluate.judge import load_encoder, load_judge
 from ssdlm.evaluate.mauve import features, without_native_lines
 from ssdlm.evaluate.perplexity import Surprise, surprise
 from ssdlm.evaluate.samples import Pool, Sample
 from ssdlm.evaluate.self_bleu import self_bleu
 from ssdlm.guidance import load_text_classifier
 from ssdlm.guidance.judges import NEITHER
-from ssdlm.storage.builtin import PREFIX
 from ssdlm.storage.files import read_json, write_file, write_json
 from ssdlm.storage.jsonl import parse_jsonl
 
@@ -135,29 +133,13 @@ def run_read(arguments: argparse.Namespace) -> None:
                 np.savez_compressed(arm.readings, **arm.arrays)
         print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
     if arguments.ppl:
-        judge = load_reader(arguments.ppl, device)
+        judge = load_judge(arguments.ppl, device)
         for arm in arms:
             if "nll" not in arm.arrays:
                 found = surprise(arm.pools, judge)
                 arm.arrays.update(nll=found.nll, tokens=found.tokens)
                 np.savez_compressed(arm.readings, **arm.arrays)
         print(f"perplexity: {time.perf_counter() - began:.0f} s", flush=True)
-
-
-class Reader(Judge):
-    """A model of ours that reads as a judge does, told from others by its name."""
-
-    @property
-    def fingerprint(self) -> str:
-        return self.name
-
-
-def load_reader(name: str, device: str) -> Judge:
-    """Return what reads texts one token after another: a model of transformers, or of ours."""
-    if not name.startswith(PREFIX):
-        return load_judge(name, device)
-    stream = AutoregressiveLM.from_pretrained(name, device=device)
-    return Reader(name, stream.model, stream.tokenizer, None)
 
 
 def load_judge_device(name: str) -> str:

@@ -4,10 +4,12 @@
     opinions    those tweets and windows of labelled movie reviews, files alone: for guides of other
                 models, which `ssdlm train-guide` makes of them
     tense       windows of articles, books and reviews, labelled by their auxiliary verbs
+    source      windows of articles, books and reviews, labelled by where they are from
     judge       MiniLM on sentences of SST-2 and Yelp: what external accuracy is measured with
     reviews     a second judge of another kind: a network over words, on labelled movie reviews
     tenses      a judge of tenses of that kind, on other documents than the guide's, which does not
                 see the auxiliary verbs by which they are labelled
+    sources     a judge of sources of that kind, on other documents than the guide's
     cost        what a guide adds to a call of the network, side by side with none
 
 Labelled files go to OUT.train.jsonl and OUT.test.jsonl, the classifier to OUT. DATA is a folder
@@ -45,6 +47,8 @@ SIDES |= {label: label for label in SIDES.values()}
 SOURCES = ("wiki-00", "gutenberg-00", "imdb-unlabelled")
 OTHER_SOURCES = ("wiki-01", "gutenberg-01", "imdb-labelled-test")
 """Documents that no guide has seen."""
+KINDS = ("article", "book", "review")
+"""What each of these is."""
 
 ABOUT = {
     "sentiment": """Data: the tweets of SemEval-2017 task 4A (Rosenthal et al., 2017) of the years
@@ -60,6 +64,9 @@ Gutenberg (public domain in the US) and movie reviews (Maas et al., 2011; resear
 in the past tense and none in the present, `present` if the reverse. Tested on other documents.
 Word embeddings begin as those of `sentiment` do. Made by
 `python benchmarks/guides.py tense --data DATA --tokenizer DIR --words DIR --out DIR`.""",
+    "source": """Data: windows of 20 to 60 words of English Wikipedia (CC BY-SA 3.0), Project
+Gutenberg (public domain in the US) and movie reviews (Maas et al., 2011; research use), 4,000 of
+each. Tested on other documents.""",
     "judge": """Data: sentences of SST-2 (Socher et al., 2013) and Yelp, both for research use, on
 all-MiniLM-L6-v2 (Apache-2.0). For measuring, not for steering.""",
 }  # fmt: skip
@@ -128,6 +135,31 @@ def tense(
     return parts
 
 
+def source(
+    data: Path, *, each: int = 4000, sources: Sequence[str] = SOURCES
+) -> tuple[list[Row], list[Row]]:
+    """Return windows of articles, books and reviews by where they are from, and others to test."""
+    draw = random.Random(0)
+    parts: tuple[list[Row], list[Row]] = ([], [])
+    for name, label in zip(sources, KINDS, strict=True):
+        remaining = [each, each // 8]
+        for number, text in enumerate(documents(data / f"{name}.jsonl.xz")):
+            words, part = text.replace("<br />", " ")[:20000].split(), int(number % 9 == 0)
+            for _ in range(min(3, len(words) // 40, remaining[part])):
+                start = draw.randrange(len(words) - 20)
+                window = " ".join(words[start : start + draw.randint(20, 60)])
+                parts[part].append({"text": " " + window, "label": label})
+                remaining[part] -= 1
+            if not any(remaining):
+                break
+    return parts
+
+
+def sources(data: Path) -> tuple[list[Row], list[Row]]:
+    """Return windows as the guide's, of other documents."""
+    return source(data, sources=OTHER_SOURCES)
+
+
 def documents(path: Path) -> Iterator[str]:
     """Yield the texts of a compressed file."""
     with lzma.open(path, "rb") as lines:
@@ -190,6 +222,7 @@ SETTINGS = {
         D=96, epochs=3, batch_size=128, lr=1e-3, dropout=0.2, eps=1.0, lam=500.0
     ),
     "tense": GuideConfig(D=64, epochs=3, batch_size=128, lr=1e-3, eps=1.0, lam=200.0),
+    "source": GuideConfig(D=64, epochs=3, batch_size=128, lr=1e-3, eps=1.0, lam=200.0),
     "judge": GuideConfig(epochs=1, batch_size=32, lr=1e-4, max_tokens=48, blur=0.0, smoothing=0.0),
 }
 
@@ -199,7 +232,8 @@ def main() -> None:
     kinds = parser.add_subparsers(metavar="KIND", required=True)
     for kind in SETTINGS:
         add_training(kinds.add_parser(kind, help=ABOUT[kind].partition(",")[0]), kind)
-    for kind, about in (("reviews", "a second judge"), ("tenses", "a judge of tenses")):
+    judges = {"reviews": "a second judge", "tenses": "of tenses", "sources": "of sources"}
+    for kind, about in judges.items():
         add_judge(kinds.add_parser(kind, help=about), kind)
     add_judge(kinds.add_parser("opinions", help="labelled files for a guide"), "opinions")
     add_cost(kinds.add_parser("cost", help="time of a guided call against an unguided one"))
@@ -222,7 +256,8 @@ def add_training(command: argparse.ArgumentParser, kind: str) -> None:
 
 def make(given: argparse.Namespace) -> None:
     """Write the labelled files, train a classifier on them, and print its accuracy."""
-    rows = {"sentiment": sentiment, "tense": tense, "judge": judge}[given.kind](given.data)
+    kinds = {"sentiment": sentiment, "tense": tense, "source": source, "judge": judge}
+    rows = kinds[given.kind](given.data)
     paths = write_rows(given.out, rows)
     start = minilm_folder() if given.kind == "judge" else None
     report = train_guide(
@@ -237,10 +272,10 @@ def make(given: argparse.Namespace) -> None:
         is_shown=True,
     )
     print(report)
-    sources = sorted({row["source"] for row in rows[1] if "source" in row})
-    known = {source: accuracy(given.out, rows[1], source) for source in sources}
-    for source, share in known.items():
-        print(f"  {source}: {100 * share:.1f} %")
+    named = sorted({row["source"] for row in rows[1] if "source" in row})
+    known = {name: accuracy(given.out, rows[1], name) for name in named}
+    for name, share in known.items():
+        print(f"  {name}: {100 * share:.1f} %")
     if known:
         path = given.out / "config.json"
         write_json(path, read_json(path) | {"guide_accuracy": known})
@@ -259,6 +294,7 @@ WAYS: dict[str, dict[str, Any]] = {
 JUDGES = {
     "reviews": (reviews, ()),
     "tenses": (tenses, sorted(set().union(*VERBS.values()))),
+    "sources": (sources, ()),
 }
 """Judges over words: their texts, and the words that they do not see."""
 
@@ -278,6 +314,8 @@ def make_judge(given: argparse.Namespace) -> None:
     rows, without = JUDGES[given.kind]
     train, test = write_rows(given.out, rows(given.data))
     print(train_judge([train], test=test, out=given.out, without=without, is_shown=True))
+    linear = given.out.with_name(f"{given.out.name}-linear")
+    print(train_judge([train], test=test, out=linear, without=without, is_linear=True))
 
 
 def write_rows(out: Path, parts: Sequence[list[Row]]) -> list[Path]:

@@ -102,9 +102,13 @@ def test_the_command_reports_both_accuracies(folder, tmp_path, capsys):
     (tmp_path / "g.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     arguments = ["evaluate", str(tmp_path / "g.jsonl"), "--metrics", "dist"]
     arguments += ["--out", str(tmp_path / "r.json"), "--control-guide", f"{folder}=positive"]
-    assert main([*arguments, "--control-judge", f"{folder}=2"]) == 0
+    other = tiny.save_classifier(tmp_path / "other", seed=3)
+    tiny.tokenizer().save(other)
+    assert main([*arguments, "--control-judge", f"{other}=2"]) == 0
     metrics = json.loads((tmp_path / "r.json").read_text())["metrics"]
-    assert metrics["control_internal"] == metrics["control_external"]
     assert metrics["control_internal"] in (0.0, 1.0)
-    assert main([*arguments, "--control-judge", f"{folder}=happy"]) == 2
+    assert metrics["control_external"] in (0.0, 1.0)
+    assert main([*arguments, "--control-judge", f"{folder}=2"]) == 2
+    assert f"is also the guide {folder}=positive" in capsys.readouterr().err
+    assert main([*arguments, "--control-judge", f"{other}=happy"]) == 2
     assert "0: negative, 1: neutral, 2: positive" in capsys.readouterr().err

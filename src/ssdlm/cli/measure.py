@@ -111,7 +111,7 @@ def run_prompts(arguments: argparse.Namespace) -> None:
 def add_reproduce(commands: Any) -> None:
     command = commands.add_parser("reproduce", help="run an experiment of the paper")
     command.set_defaults(run=run_reproduce)
-    command.add_argument("table", help="table1, table2, table3 or figures")
+    command.add_argument("table", help="table1, table2, table3, figures or control")
     command.add_argument("--scale", default="mini", help="mini (default) or paper")
     command.add_argument(
         "--out", required=True, help="folder of results; an existing one is continued"
@@ -129,6 +129,20 @@ def add_reproduce(commands: Any) -> None:
         default=[],
         metavar="NAME=FILE",
         help="prompts of one length (50=FILE, owt-50=FILE) or for all (FILE); may be repeated",
+    )
+    command.add_argument(
+        "--judge",
+        action="append",
+        default=[],
+        metavar="ATTRIBUTE=FOLDER,FOLDER",
+        help="control: classifiers that tell an attribute, one of them linear; may be repeated",
+    )
+    command.add_argument(
+        "--human",
+        action="append",
+        default=[],
+        metavar="ATTRIBUTE=FILE",
+        help="control: labelled texts that trained neither guides nor judges; may be repeated",
     )
     command.add_argument(
         "--stage",
@@ -167,6 +181,8 @@ def run_reproduce(arguments: argparse.Namespace) -> None:
         stage=arguments.stage,
         models=arguments.model,
         prompts=arguments.prompts,
+        judges=arguments.judge,
+        human=arguments.human,
         overrides=arguments.set,
         only=tuple(arguments.only),
         device=arguments.device,

@@ -226,6 +226,11 @@ def add_train_judge(commands: Any) -> None:
         metavar="WORD",
         help="words that it does not see, such as those that its labels were found by",
     )
+    command.add_argument(
+        "--linear",
+        action="store_true",
+        help="weights for words and pairs of words, in place of a network over words",
+    )
     command.add_argument("--seed", type=int, default=0, help="same seed, same judge (default 0)")
 
 
@@ -238,6 +243,7 @@ def run_train_judge(arguments: argparse.Namespace) -> None:
         out=arguments.out,
         test=arguments.test,
         without=arguments.without,
+        is_linear=arguments.linear,
         seed=arguments.seed,
         is_shown=True,
     )

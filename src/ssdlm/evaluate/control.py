@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -17,9 +18,18 @@ from ssdlm.evaluate.diversity import PromptMean
 from ssdlm.evaluate.figures import Figure, measure
 from ssdlm.evaluate.samples import Pool
 from ssdlm.guidance import load_text_classifier
-from ssdlm.guidance.grammar import ControlSpec, find_guide, is_judge, label_index, parse_control
+from ssdlm.guidance.grammar import (
+    ControlSpec,
+    find_guide,
+    is_judge,
+    label_index,
+    parse_control,
+    split_labels,
+)
 from ssdlm.guidance.judges import TextReader
+from ssdlm.storage.files import sha256
 
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 NEUTRAL = ("neutral", "neu")
 """The authors leave the label that means this out of the choice, unless it is the one asked for;
 names of labels are what they mean (`guidance.grammar.KNOWN_LABELS`)."""
@@ -34,6 +44,7 @@ def control_figures(
     device: str = "cpu",
 ) -> list[Figure]:
     """Return accuracies under guides and under outside judges, each given as `CLASSIFIER=LABEL`."""
+    refuse_guides_as_judges(guides, judges)
     figures = []
     for name, specs in (("control_internal", guides), ("control_external", judges)):
         for text in specs:
@@ -43,6 +54,25 @@ def control_figures(
             label = name if len(specs) == 1 else f"{name}:{text}"
             figures.append(measure(label, accuracy(pools, classifier, spec), bootstrap, high=1.0))
     return figures
+
+
+def refuse_guides_as_judges(guides: Sequence[str], judges: Sequence[str]) -> None:
+    """Raise on a judge whose weights are those of a guide, whatever the two are called."""
+    known = {digest: guide for guide in guides for digest in fingerprints(guide)}
+    for judge in judges:
+        for digest in fingerprints(judge) & known.keys():
+            raise ValueError(
+                f"judge {judge} is also the guide {known[digest]}, by its weights; give a judge "
+                "that had no part in steering"
+            )
+
+
+def fingerprints(control: str) -> set[str]:
+    """Return the digests of a classifier's weights, those for other models' tokens included."""
+    name = parse_control(control).name
+    home, _ = split_labels(name if is_judge(name) else find_guide(name))
+    files = [path for file in WEIGHT_FILES for path in Path(home).glob(f"**/{file}")]
+    return {sha256(path) for path in files} or {home}
 
 
 def accuracy(pools: Sequence[Pool], classifier: TextReader, spec: ControlSpec) -> PromptMean:

@@ -21,7 +21,7 @@ import torch
 from ssdlm.guidance.classifiers import one_line
 from ssdlm.progress import without_bars
 from ssdlm.settings import nearest
-from ssdlm.storage.builtin import SMOLLM2, builtin_folder, is_builtin
+from ssdlm.storage.builtin import PREFIX, SMOLLM2, builtin_folder, is_builtin
 from ssdlm.storage.checkpoint import resolve_device
 from ssdlm.storage.hub import for_transformers
 
@@ -71,7 +71,9 @@ class Judge:
 
 
 def load_judge(name: str = SMOLLM2, device: str | None = None) -> Judge:
-    """Return a causal language model: `smollm2`, a folder, or a Hub id such as gpt2-xl."""
+    """Return a causal LM: `smollm2`, `builtin:mini`, a folder, or a Hub id such as gpt2-xl."""
+    if name.startswith(PREFIX):
+        return load_stream(name, device)
     from transformers import AutoModelForCausalLM
 
     judge = load_model(AutoModelForCausalLM, name, device)
@@ -81,6 +83,22 @@ def load_judge(name: str = SMOLLM2, device: str | None = None) -> Judge:
             f"({judge.model.config.model_type}); give a causal language model"
         )
     return judge
+
+
+class StreamJudge(Judge):
+    """The context stream of a built-in model, told from other judges by its name."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return self.name
+
+
+def load_stream(name: str, device: str | None) -> Judge:
+    """Return a built-in model of ours as a judge, which reads by its context stream."""
+    from ssdlm.evaluate.autoregressive import AutoregressiveLM
+
+    stream = AutoregressiveLM.from_pretrained(name, device=device or "auto")
+    return StreamJudge(name, stream.model, stream.tokenizer, None)
 
 
 def load_encoder(name: str = MINILM, device: str | None = None) -> Judge:

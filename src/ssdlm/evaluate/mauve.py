@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ssdlm.evaluate.bootstrap import Statistic
 from ssdlm.evaluate.cache import NO_CACHE, Arrays, JudgeCache
 from ssdlm.evaluate.judge import MINILM, Judge, is_encoder
 from ssdlm.evaluate.perplexity import Observe, batches, ignore, pad
-from ssdlm.evaluate.samples import Pool
+from ssdlm.evaluate.samples import Pool, Sample
 from ssdlm.extras import lacking
 from ssdlm.progress import without_bars, without_native_lines
 
@@ -92,6 +93,29 @@ def features_of(
     is_usual = takes_mean(model) or not is_encoder(model)
     arrays = cache.get("features" if is_usual else "last", model, texts, compute)
     return arrays["rows"], int(arrays["cut"])
+
+
+def mauve_to_texts(
+    pools: Sequence[Pool],
+    human: Sequence[str],
+    model: Judge,
+    observe: Observe = ignore,
+    cache: JudgeCache = NO_CACHE,
+) -> Statistic:
+    """Return MAUVE of samples against texts that share no prompts with them, in fixed buckets."""
+    gold = [Pool("", tuple(Sample(text, None) for text in human))]
+    texts = features_of(gold, model, observe, cache)[0]
+    machine = features_of(pools, model, observe, cache)[0]
+    num_buckets = max(2, min(len(texts), len(machine)) // 10)
+    try:
+        with without_native_lines():
+            buckets = quantise(texts, machine, num_buckets)
+    except ImportError:
+        raise lacking("mauve", "MAUVE") from None
+    index = np.repeat(np.arange(len(pools)), [len(pool.samples) for pool in pools])
+    theirs = np.bincount(buckets[: len(texts)], minlength=num_buckets)
+    ours = bucket_counts(index, buckets[len(texts) :], num_buckets)
+    return lambda weights: area(theirs, weights @ ours)
 
 
 @without_bars()

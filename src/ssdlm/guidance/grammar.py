@@ -30,8 +30,13 @@ KNOWN_LABELS = {
 """What the labels mean of classifiers of the Hub that call them LABEL_0, LABEL_1, ..."""
 MODEL_TYPE = "ssdlm-word-judge"
 """What a folder's config.json calls a network over words."""
+LINEAR_TYPE = "ssdlm-linear-judge"
+"""The same of weights for words and pairs of words."""
+WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|[0-9]+|[^\w\s]")
+"""What judges read: words in lower case, numbers, and signs, one each."""
 COUNTED = "verbs"
 """The name of the judge of tenses that counts."""
+JUDGES = (MODEL_TYPE, LINEAR_TYPE)
 
 
 @dataclass(frozen=True)
@@ -172,5 +177,5 @@ def is_judge(name_or_path: str | Path) -> bool:
     folder = Path(name_or_path)
     if folder.is_dir():
         config = folder / "config.json"
-        return config.is_file() and read_json(config).get("model_type") == MODEL_TYPE
+        return config.is_file() and read_json(config).get("model_type") in JUDGES
     return str(name_or_path) == COUNTED

@@ -1,4 +1,5 @@
-"""Judges of finished texts, of other kinds than guides: a network over words, a count of verbs.
+"""Judges of finished texts, of other kinds than guides: networks over words, weights (`linear`),
+a count of verbs.
 
 folder or name -> [judges] -> classifiers.load_text_classifier -> evaluate
 
@@ -8,7 +9,6 @@ steer by its gradient: it reads words as they are spelt.
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -20,14 +20,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from ssdlm.guidance.grammar import MODEL_TYPE
+from ssdlm.guidance.grammar import LINEAR_TYPE, MODEL_TYPE, WORD
+from ssdlm.guidance.linear import load_linear
 from ssdlm.shapes import Tensor
 from ssdlm.storage.checkpoint import WEIGHTS
 from ssdlm.storage.files import read_json, write_json
 from ssdlm.storage.tensors import as_os_errors
 
-WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|[0-9]+|[^\w\s]")
-"""Words in lower case, numbers, and signs, one each."""
 VERBS = {
     "past": {"was", "were", "had", "did", "wasn't", "weren't", "hadn't", "didn't"},
     "present": {"is", "are", "am", "has", "does", "isn't", "aren't", "hasn't", "doesn't", "i'm"},
@@ -173,7 +172,10 @@ def load_text_judge(name_or_path: str | Path, device: str = "cpu") -> TextReader
     if not folder.is_dir():
         return VerbCounter()
     try:
-        config = read_config(read_json(folder / "config.json"))
+        stored = read_json(folder / "config.json")
+        if stored["model_type"] == LINEAR_TYPE:
+            return load_linear(folder)
+        config = read_config(stored)
         with torch.device("meta"):  # sizes are held against the weights before they take memory
             network = WordNetwork(config)
         weights = {name: one.float() for name, one in load_file(folder / WEIGHTS).items()}

@@ -19,6 +19,7 @@ from ssdlm.storage.files import sha256
 from ssdlm.storage.jsonl import read_jsonl
 
 if TYPE_CHECKING:
+    from ssdlm.evaluate.figures import Metric
     from ssdlm.reproduce.page import Page
 
 
@@ -32,6 +33,10 @@ class Experiment:
     """Role -> folder or Hub id."""
     prompts: Mapping[str, str] = field(default_factory=dict)
     """Name -> file; the name `all` stands for every name that is not there."""
+    judges: Mapping[str, str] = field(default_factory=dict)
+    """Attribute -> folders of classifiers, with commas."""
+    human: Mapping[str, str] = field(default_factory=dict)
+    """Attribute -> file of labelled texts that trained neither guides nor judges."""
     device: str = "auto"
     dtype: str = "float32"
     batch_size: int = 32
@@ -124,6 +129,16 @@ class Results(dict[str, Result]):
         return {str(fact) for fact in known if fact}
 
 
+def no_more(experiment: Experiment, setting: Setting) -> Mapping[str, Metric]:
+    """Return no metrics beside those of `evaluate`."""
+    del experiment, setting
+    return {}
+
+
+Metrics = Callable[[Experiment, Setting], "Mapping[str, Metric]"]
+"""Gives a setting's metrics by name."""
+
+
 @dataclass(frozen=True)
 class Definition:
     """What a module of a table offers to `run`."""
@@ -136,6 +151,10 @@ class Definition:
     """Makes what the settings need, before they are listed."""
     record: Callable[[Experiment], None] = lambda experiment: None
     """Writes what belongs to no setting, while models are at hand."""
+    metrics: Metrics = no_more
+    """Gives a setting's metrics beside those of `evaluate`; its `extra` measure names them."""
+    examine: Callable[[Experiment], None] = lambda experiment: None
+    """Measures what belongs to no setting, while judges are at hand."""
 
 
 def read_results(experiment: Experiment, settings: Iterable[Setting]) -> Results:

@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from ssdlm.engine.chat import chat_text, said
 from ssdlm.engine.prompt_files import generate_file, read_prompts
 from ssdlm.progress import bar
 from ssdlm.reproduce.experiment import Experiment
@@ -22,6 +23,7 @@ from ssdlm.reproduce.setting import (
     Diffusion,
     Given,
     Gold,
+    Instructed,
     Options,
     Setting,
     read_if_there,
@@ -35,6 +37,7 @@ from ssdlm.train.log import RUN, RunFile, read_log
 if TYPE_CHECKING:
     from ssdlm.api import SSDLM
     from ssdlm.evaluate.autoregressive import AutoregressiveLM
+    from ssdlm.tokenizer import Tokenizer
 
 FINGERPRINT = (CONFIG, WEIGHTS, DECODING, "pytorch_model.bin", "tokenizer.json")
 """Files that make a model's folder what it is."""
@@ -110,6 +113,8 @@ def generate_by_model(
     # These names are on disk, and texts that were written under others would be refused.
     identity = {"author": type(source).__name__, "model": models.fingerprint(source.model)}
     identity |= {"options": setting.options, "dtype": experiment.dtype}
+    if isinstance(source, Instructed):
+        identity["instruction"] = source.instruction
     digest = sha256(Path(setting.prompts))
     asked = {"settings": identity, "prompts": f"{digest}:{setting.num_prompts}"}
     asked["samples"] = setting.num_samples
@@ -119,6 +124,8 @@ def generate_by_model(
     model = models.open(source)
     part = files.generations.with_name(f"{files.generations.name}.part")
     is_resumed = part.exists() or files.generations.exists()
+    if setting.needs_gradient and not has_gradient(model, setting):
+        return
     samples = {"num_samples": setting.num_samples}
     write = model.writer(**samples, batch_size=experiment.batch_size, **setting.options)
     began = time.monotonic()
@@ -126,10 +133,16 @@ def generate_by_model(
         path = Path(folder) / "prompts.jsonl"
         kept = ("prompt", "source")
         lines = read_prompts(Path(setting.prompts))[: setting.num_prompts]
-        write_jsonl(path, ({key: line[key] for key in kept if key in line} for line in lines))
-        report = generate_file(
-            write, path, files.generations, identity=identity | samples, observe=observe
-        )
+        lines = [{key: line[key] for key in kept if key in line} for line in lines]
+        target = files.generations
+        if isinstance(source, Instructed):
+            lines = [told(source, model.tokenizer, line) for line in lines]
+            target = files.folder / "told.jsonl"
+        write_jsonl(path, lines)
+        report = generate_file(write, path, target, identity=identity | samples, observe=observe)
+        if target != files.generations:  # judges read what follows the opening
+            own = ({**line, "prompt": line["opening"]} for line in read_jsonl(target))
+            write_jsonl(files.generations, own)
     costs = {
         "texts": report.texts,
         "calls": read_jsonl(files.generations)[0]["calls"],
@@ -140,6 +153,21 @@ def generate_by_model(
         "python": platform.python_version(),
     }
     write_json(files.made, asked | costs)
+
+
+def has_gradient(model: SSDLM | AutoregressiveLM, setting: Setting) -> bool:
+    """Tell whether a guide of a setting has a gradient for the tokens of a model."""
+    from ssdlm.api import SSDLM
+
+    assert isinstance(model, SSDLM)
+    options = model.options.change(**setting.options)
+    return model.engine.controls.steering(options).has_gradient
+
+
+def told(source: Instructed, tokenizer: Tokenizer | None, line: Options) -> Options:
+    """Return a line whose prompt is an instruction, and an answer that begins with its prompt."""
+    asked = chat_text(tokenizer, said(source.instruction + line["prompt"]))
+    return line | {"prompt": str(asked) + line["prompt"], "opening": line["prompt"]}
 
 
 def gold_texts(setting: Setting) -> list[Options]:

@@ -7,15 +7,16 @@ Judges `read` the texts on a GPU, and OUT/readings keeps what they find for `eva
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 
 from ssdlm.evaluate.cache import JudgeCache
+from ssdlm.evaluate.figures import Metric
 from ssdlm.evaluate.judge import Judge, load_judge
 from ssdlm.evaluate.run import Observe, evaluate, fill_cache
 from ssdlm.progress import bar
-from ssdlm.reproduce.experiment import Experiment, as_json, refuse_others
+from ssdlm.reproduce.experiment import Experiment, Metrics, as_json, no_more, refuse_others
 from ssdlm.reproduce.generation import gold_texts
 from ssdlm.reproduce.setting import Gold, Options, Setting, read_if_there
 from ssdlm.storage.files import sha256, write_json
@@ -24,7 +25,12 @@ Load = Callable[[str], Judge]
 """Opens a judge by name."""
 
 
-def measure(experiment: Experiment, settings: Sequence[Setting], only_read: bool = False) -> None:
+def measure(
+    experiment: Experiment,
+    settings: Sequence[Setting],
+    metrics: Metrics = no_more,
+    only_read: bool = False,
+) -> None:
     """Write the reports that settings with texts lack; or let the judges read, and report none."""
     stage = "read" if only_read else "evaluate"
     load = cache(lambda name: load_judge(name, device_of(experiment)))
@@ -35,12 +41,18 @@ def measure(experiment: Experiment, settings: Sequence[Setting], only_read: bool
                 show(number, f"{setting.name}: {what} {done}/{total}")  # noqa: B023
 
             if experiment.files(setting).generations.exists():
-                measure_setting(experiment, setting, load, observe, only_read)
+                extra = partial(metrics, experiment, setting)
+                measure_setting(experiment, setting, load, observe, extra, only_read)
             show(number + 1, setting.name)
 
 
 def measure_setting(
-    experiment: Experiment, setting: Setting, load: Load, observe: Observe, only_read: bool
+    experiment: Experiment,
+    setting: Setting,
+    load: Load,
+    observe: Observe,
+    extra: Callable[[], Mapping[str, Metric]],
+    only_read: bool,
 ) -> None:
     """Write one setting's report, unless it is there and of these texts and measures."""
     files, scale = experiment.files(setting), experiment.scale
@@ -63,12 +75,13 @@ def measure_setting(
         "device": device_of(experiment),
         "cache": JudgeCache(experiment.out / "readings", is_writable=only_read),
         "observe": observe,
-        **setting.measures,
+        **{name: value for name, value in setting.measures.items() if name != "extra"},
     }
     if only_read:
         fill_cache(files.generations, **arguments)
     else:
-        evaluate(files.generations, out=files.report, num_resamples=scale.resamples, **arguments)
+        arguments |= {"extra_metrics": extra(), "num_resamples": scale.resamples}
+        evaluate(files.generations, out=files.report, **arguments)
         write_json(files.measured, inputs)
 
 

@@ -19,7 +19,7 @@ from ssdlm.reproduce.setting import FORMER_ROLE, ROLE, Options, Setting
 from ssdlm.values import choose, renamed
 
 DTYPES = ("float32", "bfloat16")
-TABLES = ("table1", "table2", "table3", "figures")
+TABLES = ("table1", "table2", "table3", "figures", "control")
 STAGES = ("generate", "read", "evaluate", "page", "both")
 
 
@@ -31,6 +31,8 @@ def reproduce(
     stage: str = "both",
     models: Sequence[str] = (),
     prompts: Sequence[str] = (),
+    judges: Sequence[str] = (),
+    human: Sequence[str] = (),
     overrides: Sequence[str] = (),
     only: Sequence[str] = (),
     device: str = "auto",
@@ -39,7 +41,8 @@ def reproduce(
 ) -> list[Path]:
     """Run an experiment, or what is left of it; return the files of its page, none before them.
 
-    `models` are ROLE=FOLDER, `prompts` are NAME=FILE, `overrides` are FIELD=VALUE of the scale.
+    `models` are ROLE=FOLDER, `prompts` are NAME=FILE, `judges` ATTRIBUTE=FOLDER,FOLDER, `human`
+    ATTRIBUTE=FILE, `overrides` are FIELD=VALUE of the scale.
     """
     choose("stage", stage, STAGES)
     choose("dtype", dtype, DTYPES)
@@ -53,9 +56,10 @@ def reproduce(
             raise ValueError(f"{name} has no use for a model as {role!r}; there are {there}")
     every = models_by_role(size.models) | given
     files = by_name(prompts, "prompts", "50=prompts-50.jsonl", bare="all")
-    experiment = Experiment(
-        size, Path(out), every, files, device, dtype, batch_size, only=tuple(only)
-    )
+    outside = by_name(judges, "judge", "sentiment=judges/linear,judges/network")
+    labelled = by_name(human, "human", "sentiment=reviews.test.jsonl")
+    places = (Path(out), every, files, outside, labelled)
+    experiment = Experiment(size, *places, device, dtype, batch_size, only=tuple(only))
     for path in files.values():
         if not Path(path).is_file():
             raise ValueError(f"prompts {path!r} are no file; make one with `ssdlm prompts`")
@@ -73,7 +77,9 @@ def reproduce(
     if stage in ("read", "evaluate", "both"):
         from ssdlm.reproduce.measurement import measure
 
-        measure(experiment, chosen, only_read=stage == "read")
+        measure(experiment, chosen, table.metrics, only_read=stage == "read")
+    if stage in ("evaluate", "both"):
+        table.examine(experiment)
     if stage in ("generate", "read"):
         return []
     results = read_results(experiment, settings)

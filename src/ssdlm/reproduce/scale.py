@@ -84,6 +84,16 @@ class Scale:
     second_judges: tuple[str, ...] = ()  # of the second control: folders of `train-judge`, or verbs
     control_ppl: str = "gpt2-xl"  # judge of controlled texts, where it is another one
 
+    # The bench of ways to steer.
+    attributes: tuple[str, ...] = ("sentiment", "tense", "source", "sentiment+tense")
+    bench_guides: tuple[str, ...] = ("sentiment", "tense")  # built in, or folders of that name
+    bench_texts: tuple[int, ...] = (600, 200)  # of an arm for sentiment, and for all others
+    bench_length: int = 50  # tokens of each
+    bench_particles: int = 8  # and texts of which the best is kept
+    bench_lams: tuple[float, ...] = (500.0,)  # of the paper's gradient; chosen on its 15 prompts
+    bench_features: str = "minilm"  # for MAUVE against human texts of a label; empty for none
+    instructed: tuple[str, ...] = ("smollm2",)  # models that are also told what to write
+
 
 PAPER = Scale()
 MINI_STORIES = (

@@ -46,6 +46,13 @@ class Gold:
     """Human text: the `gold` continuation of each prompt."""
 
 
+@dataclass(frozen=True)
+class Instructed(Diffusion):
+    """A model of this library that is told, by its chat template, how to continue a prompt."""
+
+    instruction: str
+
+
 TextSource = Diffusion | Autoregressive | Given | Gold
 
 
@@ -69,6 +76,8 @@ class Setting:
     """Causal LM for perplexity; the scale's where it is empty."""
     has_reference: bool = True
     """Compare with the gold continuations."""
+    needs_gradient: bool = False
+    """Write nothing where no guide has a gradient for the model's tokens."""
 
     def __post_init__(self) -> None:
         if not PLAIN_NAME.fullmatch(self.name) or ".." in self.name:

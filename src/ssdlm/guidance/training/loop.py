@@ -16,7 +16,7 @@ from torch.nn.utils import parametrize
 
 from ssdlm.data.labelled import Labelled
 from ssdlm.guidance.classifiers import TextClassifier, pad_id, pad_rows
-from ssdlm.guidance.judges import WordJudge
+from ssdlm.guidance.judges import TextReader
 from ssdlm.guidance.training.model import merge_embeddings
 from ssdlm.guidance.training.settings import GuideConfig
 from ssdlm.progress import bar
@@ -187,9 +187,10 @@ class Score:
         return f"{100 * self.accuracy:.1f} | {100 * self.macro_f1:.1f} | {recall}"
 
 
-def score(classifier: TextClassifier | WordJudge, texts: Sequence[Labelled]) -> Score:
+def score(classifier: TextClassifier | TextReader, texts: Sequence[Labelled]) -> Score:
     """Return accuracy, macro F1 and the recall of each label."""
-    classifier.model.eval()
+    if isinstance(classifier, TextClassifier):
+        classifier.model.eval()
     labels = classifier.labels
     predicted = classifier.log_probs([row.text for row in texts]).argmax(-1).tolist()
     pairs = [(row.label, labels[guess]) for row, guess in zip(texts, predicted, strict=True)]
