@@ -6,7 +6,7 @@ import pytest
 from tests import bpe
 
 from ssdlm.constraints.grammars.grammar import SIZES, Grammar
-from ssdlm.constraints.grammars.notation import COMMON, read_grammar
+from ssdlm.constraints.grammars.notation import COMMON, Token, read_grammar, unescaped
 from ssdlm.storage.arrays import NO_CACHE
 from ssdlm.tokenizer import load_tokenizer
 
@@ -61,3 +61,8 @@ def test_every_name_of_common_can_be_imported():
     imports = "\n".join(f"%import common.{name} -> X{name}" for name in COMMON)
     rules = read_grammar(f"{imports}\n%import common (WS)\nstart: XINT WS", is_narrow=False)
     assert {f"X{name}" for name in COMMON} < set(rules)
+
+
+def test_a_backslash_stands_for_itself_where_lark_says_so():
+    token = Token("string", r'"\/\"\n\x41\d"', 1)
+    assert unescaped(token) == '\\/"\nA\\d'

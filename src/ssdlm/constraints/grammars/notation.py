@@ -315,7 +315,7 @@ def unescaped(token: Token) -> str:
             if number > 0x10FFFF or SURROGATES[0] <= number <= SURROGATES[1]:
                 raise problem(token.line, f"{match[0]} is no character")
             return chr(number)
-        return CONTROLS.get(code) or (code if code in '"\\/[]' else match[0])
+        return CONTROLS.get(code) or (code if code in '"\\[]' else match[0])
 
     found = ESCAPE.sub(replace, token.text.rstrip("i")[1:-1])
     if any(SURROGATES[0] <= ord(char) <= SURROGATES[1] for char in found):
