@@ -34,7 +34,16 @@ from ssdlm.engine.writers import OptionsWriter
 from ssdlm.guidance.gradient import LogProb
 from ssdlm.guidance.scorers import Scorer
 from ssdlm.guidance.slim import tokenizer_digest
-from ssdlm.options import GenerateOptions, P, R, SpanLength, all_names, explained
+from ssdlm.options import (
+    WORDS_OF_SPANS,
+    GenerateOptions,
+    P,
+    R,
+    SpanLength,
+    advice,
+    all_names,
+    explained,
+)
 from ssdlm.storage import checkpoint
 from ssdlm.storage.hub import upload
 from ssdlm.tokenizer import (
@@ -44,7 +53,7 @@ from ssdlm.tokenizer import (
     load_tokenizer,
     require_tokens,
 )
-from ssdlm.values import choose, quote
+from ssdlm.values import SWITCH, About, check, choose, quote
 
 LOADING = ("device", "dtype", "deterministic", "revision", "local_files_only")
 FOREIGN_LOADING = {
@@ -108,12 +117,12 @@ def has_tokens_of_base(denoiser: DenoiserModule, tokenizer: Tokenizer) -> bool:
     return isinstance(config, AdapterConfig) and config.tokens == tokenizer_digest(tokenizer)
 
 
-def check_watchable(request: Request) -> None:
+def check_watchable(request: Request, why: str = "a stream shows one text; use generate") -> None:
     """Raise on a text for which several compete: none of them is the one to watch."""
     if (count := request.options.best_of) != 1:
-        raise ValueError(f"best_of={count}: a stream shows one text; use generate")
+        raise ValueError(f"best_of={count}: {why}")
     if (count := request.num_candidates) > 1:
-        raise ValueError(f"gap has {count} lengths: a stream shows one text; use generate")
+        raise ValueError(f"gap has {count} lengths: {why}")
 
 
 class SSDLM(Signature):
@@ -248,9 +257,9 @@ class SSDLM(Signature):
         """Continue prompts with some options changed: what `generate` does."""
         requests = self.requests(prompts, changes, options)
         ordered: list[Generation] = []
-        if keep_steps:
+        if check("keep_steps", keep_steps, About(SWITCH, "", "")):
             for one, *_ in requests.firsts:
-                check_watchable(one)
+                check_watchable(one, "keep_steps keeps those of one text; leave it out")
             ordered += map(self.engine.keep, requests)
         else:
             ordered += in_order(self.engine.write(requests))
@@ -302,6 +311,9 @@ class SSDLM(Signature):
         `seed` on. Options are those of `generate`, and may be lists with one for each span.
         """
         found = spans_in(text, spans)
+        if unknown := [name for name in changes if name not in all_names()]:
+            use = advice(unknown[0], WORDS_OF_SPANS, ("length", "alternatives", "options"))
+            raise ValueError(f"there is no option {unknown[0]!r}; {use}")
         own = self.base_options(options).per_prompt(len(found), **changes)
         work = Rewriting(self.engine, text, found, own, length=length, alternatives=alternatives)
         for number in range(len(found)):

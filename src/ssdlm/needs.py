@@ -235,7 +235,7 @@ NEEDS = (
 """What each option needs; of several that are not met, the first is said."""
 
 NOT_OF_SPANS = {
-    "length": "the length of a span is equal or free",
+    "length": "a span is as long as it was; use length=free to try other lengths",
     "gap": "use length=free",
     "suffix": "the text behind a span is its suffix",
     "num_samples": "use alternatives",

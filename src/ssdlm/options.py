@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
@@ -16,7 +17,7 @@ from difflib import get_close_matches
 from functools import cache, lru_cache, wraps
 from typing import Any, ClassVar, Literal, ParamSpec, TypeVar, get_args
 
-from ssdlm.needs import DIFFUSION, GRAMMARS, refuse_idle
+from ssdlm.needs import DIFFUSION, GRAMMARS, NOT_OF_SPANS, refuse_idle
 from ssdlm.values import (
     BIAS,
     CONTROLS,
@@ -182,7 +183,7 @@ class GenerateOptions:
         low=0.01, high=100, remedy="use 0.01 to 100, such as 0.9", metavar="X")
     top_k: int = option(
         0, WHOLE, SAMPLING, "draw among so many of the likeliest tokens; 0 for all",
-        low=0, high=MOST, remedy="use 0 (the whole vocabulary) or a number such as 40", metavar="N")
+        low=0, high=MOST, remedy=f"use 0 (the whole vocabulary) to {MOST}, such as 40", metavar="N")
     min_p: float = option(
         0.0, REAL, SAMPLING, "draw no token less likely than this share of the likeliest one's "
         "probability",
@@ -239,7 +240,7 @@ class GenerateOptions:
     particle_step: int = option(
         5, WHOLE, CONTROL, "tokens between two weighings of the particles of a sliding window; "
         "on other grids it is a block, and a text with words to place is weighed at its end",
-        low=1, high=MOST, remedy="weigh them every 1 token or more", metavar="N")
+        low=1, high=MOST, remedy=f"weigh them every 1 to {MOST} tokens", metavar="N")
     particle_weight: tuple[float, ...] = option(
         (), WEIGHTS, CONTROL, "what scores are multiplied by to weigh particles, one for all or "
         "one per control; without it, 8 for classifiers and a scorer's own",
@@ -285,7 +286,7 @@ class GenerateOptions:
 
     batch_size: int = option(
         32, WHOLE, OUTPUT, "texts at a time on a GPU; on a CPU they go one by one",
-        low=1, high=MOST, remedy="a batch has 1 text or more", metavar="N")
+        low=1, high=MOST, remedy=f"a batch has 1 to {MOST} texts", metavar="N")
     streamer: Any = option(
         None, OBJECT, OUTPUT, "gets the tokens of one text as they are decided, by put(), then "
         "end(), as the streamers of transformers do")
@@ -511,6 +512,17 @@ FOREIGN_NAMES = {
     "prompt": "prompts come first, without a name",
 }
 """Words of other libraries that mean something else here, or nothing, and what to use."""
+WORDS_OF_SPANS = {
+    "keep_steps": "the steps of a span are not kept; leave it out",
+    **FOREIGN_NAMES,
+    **{
+        name: NOT_OF_SPANS[word]
+        for name, use in FOREIGN_NAMES.items()
+        for word in re.findall(r"\w+", use)
+        if word in NOT_OF_SPANS
+    },
+}
+"""The same where spans are written anew."""
 
 
 P = ParamSpec("P")
@@ -601,13 +613,13 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: check(name, value, known_options()[name]) for name, value in given.items()}
 
 
-def advice(name: str) -> str:
-    """Return what to write instead of a name that is not an option's."""
-    if name in FOREIGN_NAMES:
-        return FOREIGN_NAMES[name]
-    near = get_close_matches(name.lower(), [*all_names(), *FOREIGN_NAMES], 1)
-    if near and near[0] in FOREIGN_NAMES:
-        return FOREIGN_NAMES[near[0]]
+def advice(name: str, words: Mapping[str, str] = FOREIGN_NAMES, own: tuple[str, ...] = ()) -> str:
+    """Return what to write instead of a name that is not an option's, nor a call's own."""
+    if name in words:
+        return words[name]
+    near = get_close_matches(name.lower(), [*all_names(), *own, *words], 1)
+    if near and near[0] in words:
+        return words[near[0]]
     return f"the nearest is {near[0]}" if near else f"there are {', '.join(all_names())}"
 
 

@@ -109,22 +109,41 @@ def check_words(value: Any) -> tuple[str, ...]:
     return tuple(map(str, words))
 
 
+class EntryError(ValueError):
+    """What is wrong with one entry of a value; the setting is named before it."""
+
+
 def check_bias(value: Any) -> tuple[tuple[int, float], ...]:
     """Return what is added to the logits of tokens, from {id: bias}; JSON has ids as text."""
     pairs = list(value.items()) if isinstance(value, Mapping) else check_sequence(value)
-    if not all(isinstance(pair, tuple | list) for pair in pairs):
+    is_empty = isinstance(value, list) and not value  # the command line's has pairs
+    if is_empty or not all(isinstance(pair, tuple) for pair in pairs):
         raise TypeError
-    found = {check_key(token): check_real(bias) for token, bias in pairs}
-    is_valid = all(token >= 0 and abs(bias) <= MOST_BIAS for token, bias in found.items())
-    if len(found) < len(pairs) or not is_valid:
-        raise ValueError
+    found: dict[int, float] = {}
+    for token, bias in pairs:
+        try:
+            key, number = check_key(token), check_real(bias)
+        except (TypeError, ValueError, OverflowError):
+            key, number = -1, 0.0
+        if key < 0 or not abs(number) <= MOST_BIAS:
+            raise EntryError(
+                f"has the entry {quote({token: bias})}; give token ids from 0 on, each with a bias "
+                f"from -{MOST_BIAS} to {MOST_BIAS}"
+            )
+        if key in found:
+            raise EntryError(f"has token {key} twice; give it once")
+        found[key] = number
     return tuple(sorted((token, bias) for token, bias in found.items() if bias))
 
 
 def check_key(value: Any) -> int:
     """Return a whole number, which may be a text of digits as JSON's keys are."""
-    is_digits = isinstance(value, str) and value.isdecimal()
-    return int(value) if is_digits else check_whole(value)
+    return int(value) if isinstance(value, str) and is_digits(value) else check_whole(value)
+
+
+def is_digits(text: str) -> bool:
+    """Tell whether a text is digits from 0 to 9 alone."""
+    return text.isascii() and text.isdecimal()
 
 
 def check_sequence(value: Any) -> Sequence[Any]:
@@ -219,7 +238,7 @@ def check_streamer(value: Any) -> Any:
 def parse_pin(text: str) -> tuple[str, str]:
     """Return position and text from `3=word`."""
     place, equals, word = text.partition("=")
-    if not equals or not place.isdecimal():
+    if not equals or not is_digits(place):
         raise ValueError
     return place, word
 
@@ -227,7 +246,7 @@ def parse_pin(text: str) -> tuple[str, str]:
 def parse_bias(text: str) -> tuple[int, float]:
     """Return token id and bias from `42=-100`."""
     token, _, bias = text.partition("=")
-    if not token.isdecimal():
+    if not is_digits(token):
         raise ValueError
     return int(token), float(bias)
 
@@ -360,6 +379,11 @@ class About:
     metavar: str = ""
     """What stands for a value in the help of a command line."""
 
+    @property
+    def wanted(self) -> str:
+        """What a value is, and what to do about one that is something else."""
+        return f"{self.kind.noun}; {self.remedy or 'give one'}"
+
     def allows(self, value: Any) -> bool:
         """Tell whether a number is in range; each of several must be, and None always is."""
         values = value if isinstance(value, tuple) else () if value is None else (value,)
@@ -373,8 +397,10 @@ def check(name: str, value: Any, option: About) -> Any:
     """Return an option's value in its normal form, or raise a ValueError that names it."""
     try:
         value = option.kind.check(value)
+    except EntryError as error:
+        raise ValueError(f"{name} {error}") from None
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name}={quote(value)} is not {option.kind.noun}") from None
+        raise ValueError(f"{name}={quote(value)} is not {option.wanted}") from None
     if option.choices and value not in option.choices:
         choices = ", ".join(option.choices)
         raise ValueError(f"{name}={quote(value)} is unknown; choose one of {choices}")

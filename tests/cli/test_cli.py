@@ -211,8 +211,8 @@ def says_no(capsys, *arguments):
         (["--min-p", 2], "min_p=2.0 is out of range"),
         (["--presence-penalty", "nan"], "presence_penalty=nan is out of range"),
         (["--logit-bias", "9999=1"], "logit_bias names token 9999, and the model has 0 to 63"),
-        (["--logit-bias", "5=-101"], "with each bias from -100 to 100"),
-        (["--logit-bias", "5=1", "--logit-bias", "5=2"], "is not a dictionary {token id: bias}"),
+        (["--logit-bias", "5=-101"], "each with a bias from -100 to 100"),
+        (["--logit-bias", "5=1", "--logit-bias", "5=2"], "logit_bias has token 5 twice"),
         (["--temperature", 0.5], "temperature=0.5 needs a network that reads evidence"),
         (["--best-of", 0], "best_of=0 is out of range"),
         (["--best-of", 2], "needs a model with a context stream (a BlockDenoiser)"),
@@ -231,7 +231,7 @@ def test_bad_options_end_in_one_line_and_code_two(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--length", "many"], "length=many is not a whole number"),
+        (["--length", "many"], "length=many is not a whole number; write 1 to 1000000 tokens"),
         (["--logit-bias", "five=1"], "logit_bias=five=1 is not a dictionary {token id: bias}"),
         (["--B", "5,x"], "B=5,x is not a block length such as 25, or several as 5,10,25"),
         (["--no-such-option"], "--no-such-option"),
@@ -254,7 +254,7 @@ def test_bad_labels_list_what_there_is(capsys, folder, classifier):
 
 def test_a_batch_has_at_least_one_text(capsys, folder):
     message = says_no(capsys, "generate", "a", "--model", folder, "--batch-size", 0)
-    assert "batch_size=0 is out of range; a batch has 1 text or more" in message
+    assert "batch_size=0 is out of range; a batch has 1 to 1000000 texts" in message
 
 
 def test_convert_makes_the_folder_that_is_shipped(capsys, tmp_path):

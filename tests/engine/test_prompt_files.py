@@ -81,6 +81,7 @@ def test_a_finished_file_is_left_alone_and_another_is_refused(model, source, tmp
     ("line", "words"),
     [
         (b'{"prompt": "cut', "line 2 is not JSON"),
+        (b'{"prompt": "a", "prompt": "b"}', "line 2 has 'prompt' twice; give it once"),
         (b'{"text": "a"}', 'line 2 has no text "prompt"'),
         (b'{"prompt": 7}', "line 2 has no text"),
         (b'["a"]', "line 2 is a list and not a JSON object"),

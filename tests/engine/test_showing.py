@@ -114,9 +114,12 @@ def test_a_text_outlives_its_model_and_is_copied_without_it(model):
     assert Reader(orphan._repr_html_()).titles == []
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_texts_that_compete_keep_no_steps(model):
-    with pytest.raises(ValueError, match="best_of=2: a stream shows one text"):
+    with pytest.raises(ValueError, match="best_of=2: keep_steps keeps those of one text; leave"):
         model.generate("the river", best_of=2, keep_steps=True)
+    with pytest.raises(ValueError, match="keep_steps='x' is not true or false; give one"):
+        model.generate("the river", keep_steps="x")
     texts = model.generate("the river", num_samples=2, keep_steps=True)
     assert [text.sample for text in texts] == [0, 1]
     assert texts[0].steps != texts[1].steps

@@ -98,6 +98,12 @@ def test_who_leaves_between_spans_frees_the_server(server):
         ({"must": ["a long way"]}, "takes 11 tokens and there is room for 5", "must"),
         ({"must": [[], ["a long way"]]}, "takes 11 tokens and there is room for 4", "must"),
         ({"candidates": 3}, "is about drafts; set stream to true", "candidates"),
+        ({"n": 2}, "there is no option 'n'; use alternatives", "n"),
+        (
+            {"max_tokens": 3},
+            "'max_tokens'; a span is as long as it was; use length=f",
+            "max_tokens",
+        ),
         ({"lenght": 3}, "there is no option 'lenght'", "lenght"),
         ({"text": "a" * 70_000}, "text has 70000 characters, and this server reads 65536", "text"),
         ({"text": "a" * 3000}, "text has 3000 tokens, and this server reads 2048", "text"),
@@ -114,7 +120,7 @@ def test_a_bad_request_is_one_line(server, given, message, param):
 def test_a_span_longer_than_a_server_writes_is_refused():
     with serving(limits={"max_length": 8}) as running:
         refusal = running.refusal("/v1/rewrite", text=TEXT, spans=[[0, 20]])
-        assert "length=20 is more than the 8 tokens that this server writes" in refusal["message"]
+        assert "span 0-20 takes 20 tokens, and this server writes 8; give" in refusal["message"]
 
 
 def test_the_path_is_listed_with_its_fields(server):

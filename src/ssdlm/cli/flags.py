@@ -18,7 +18,7 @@ from ssdlm.options import (
 )
 from ssdlm.storage.builtin import DEFAULT_MODEL, generation_config
 from ssdlm.storage.parts import Shard
-from ssdlm.values import OBJECT, SWITCH, About, Kind, show
+from ssdlm.values import OBJECT, SWITCH, About, show
 
 
 @cache
@@ -63,7 +63,7 @@ def add_flag(group: Any, name: str, option: About, text: str) -> None:
         return
     group.add_argument(
         flag_of(name),
-        type=reader(name, option.kind),
+        type=reader(name, option),
         action="append" if option.kind.is_repeatable else "store",
         metavar=option.metavar or "|".join(option.choices) or None,
         help=text + ("; may be repeated" if option.kind.is_repeatable else ""),
@@ -83,14 +83,14 @@ def shown_default(name: str, is_stored: bool) -> str:
     return f" (default {show(default)})"
 
 
-def reader(name: str, kind: Kind) -> Callable[[str], Any]:
+def reader(name: str, option: About) -> Callable[[str], Any]:
     """Return what turns one word of the command line into a value."""
 
     def read(text: str) -> Any:
         try:
-            return kind.parse(text)
+            return option.kind.parse(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{name}={text} is not {kind.noun}") from None
+            raise argparse.ArgumentTypeError(f"{name}={text} is not {option.wanted}") from None
 
     return read
 

@@ -232,7 +232,8 @@ def prompt_lines(path: Place) -> list[PromptLine]:
     """Return the lines of a JSON-lines file, each with a text, `prompt`, or with `messages`."""
     names, lines = set(all_names()), []
     name = "standard input" if path == STANDARD else str(path)
-    for where, values in parse_jsonl(file_lines(path, MOST_IN_PROMPT), source=name):
+    raw = file_lines(path, MOST_IN_PROMPT)
+    for where, values in parse_jsonl(raw, source=name, is_strict=True):
         said = values.get("messages")
         messages = said if is_messages(said) else ()
         prompt = "" if messages else values.get("prompt")

@@ -43,7 +43,7 @@ MOST_SEEN = 1024
 CHARACTERS_PER_TOKEN = 32
 """What of a text is looked at for its tokens, at the most."""
 
-ALTERNATIVES = About(WHOLE, "", "", low=1, high=MOST, remedy="ask for 1 or more")
+ALTERNATIVES = About(WHOLE, "", "", low=1, high=MOST, remedy=f"ask for 1 to {MOST}")
 
 
 class Span(NamedTuple):
@@ -137,8 +137,15 @@ class Rewriting:
         count = max(1, len(self.tokenizer.encode_plain([opening + core])[0]))
         suffix = self.beginning(text[start + len(core) :], MOST_AFTER)
         spread = min(4, max(2, count // 4)) if is_free and suffix else 0
-        must = self.tokenizer.encode_plain([f" {word}" for word in options.must])
-        fewest = max(1, count - spread, sum(map(len, must)) + 1 if spread and must else 0)
+        required = self.engine.compiler.required_word
+        needed = sum(len(required(word, options.must_not).tokens) for word in options.must)
+        if needed > count and not spread:
+            longer = "length=free or a longer span" if suffix else "a longer span"
+            raise ValueError(
+                f"must={list(options.must)} takes {needed} tokens and there is room for {count} in "
+                f"span {span}; use {longer}"
+            )
+        fewest = max(1, count - spread, needed + 1 if spread and needed else 0)
         longest = max(count, fewest) + spread
         if (room := self.sight - longest) < 2:
             raise ValueError(

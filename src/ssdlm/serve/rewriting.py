@@ -13,6 +13,7 @@ from typing import Any
 from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Request
 from ssdlm.engine.rewriting import Rewrite, Rewriting, spans_in
+from ssdlm.options import WORDS_OF_SPANS
 from ssdlm.serve.fields import Served, field, flag, refuse_unknown, whole
 from ssdlm.serve.limits import texts_at_once
 from ssdlm.serve.native import Native, chosen, message, watch
@@ -64,7 +65,7 @@ class Rewritten(Native):
 
 def read_rewrite(body: Mapping[str, Any], served: Served) -> Rewritten:
     """Return what a body asks for, or raise a ValueError or ApiError."""
-    refuse_unknown(body, OWN_FIELDS)
+    refuse_unknown(body, OWN_FIELDS, WORDS_OF_SPANS)
     text, limits = field(body, "text", TEXT), served.limits
     if text is None:
         raise ValueError("there is no text; give one")
@@ -87,7 +88,12 @@ def read_rewrite(body: Mapping[str, Any], served: Served) -> Rewritten:
         alternatives=count,
     )
     asked = [passage.options for passage in work.passages]
-    for one in asked:
+    for span, _, one, _ in work.passages:
+        if one.length > limits.max_length:
+            raise ValueError(
+                f"span {span} takes {one.length} tokens, and this server writes "
+                f"{limits.max_length}; give a shorter one"
+            )
         limits.check_options(one)
     num_rows = count * sum(one.num_rows * max(1, one.particles) for one in asked)
     limits.check_rows(num_rows, texts_at_once(engine.device.type), "spans, alternatives, ")

@@ -27,14 +27,15 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return [line.value for line in parse_jsonl(file_lines(path), source=str(path))]
 
 
-def parse_jsonl(lines: Iterable[bytes], *, source: str) -> Iterator[Line]:
+def parse_jsonl(lines: Iterable[bytes], *, source: str, is_strict: bool = False) -> Iterator[Line]:
     """Yield the objects of raw lines, which may be an open file; `source` names them in errors."""
+    remedy = "correct or remove it"
     for number, raw in enumerate(lines, start=1):
         if number == 1:
             raw = raw.removeprefix(BYTE_ORDER_MARK)
         if raw.strip():
             where = f"{source} line {number}"
-            yield Line(where, parse_object(raw, where=where, remedy="correct or remove it"))
+            yield Line(where, parse_object(raw, where=where, remedy=remedy, is_strict=is_strict))
 
 
 def write_jsonl(path: Path, values: Iterable[Mapping[str, Any]]) -> None:
