@@ -351,8 +351,10 @@ def shown(pairs: Sequence[tuple[Result, str]], *, percent: bool = False) -> str:
     if value is None:
         return "-"
     interval = average_interval([one.interval(name) for one, name in pairs])
-    ends = "" if interval is None else f" [{unit * interval[0]:.1f}, {unit * interval[1]:.1f}]"
-    return f"{unit * value:.1f}{ends}"
+    if interval is None:
+        return f"{unit * value:.1f}"
+    low, high = interval[0], min(interval[1], 1.0) if percent else interval[1]
+    return f"{unit * value:.1f} [{unit * low:.1f}, {unit * high:.1f}]"
 
 
 DEFINITION = Definition(settings, page, record=record, metrics=metrics_of, examine=examine)
