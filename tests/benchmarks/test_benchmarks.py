@@ -72,6 +72,7 @@ def test_the_memory_benchmark_says_what_was_expected_of_each_case(load, monkeypa
     assert {row["error"] for row in found} == {"no time left"}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_model_is_made_in_shards_and_takes_a_step():
     """In processes of its own: this one must not be part of a group."""
@@ -117,6 +118,7 @@ def test_flops_are_about_six_a_parameter_and_position(load):
     assert 1.0 < train.block_flops(model, 200) / plain < 1.1
 
 
+@pytest.mark.nightly
 def test_the_ablation_keeps_what_is_done(load, monkeypatch, capsys, tmp_path):
     ablation = load("ablation")
     tokens = np.random.default_rng(0).integers(tiny.V, size=2000).astype("<u2")
@@ -190,6 +192,7 @@ def block_model(folder: Path) -> SSDLM:
     return model
 
 
+@pytest.mark.nightly
 def test_levers_are_pulled_from_given_weights_or_from_none(load, monkeypatch, capsys, tmp_path):
     levers = load("levers")
     block_model(tmp_path / "init")
@@ -304,6 +307,7 @@ def test_a_command_is_timed_alone_and_beside_a_busy_core(load, monkeypatch):
     assert seen[:2] == [None, None] and seen[2] == seen[3] == rows[1]["threads"]
 
 
+@pytest.mark.nightly
 def test_a_server_under_load_writes_what_is_written_offline(load, monkeypatch, capsys):
     serve = load("serve")
     found = call(serve.main, monkeypatch, capsys, "load", "--tiny", "--count", "13")

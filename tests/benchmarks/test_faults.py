@@ -16,6 +16,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_failing_call_leaves_whole_files_and_a_second_start_mends_it():
     command = [sys.executable, str(SCRIPT), "--every", "6", "--seconds", "120"]

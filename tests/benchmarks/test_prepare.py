@@ -16,6 +16,7 @@ def run(*words):
     return subprocess.run(command, capture_output=True, text=True)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_killed_run_ends_with_the_same_bytes():
     done = run()

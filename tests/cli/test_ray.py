@@ -115,6 +115,7 @@ def test_texts_of_a_killed_worker_are_neither_lost_nor_repeated(
     assert shown.count("40/40") == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_causal_language_model_writes_the_same_on_a_cluster(address, tmp_path):
     model = causal.save(tmp_path / "model", "qwen3")
@@ -130,6 +131,7 @@ def test_a_causal_language_model_writes_the_same_on_a_cluster(address, tmp_path)
     assert len({json.loads(line)["text"] for line in written.splitlines()}) > 3
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_store_of_a_killed_worker_is_the_store_of_one_process(
     folder, address, tmp_path, monkeypatch

@@ -302,6 +302,7 @@ def ones(texts):
 PIECES = DecodeConfig(length=4, B=(4,), T=4, grid="sliding", particle_step=2)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("potential", ["difference", "maximum"])
 def test_the_law_tends_to_the_tilted_one_as_particles_are_more(unchecked, potential):
     control = Scorer(ones, reads="continuation")

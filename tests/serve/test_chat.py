@@ -187,7 +187,7 @@ def test_what_asks_for_nothing_is_accepted(server):
         ({"mesages": HELLO, "messages": None}, "mesages", "the nearest is messages"),
         ({"echo": True}, "echo", "there is no option 'echo'"),
         ({"top_k": -5}, "top_k", "top_k=-5 is out of range"),
-        ({"logit_bias": {"5": -101}}, "logit_bias", "with each bias from -100 to 100"),
+        ({"logit_bias": {"5": -101}}, "logit_bias", "each with a bias from -100 to 100"),
         ({"presence_penalty": 3}, "presence_penalty", "presence_penalty=3.0 is out of range"),
     ],
 )

@@ -16,6 +16,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are found as on Linux")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_run_whose_worker_is_killed_ends_with_the_losses_of_one_process(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))

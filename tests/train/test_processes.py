@@ -144,6 +144,7 @@ def test_a_random_block_denoiser_is_what_it_yields(folder):
         assert torch.equal(expected.get_parameter(name), value)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_accelerate_launch_starts_processes_that_share_the_work(folder, tmp_path):
     """In shards, as `--use_fsdp` asks for; torchrun is tried in test_elastic.py."""

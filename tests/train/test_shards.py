@@ -41,6 +41,7 @@ def newest(out: Path) -> Path:
     return found
 
 
+@pytest.mark.nightly
 def test_a_run_goes_on_in_4_then_2_then_1_then_4_processes(store, whole, tmp_path):
     out, seen = tmp_path / "run", [0]
     for count in (4, 2, 1):
