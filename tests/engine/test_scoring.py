@@ -74,7 +74,9 @@ def test_the_command_line_rates(tmp_path, capsys):
     assert main(["score", "the dog", "a cat", "--model", str(tmp_path), "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     expected = model.score(["the dog", "a cat"])
-    assert [line["logprobs"] for line in lines] == [one.logprobs for one in expected]
+    for line, one in zip(lines, expected, strict=True):
+        # Bits depend on the number of threads, and on busy cores the command takes one.
+        assert line["logprobs"] == pytest.approx(one.logprobs, rel=1e-5)
     assert main(["score", "", "--prompt", "a", "--model", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["perplexity"] is None
     assert main(["score", "", "--prompt", "a", "--model", str(tmp_path)]) == 0
