@@ -186,8 +186,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     ways = ",".join((*WAYS, *LENGTHS))
     parser.add_argument("--ways", default=ways, help="names, separated by commas")
     given = parser.parse_args(argv)
+    models, asked = given.models.split(","), given.ways.split(",")
+    for option, names, known in (("models", models, MODELS), ("ways", asked, ways.split(","))):
+        if unknown := [name for name in names if name not in known]:
+            parser.error(f"--{option} {unknown[0]} is none of {', '.join(known)}")
     for model, way in sets():
-        if model in given.models.split(",") and way in given.ways.split(","):
+        if model in models and way in asked:
             (write if way in WAYS else fill)(model, way, given.out)
     texts = all_texts(given.out)
     given.page.write_text(page(texts), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,21 @@ def save_adapted(folder: Path, **changes: Any) -> Path:
     save_options(GenerateOptions(B=(6,), T=12).change(**NARROW), run)
     tiny.tokenizer().save(run)
     return run
+
+
+def begin_with_a(folder: Path) -> None:
+    """Let a folder's tokenizer put its first token before every text."""
+    values = json.loads((folder / "tokenizer.json").read_text())
+    values["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [
+            {"SpecialToken": {"id": "a", "type_id": 0}},
+            {"Sequence": {"id": "A", "type_id": 0}},
+        ],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {"a": {"id": "a", "ids": [0], "tokens": ["a"]}},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(values))
 
 
 def theirs(folder: Path) -> Any:

@@ -94,12 +94,12 @@ def tokenizer_beneath(
 ) -> Tokenizer | None:
     """Return an adapter's own copy of its language model's tokenizer, or that one; refuse others.
 
-    The adapter then knows it by digest.
+    The adapter then knows it by digest, and its texts begin and end as that model's.
     """
     base = checkpoint.find(denoiser.config.base)
     if not (base / FILE_NAME).is_file():
         return own
-    theirs = load_tokenizer(base)
+    theirs = load_causal_tokenizer(base)
     digest = tokenizer_digest(theirs)
     if own is None and denoiser.config.tokens not in ("", digest):
         raise ValueError(
@@ -108,7 +108,11 @@ def tokenizer_beneath(
     if own is not None and tokenizer_digest(own) != digest:
         require_tokens(own, base, of=folder, remedy="restore the one that changed")
     denoiser.config = replace(denoiser.config, tokens=digest)
-    return own or theirs
+    tokenizer = own or theirs
+    for name in ("begin", "start", "end_of_text", "other_ends"):
+        setattr(tokenizer, name, getattr(theirs, name))
+    tokenizer.answers_greedily = False  # it says itself how it writes
+    return tokenizer
 
 
 def has_tokens_of_base(denoiser: DenoiserModule, tokenizer: Tokenizer) -> bool:

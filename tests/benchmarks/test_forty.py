@@ -86,3 +86,12 @@ def test_the_page_has_every_text_as_it_is(forty, monkeypatch, tmp_path):
     assert len(rows) == 360
     plain = re.sub(r"&#(\d+);", lambda found: chr(int(found[1])), rows[0])
     assert plain == "a|b\\n[c](d) *e* <f>" and not re.search(r"[|\[*<]", rows[0])
+
+
+@pytest.mark.parametrize("option", [["--models", "smollm2,builtin:smal"], ["--ways", "gaps"]])
+def test_a_name_that_is_none_is_refused_and_nothing_written(forty, capsys, tmp_path, option):
+    words = ["--out", str(tmp_path / "out"), "--page", str(tmp_path / "page.md"), *option]
+    with pytest.raises(SystemExit):
+        forty.main(words)
+    assert f"{option[0]} {option[1].split(',')[-1]} is none of " in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]

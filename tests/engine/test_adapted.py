@@ -212,3 +212,16 @@ def test_the_command_line_writes_and_explains(folder, capsys):
     assert "program: reference" in said and "reads those as words" in said
     assert main(["explain", "--grid", "uniform", *asked]) == 0
     assert "program: window" in capsys.readouterr().out
+
+
+def test_prompts_begin_and_texts_end_as_the_language_model_has_it(tmp_path):
+    run = causal.save_adapted(tmp_path)
+    causal.begin_with_a(tmp_path / "base")
+    adapted, base = SSDLM.from_pretrained(run), SSDLM.from_pretrained(tmp_path / "base")
+    for prompt in ("", "b", "ab"):
+        assert adapted.engine.context(prompt) == base.engine.context(prompt)
+    assert adapted.context("b") == (0, 1)
+    assert adapted.tokenizer.ends == base.tokenizer.ends
+    options = {"length": 6, "temperature": 1.0, "seed": 3}
+    own = base.generate("b", mode="autoregressive", **options).tokens
+    assert adapted.generate("b", mode="autoregressive", **options).tokens == own

@@ -193,27 +193,12 @@ def test_prompts_begin_as_the_tokenizer_says(folder, tmp_path):
     model = SSDLM.from_pretrained(own)
     assert model.context("") == (0,)  # what config.json calls the beginning
     assert model.context("b") == (1,)
-    with_beginning(own)
+    causal.begin_with_a(own)
     model = SSDLM.from_pretrained(own)
     assert (model.context(""), model.context("b"), model.context("ab")) == ((0,), (0, 1), (0, 1))
     with pytest.raises(ValueError, match="stays in the folder that transformers wrote"):
         model.save_pretrained(tmp_path / "other")
     assert not (tmp_path / "other").exists()
-
-
-def with_beginning(folder):
-    """Let a folder's tokenizer put its first token before every text."""
-    values = json.loads((folder / "tokenizer.json").read_text())
-    values["post_processor"] = {
-        "type": "TemplateProcessing",
-        "single": [
-            {"SpecialToken": {"id": "a", "type_id": 0}},
-            {"Sequence": {"id": "A", "type_id": 0}},
-        ],
-        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
-        "special_tokens": {"a": {"id": "a", "ids": [0], "tokens": ["a"]}},
-    }
-    (folder / "tokenizer.json").write_text(json.dumps(values))
 
 
 BROKEN = {

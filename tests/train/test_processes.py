@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests import tiny
+from tests import causal, tiny
 from tests.processes import make_store, start_together
 
 from ssdlm.config import Config, EncoderConfig
@@ -31,6 +31,7 @@ CASES = {
     "tuned": ["init=@/model"],
     "encoder": ["objective=one_block", "share_c=2"],
     "masked LM": ["objective=one_block", "init=@/lm", "decay_rule=authors"],
+    "adapter": ["init=@/base", "data.max_len=33", "model.rank=2", "precision=fp32"],
 }
 """Settings by name; @ is where the weights are that a run begins with."""
 
@@ -38,9 +39,9 @@ CASES = {
 def config_of(name: str, folder: Path, *settings: str) -> Config:
     """Return a case's config."""
     given = [text.replace("@", str(folder)) for text in CASES[name]]
-    is_fixed = name == "tuned"  # its sizes come with the model
+    is_fixed = name in ("tuned", "adapter")  # its sizes come with the model
     own = [text for text in SMALL if not (is_fixed and text.startswith(("D=", "num_")))]
-    config = configure("tiny", [*own, *given, *settings])
+    config = configure("adapt" if name == "adapter" else "tiny", [*own, *given, *settings])
     if name == "encoder":
         return replace(config, model=EncoderConfig(backbone=BACKBONE, B=6))
     return replace(config, model=EncoderConfig(B=6)) if name == "masked LM" else config
@@ -56,6 +57,7 @@ def folder(tmp_path_factory) -> Path:
     AutoModelForMaskedLM.from_config(AutoConfig.for_model(**BACKBONE)).save_pretrained(
         folder / "lm"
     )
+    causal.save(folder / "base", "llama-tied")
     train(config_of("blocks", folder), data=[folder / "store"], out=folder / "model")
     train_all(folder, "one", CASES)
     return folder
@@ -100,6 +102,36 @@ def test_several_processes_give_the_losses_and_weights_of_one(count, cases, fold
             assert own.keys() == other.keys()
             close = [torch.allclose(own[key], other[key], atol=10 * limit) for key in own]
             assert all(close), several.name
+
+
+@pytest.mark.nightly
+def test_an_adapter_s_run_in_two_processes_resumes_to_the_bit(folder):
+    assert start_together(train_whole_and_cut, folder, count=2) == [0] * 2
+    for sharding in ("ddp", "fsdp"):
+        whole, cut = (folder / f"{kind} {sharding}" for kind in ("whole", "cut"))
+        assert losses(cut) == losses(whole)
+        own, other = (load_file(out / "model.safetensors") for out in (whole, cut))
+        assert all(torch.equal(own[name], other[name]) for name in own)
+
+
+def train_whole_and_cut(folder: Path) -> None:
+    """Train an adapter for four steps, and once more with its last checkpoint taken away."""
+    from accelerate import Accelerator
+
+    Accelerator.end_training = lambda self: None  # the processes stay together
+    for sharding in ("ddp", "fsdp"):
+        for kind, turns in {"whole": 1, "cut": 2}.items():
+            out = folder / f"{kind} {sharding}"
+            settings = ["train.steps=4", "save_every=2", f"sharding={sharding}", "micro_batch=4"]
+            config = config_of("adapter", folder, *settings)
+            for turn in range(turns):
+                report = train(config, data=[folder / "store"], out=out)
+                assert report.resumed == 2 * turn
+                torch.distributed.barrier()
+                if turn + 1 < turns and os.environ["RANK"] == "0":
+                    (out / "checkpoints" / "step-4").rename(out / "away")
+                torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
 
 
 def test_a_model_made_in_shards_has_the_weights_of_a_whole_one_to_the_bit(folder, tmp_path):
