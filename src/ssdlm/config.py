@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal
 
 from ssdlm.values import require, shorten, show
@@ -156,6 +156,33 @@ class AdapterConfig:
     """Block length in training."""
     T: int = ranged(5000, least=1, most=MOST)
     """Diffusion steps in training."""
+
+    def __post_init__(self) -> None:
+        require_ranges(self)
+
+
+@dataclass(frozen=True)
+class DrafterConfig:
+    """A Drafter: narrow layers that guess the tokens after a frozen model's newest one."""
+
+    base: str
+    """The model that it was trained with, by the name that was given."""
+    digest: str
+    """What tells the model's weights from others."""
+    V: int = ranged(MISSING, least=1, most=MOST)
+    D: int = ranged(MISSING, least=1, most=MOST)
+    """Width, which is the model's."""
+    num_heads: int = ranged(MISSING, least=1, most=MOST)
+    """Queries of a layer; the keys are the model's."""
+    head_size: int = ranged(MISSING, least=1, most=MOST)
+    reads: tuple[int, ...] = required()
+    """The layer of the model whose keys and values each layer reads."""
+    hidden: int = ranged(MISSING, least=1, most=MOST)
+    """Width of the feed-forward parts."""
+    rank: int = ranged(192, least=1, most=MOST)
+    """Width of what a guess hands on to the next."""
+    num_guesses: int = ranged(7, least=1, most=15)
+    """Guesses written at once."""
 
     def __post_init__(self) -> None:
         require_ranges(self)

@@ -201,6 +201,7 @@ def parser() -> Parser:
         train.add_estimate,
         train.add_train_guide,
         train.add_train_judge,
+        train.add_train_drafter,
         train.add_plot,
         measure.add_evaluate,
         measure.add_prompts,

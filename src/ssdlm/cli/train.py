@@ -250,6 +250,49 @@ def run_train_judge(arguments: argparse.Namespace) -> None:
     print(report)
 
 
+def add_train_drafter(commands: Any) -> None:
+    command = commands.add_parser(
+        "train-drafter", help="train what guesses the next tokens for --mode speculative"
+    )
+    command.set_defaults(run=run_train_drafter, gathers="overrides")
+    command.add_argument("--model", required=True, help="builtin:mini, smollm2, a folder or Hub id")
+    command.add_argument("--data", nargs="+", required=True, help="token stores written by prepare")
+    command.add_argument(
+        "--out", required=True, help="folder of the drafter; an existing one goes on"
+    )
+    command.add_argument(
+        "--prompts", help="JSON lines with prompts; the model goes on from them, and trains on that"
+    )
+    command.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
+    command.add_argument(
+        "--fresh", action="store_true", help="discard what is in --out and start again"
+    )
+    command.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="settings, such as seconds=300 or own=5000",
+    )
+
+
+def run_train_drafter(arguments: argparse.Namespace) -> None:
+    """Train a drafter, or go on."""
+    from ssdlm.train.drafting import configure, train_drafter
+
+    data = [name for name in arguments.data if "=" not in name or os.path.exists(name)]
+    settings = [name for name in arguments.data if name not in data]
+    report = train_drafter(
+        configure(settings + arguments.overrides),
+        model=arguments.model,
+        data=data,
+        out=arguments.out,
+        prompts=arguments.prompts,
+        device=arguments.device,
+        fresh=arguments.fresh,
+    )
+    print(report)
+
+
 def add_plot(commands: Any) -> None:
     command = commands.add_parser("plot", help="draw a run's loss curve and profile")
     command.set_defaults(run=run_plot)

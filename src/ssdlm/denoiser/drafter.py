@@ -1,0 +1,181 @@
+"""Guesses at the tokens after a model's newest one, by narrow layers beside the frozen model.
+
+    hidden state before the newest token, that token, a place  ->  a row for each guess
+    rows -> [attention to what the model has read -> feed-forward] x layers -> the model's head
+    + what the guess before adds, by a small recurrent cell  ->  log q of each guess
+
+The rows of a pass are computed at once; the cell alone goes from guess to guess, so that the chain
+of guesses is coherent. The layers have no keys of their own: they read the model's.
+llama, block -> [drafter] -> diffusion.speculative, engine.programs.drafted, train.drafting
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ssdlm.config import DrafterConfig
+from ssdlm.denoiser.adapter import clean_pass, own_weights
+from ssdlm.denoiser.block import BlockDenoiser
+from ssdlm.denoiser.layer import update
+from ssdlm.denoiser.llama import LlamaDenoiser, empty
+from ssdlm.denoiser.slots import Network
+from ssdlm.ops.rotary import rotate
+from ssdlm.ops.rows import plain_norm
+from ssdlm.shapes import Block, Tensor
+
+BaseNetwork = BlockDenoiser | LlamaDenoiser
+
+
+class ReadTexts(NamedTuple):
+    """Texts as a model has read them."""
+
+    hidden: Tensor
+    """(N, L, D) what the head reads after each token."""
+    keys_values: list[Tensor]
+    """Of some layers: (2, N, heads, L, d) each."""
+
+
+class DrafterLayer(nn.Module):
+    """Attention to the keys and values of one layer of the model, and a feed-forward part."""
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__()
+        heads, self.head_size = config.num_heads * config.head_size, config.head_size
+        self.query, self.out = empty(heads, config.D), empty(config.D, heads)
+        self.up, self.down = empty(config.hidden, config.D), empty(config.D, config.hidden)
+
+    def forward(self, x: Tensor, rotary: Tensor, seen: Tensor, mask: Tensor) -> Tensor:
+        """Return rows (N, R, D) after this layer; the mask (R, L) says what they see."""
+        query = F.linear(plain_norm(x), self.query).unflatten(-1, (-1, self.head_size))
+        query = rotate(query, rotary).transpose(1, 2)
+        groups = query.shape[1] // seen.shape[2]
+        keys, values = (part.repeat_interleave(groups, 1) for part in seen)
+        kind = keys.dtype
+        attended = F.scaled_dot_product_attention(query.to(kind), keys, values, attn_mask=mask)
+        x = x + F.linear(attended.transpose(1, 2).flatten(2), self.out)
+        return x + F.linear(F.relu(F.linear(plain_norm(x), self.up)).square(), self.down)
+
+
+class Drafter(nn.Module):
+    """What writes guesses for one model, whose weights are not among its own."""
+
+    def __init__(self, config: DrafterConfig, network: BaseNetwork) -> None:
+        super().__init__()
+        # Beside the module's own parts: no file, optimiser or average has the model's weights.
+        self.config, self.frozen = config, (network,)
+        D, rank = config.D, config.rank
+        self.into, self.places = empty(D, 2 * D), empty(config.num_guesses, D)
+        self.layers = nn.ModuleList(DrafterLayer(config) for _ in config.reads)
+        self.before, self.beside = empty(rank, D), empty(rank, D)
+        """What the cell reads: the token before a guess, and the guess's row."""
+        self.back, self.after = empty(rank, rank), empty(D, rank)
+        """What it keeps of its own state, and what it adds to the row."""
+
+    @property
+    def network(self) -> BaseNetwork:
+        return self.frozen[0]
+
+    @torch.no_grad()
+    def start(self, generator: torch.Generator) -> None:
+        """Fill in the weights of a new drafter, which guesses what the model said last."""
+        for name, weight in self.named_parameters():
+            last = name.rpartition(".")[2]
+            if last in ("out", "down", "after", "places", "back"):
+                weight.zero_()
+                continue
+            noise = torch.randn(weight.shape, generator=generator) * weight.shape[-1] ** -0.5
+            weight.copy_(noise)
+        # The head's norm has weights of its own, which hidden states have gone through.
+        weight = getattr(self.network, "norm", torch.ones(1)).float().cpu() * self.scales[0]
+        self.into.copy_(torch.eye(*self.into.shape) / weight.clamp(min=0.2).unsqueeze(-1))
+
+    @cached_property
+    def scales(self) -> tuple[float, float]:
+        """What brings hidden states and words to about size 1."""
+        words, norm = self.network.words.float(), getattr(self.network, "norm", torch.ones(1))
+        return tuple(float(x.float().square().mean().rsqrt()) for x in (norm, words))
+
+    def forward(self, tokens: Block, texts: ReadTexts, anchors: Tensor) -> Tensor:
+        """Return what the head is to read for the guesses after each anchor (N, A, G, D).
+
+        An anchor is the place of a newest token; it and all behind it is not read. The tokens
+        before each guess are those of the text, as if all guesses before were right.
+        """
+        kind = self.network.dtype
+        with torch.autocast(tokens.device.type, kind, enabled=kind is torch.bfloat16):
+            return self.rows(tokens, texts, anchors)
+
+    def rows(self, tokens: Block, texts: ReadTexts, anchors: Tensor) -> Tensor:
+        """Return the same in the precision that is set."""
+        count = self.config.num_guesses
+        places = anchors.unsqueeze(1) + torch.arange(count, device=anchors.device)  # (A, G)
+        by_hidden, by_word = self.scales
+        words = self.network.embed(tokens) * by_word
+        newest = torch.cat((texts.hidden[:, anchors - 1] * by_hidden, words[:, anchors]), -1)
+        x = F.linear(newest, self.into).unsqueeze(2) + self.places
+        x = x.flatten(1, 2)
+        mask = torch.arange(tokens.shape[1], device=anchors.device) < anchors.unsqueeze(1)
+        mask = mask.repeat_interleave(count, 0)
+        rotary = self.network.rotary(places.flatten())
+        for layer, seen in zip(self.layers, texts.keys_values, strict=True):
+            x = layer(x, rotary, seen, mask)
+        rows = self.last_norm(x).unflatten(1, (-1, count))
+        return rows + self.chained(rows, words[:, places])
+
+    def chained(self, rows: Tensor, words: Tensor) -> Tensor:
+        """Return what the cell adds to rows (N, A, G, D), the words before them being known."""
+        given = F.linear(words, self.before) + F.linear(rows, self.beside)
+        state, found = torch.zeros_like(given[..., 0, :]), []
+        for one in given.unbind(-2):
+            state = F.silu(one + F.linear(state, self.back))
+            found.append(state)
+        return F.linear(torch.stack(found, -2), self.after)
+
+    def last_norm(self, x: Tensor) -> Tensor:
+        """Return what the head reads of rows, by operations that have a gradient."""
+        weight = getattr(self.network, "norm", None)
+        return plain_norm(x) if weight is None else plain_norm(x) * weight
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Return log q (.., V) up to a constant, by the model's own head."""
+        network = self.network
+        return F.linear(rows.to(network.dtype), network.head).float() + network.prior
+
+
+def base_of(network: Network) -> BaseNetwork | None:
+    """Return the network whose rows a drafter reads, None where there can be none."""
+    own = getattr(network, "model", network)
+    return cast(BaseNetwork, own) if isinstance(own, BlockDenoiser | LlamaDenoiser) else None
+
+
+@torch.no_grad()
+def read_texts(network: BaseNetwork, tokens: Block, layers: Sequence[int]) -> ReadTexts:
+    """Return texts (N, L) as a model reads them, with the keys and values of some layers."""
+    x, kept = network.embed(tokens), {}
+    rotary = network.rotary(torch.arange(tokens.shape[1], device=tokens.device))
+    for number, pair in enumerate(passed(network, x, rotary)):
+        x = pair[0]
+        if number in layers:
+            kept[number] = pair[1]
+    norm = network.last_norm(x) if isinstance(network, LlamaDenoiser) else plain_norm(x)
+    return ReadTexts(norm, [kept[number] for number in layers])
+
+
+def passed(network: BaseNetwork, x: Tensor, rotary: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield words' rows after each layer, and the keys and values that it read (2, N, H, L, d)."""
+    if isinstance(network, LlamaDenoiser):
+        for layer in network.transformer_layers():
+            x, keys_values = clean_pass(x, rotary, own_weights(layer), layer.config)
+            yield x, keys_values
+        return
+    for layer in network.transformer_layers():
+        query, key, value = layer.project(x, rotary)
+        found = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = update(x, found, layer.out, layer.up, layer.down)
+        yield x, torch.stack((key, value))
