@@ -102,7 +102,7 @@ def has_text_before(o: GenerateOptions) -> bool:
 
 
 DIFFUSION = Need(
-    (*PATH, "control", *OF_CONTROL, *PLANNED), "mode=diffusion",
+    (*PATH, "control", *OF_CONTROL, "control_by", *PLANNED), "mode=diffusion",
     lambda o, s: o.mode == "diffusion",
     "is the diffusion's and does not go with mode={o.mode}", "leave it out, or use mode=diffusion",
 )  # fmt: skip
@@ -186,6 +186,9 @@ NEEDS = (
     Need(
         WEIGHTS, "control", lambda o, s: bool(o.control),
         "weighs nothing", "give control, or leave it out"),
+    Need(
+        ("control_by_weight",), "control_by", lambda o, s: o.control_by is not None,
+        "weighs nothing", "give control_by, or leave it out"),
     Need(
         ("sees", "special_tokens"), "a control given by name",
         lambda o, s: any(isinstance(one, str) for one in o.control),

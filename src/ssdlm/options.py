@@ -21,6 +21,7 @@ from ssdlm.needs import DIFFUSION, GRAMMARS, NOT_OF_SPANS, refuse_idle
 from ssdlm.values import (
     BIAS,
     CONTROLS,
+    DESCRIPTION,
     GAP,
     GRAMMAR,
     LENGTHS,
@@ -49,6 +50,8 @@ MOST = 10**6
 WIDEST = 1000
 """Positions in a window: each has a row, and logits of its own, in every pass."""
 MOST_PARTICLES = 1024
+MOST_BY_DESCRIPTION = 10.0
+"""A weight of a description: far below it texts fall apart."""
 MOST_CONTROLS = 64
 """Controls of a text: each has a table with a row for each token."""
 MOST_SEED = 2**63 - 1
@@ -232,6 +235,17 @@ class GenerateOptions:
     special_tokens: bool = option(
         True, SWITCH, CONTROL, "frame what a classifier named in control reads by its special "
         "tokens (the authors' code does not)")
+
+    control_by: str | None = per_prompt(
+        None, DESCRIPTION, CONTROL, "steer a language model with a chat template towards a "
+        "description, such as 'a formal letter': by what its logits gain when it is told so before "
+        "the text",
+        metavar="DESCRIPTION")
+    control_by_weight: float = option(
+        1.5, REAL, CONTROL, "what that gain is multiplied by: 1 is the text of a model that is "
+        "told, more goes further, less than 0 leads away",
+        low=-MOST_BY_DESCRIPTION, high=MOST_BY_DESCRIPTION,
+        remedy="use -10 to 10, such as 1.5", metavar="X")
 
     particles: int = option(
         0, WHOLE, CONTROL, "versions of each text that are weighed by what steers it while they "

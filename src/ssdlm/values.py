@@ -93,12 +93,17 @@ def check_schema(value: Any) -> str | None:
     return check_named(value)
 
 
-def check_named(value: Any) -> str | None:
-    """Return a text, or the name of a file as it is; a blank one is refused."""
-    text = check_text_or_none(os.fspath(value) if isinstance(value, os.PathLike) else value)
+def check_filled(value: Any) -> str | None:
+    """Return a text that is not blank, or None where nothing was given."""
+    text = check_text_or_none(value)
     if text is not None and not text.strip():
         raise ValueError
     return text
+
+
+def check_named(value: Any) -> str | None:
+    """Return a text, or the name of a file as it is; a blank one is refused."""
+    return check_filled(os.fspath(value) if isinstance(value, os.PathLike) else value)
 
 
 def check_words(value: Any) -> tuple[str, ...]:
@@ -275,6 +280,7 @@ SCHEMA = Kind(
 GRAMMAR = Kind(
     "a grammar, or the name of a file with one", check_named, "str | os.PathLike[str]", STRING
 )
+DESCRIPTION = Kind('a description such as "a formal letter"', check_filled, "str", STRING)
 WORDS = Kind(
     "a word or a list of words",
     check_words,

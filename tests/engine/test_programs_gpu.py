@@ -15,6 +15,7 @@ PROMPTS = ["The movie was", "I had never seen a film as good as this one in year
 SLIDING = {"grid": "sliding", "T": 25, "B": 25}
 BIASED = {"logit_bias": {16: -100.0, 300: 3.0}, "presence_penalty": 0.7, "frequency_penalty": 0.4}
 CUT = {"top_k": 30, "min_p": 0.02}
+TOLD = {"control_by": "a formal letter", "control_by_weight": 2.0}
 SENTENCES = r"(( [a-z]+){3,8}\.){2,6}"
 
 
@@ -40,12 +41,21 @@ def fewer_commas(context, logits):
 
 @pytest.fixture(scope="module")
 def exact():
-    return SSDLM.from_pretrained("builtin:mini", device="cuda", dtype="float32")
+    model = SSDLM.from_pretrained("builtin:mini", device="cuda", dtype="float32")
+    model.tokenizer.settings["chat_template"] = (
+        "{% for m in messages %}{{ m.content }} {% endfor %}"
+    )
+    return model
 
 
 @pytest.mark.parametrize(
     "changes",
     [
+        SLIDING | {"width": 1.0} | TOLD,
+        SLIDING | {"width": 3.0, "temperature": 0.8} | TOLD | CUT,
+        SLIDING | {"width": 1.0, "control": ["sentiment=positive"]} | TOLD | BIASED,
+        SLIDING | {"width": 1.0, "regex": SENTENCES} | TOLD,
+        {"grid": "uniform", "T": 12, "B": 10} | TOLD,
         SLIDING | {"width": 1.0},
         SLIDING | {"width": 1.0, "temperature": 0.7, "top_p": 1.0},
         SLIDING | {"width": 1.0, "projection": "greedy"},

@@ -43,6 +43,22 @@ def test_an_answer_is_what_chat_gives(server):
     }
 
 
+def test_descriptions_steer_completions_answers_and_streams(server):
+    by, model = {"control_by": "a letter", "control_by_weight": 3.0}, server.model
+    answer = answer_to(server, max_completion_tokens=9, seed=3, **by)
+    assert contents(answer) == [model.chat(HELLO, length=9, seed=3, **by).text]
+    assert contents(answer) != [model.chat(HELLO, length=9, seed=3).text]
+    expected = model.generate("ab", length=9, seed=3, **by)
+    body = {"prompt": "ab", "seed": 3, **by}
+    assert server.complete(**body, max_tokens=9)["choices"][0]["text"] == expected.text
+    (*_, last) = server.events(**body, length=9)
+    assert (last["text"], last["passes_per_token"]) == (expected.text, 2.0)
+    told = server.post("/v1/explain", {"prompt": "ab", **by}).json()["explained"][0]
+    assert told["controls"][0]["led_by"] == 3.0
+    for wrong, why in (("<|end|>", "has the special token <|end|>"), ("a" * 10**5, "characters")):
+        assert why in server.refusal("/v1/generate", prompt="a", control_by=wrong)["message"]
+
+
 def test_an_answer_ends_with_its_turn(server):
     seed = next(
         seed

@@ -67,6 +67,10 @@ class Entry:
     """What chooses its tokens where a draw alone does not; it asks guides itself."""
     is_watched: bool = False
     """Whether frames of its passes are kept."""
+    described: tuple[int, ...] = ()
+    """The context behind a description, in a batch whose texts are steered by some."""
+    weight: float = 0.0
+    """How far the description steers."""
 
 
 class Text(NamedTuple):
@@ -100,12 +104,17 @@ class DecodeBatch(ABC):
         is_cut: bool = False,
         is_strict: bool = False,
         is_invariant: bool = False,
+        is_described: bool = False,
         num_frames: int = 1,
     ) -> None:
         self.num_frames = num_frames
         """Passes of which frames are kept, for those who watch; 0 where a graph keeps none."""
         self.denoiser, self.device, self.num_slots = denoiser, denoiser.device, num_slots
         self.is_captured = self.device.type == "cuda"
+        self.is_described = is_described
+        """Whether each text has a copy behind a description, `num_slots` slots further on."""
+        self.weights = torch.zeros(num_slots, 1, 1, device=self.device)
+        """How far descriptions steer."""
         self.set_up(capacity, is_padded=is_padded, is_invariant=is_invariant)
         V = len(self.prior)
         self.is_strict = is_strict
@@ -116,7 +125,7 @@ class DecodeBatch(ABC):
         """Whether texts have a top_k or a min_p."""
         self.top_ks, self.min_ps = self.whole(), torch.zeros(num_slots, device=self.device)
         self.seeds, self.done, self.active = self.whole(), self.whole(), self.whole()
-        self.passes = self.whole()
+        self.passes, self.described_last = self.whole(), self.whole(1)
         self.suppressed, self.strict = self.whole(fill=-1), self.whole(fill=1)
         self.last = self.whole(1)
         self.text = self.whole(capacity + 1)
@@ -128,6 +137,10 @@ class DecodeBatch(ABC):
         """The slots that a pass takes: all on a GPU, those with a text on a CPU."""
         self.at = torch.arange(num_slots, device=self.device)
         """The same as numbers."""
+        self.copies: slice | Tensor = slice(None)
+        """The slots that a pass reads: those, and where texts are described their copies."""
+        self.copies_at = torch.arange((1 + is_described) * num_slots, device=self.device)
+        """The same as numbers."""
         self.unread: dict[int, Tensor] = {}
         """Contexts that the next pass reads too, by slot: on a CPU, where a pass costs most."""
         self.graphs: dict[object, torch.cuda.CUDAGraph] = {}
@@ -137,8 +150,9 @@ class DecodeBatch(ABC):
     def set_up(self, capacity: int, *, is_padded: bool, is_invariant: bool) -> None:
         """Make the slots, and lay out the output head."""
         denoiser = self.denoiser
-        self.slots = Slots(denoiser, self.num_slots, capacity, is_invariant=is_invariant)
-        self.lengths = self.slots.lengths
+        count = (1 + self.is_described) * self.num_slots
+        self.slots = Slots(denoiser, count, capacity, is_invariant=is_invariant)
+        self.lengths = self.slots.lengths[: self.num_slots]
         head, prior = denoiser.head.to(denoiser.dtype), denoiser.prior
         if is_padded and self.is_captured:  # odd widths are slow to multiply
             more = -len(prior) % VOCABULARY_STEP
@@ -163,12 +177,16 @@ class DecodeBatch(ABC):
         for slot, source, entry in zip(slots, sources, entries, strict=True):
             if source not in (None, slot):
                 self.slots.copy(source, slot, len(entry.context) - 1)
+                if self.is_described:
+                    copies = source + self.num_slots, slot + self.num_slots
+                    self.slots.copy(*copies, len(entry.described) - 1)
         lengths = [len(entry.context) - 1 for entry in entries]
         longest = max(lengths)
         if self.is_captured:
             longest = -(-longest // PREFILL_STEP) * PREFILL_STEP
         else:
-            self.make_room(max(len(one.context) + one.length for one in entries))
+            longest_context = max(len(ids) for e in entries for ids in (e.context, e.described))
+            self.make_room(longest_context + max(one.length for one in entries))
         # Everything in one table: each way to a GPU takes as long as a layer.
         table = torch.from_numpy(
             np.array(
@@ -187,6 +205,8 @@ class DecodeBatch(ABC):
             target[at] = table[:, number]
         for target in (self.done, self.passes):
             target[at] = 0
+        if self.is_described:
+            self.describe(entries, at)
         self.active[at] = 1
         self.temperatures[at], self.top_ps[at] = real[:, 0], real[:, 1]
         self.entries |= dict(zip(slots, entries, strict=True))
@@ -205,11 +225,35 @@ class DecodeBatch(ABC):
         if self.is_captured and new:
             is_all = len(new) == len(slots)
             self.read_contexts(ids if is_all else ids[new], at if is_all else at[new])
+            if self.is_described:
+                others = [entries[row].described[:-1] for row in new]
+                self.read_contexts(self.padded(others), at[new] + self.num_slots)
         elif not self.is_captured:
             for row in new:
-                self.lengths[slots[row]] = 0
-                if lengths[row]:
-                    self.unread[slots[row]] = ids[row : row + 1, : lengths[row]]
+                one, slot = entries[row], slots[row]
+                self.leave_unread(one.context, slot)
+                if self.is_described:
+                    self.leave_unread(one.described, slot + self.num_slots)
+
+    def describe(self, entries: Sequence[Entry], at: Tensor) -> None:
+        """Take note of what copies of texts in some slots have read, and how far they steer."""
+        found = [(one.described[-1], len(one.described) - 1) for one in entries]
+        last, lengths = torch.tensor(found, device=self.device).T
+        self.described_last[at, 0], self.slots.lengths[at + self.num_slots] = last, lengths
+        weights = [one.weight for one in entries]
+        self.weights[at] = torch.tensor(weights, device=self.device).view(-1, 1, 1)
+
+    def padded(self, contexts: Sequence[Sequence[int]]) -> Tensor:
+        """Return contexts as a GPU reads them, of one length."""
+        longest = -(-max(map(len, contexts)) // PREFILL_STEP) * PREFILL_STEP
+        rows = [(*one, *(0,) * (longest - len(one))) for one in contexts]
+        return torch.tensor(rows, device=self.device)
+
+    def leave_unread(self, context: Sequence[int], slot: int) -> None:
+        """Let the next pass read a context into a slot, but for its last token."""
+        self.slots.lengths[slot] = 0
+        if len(context) > 1:
+            self.unread[slot] = torch.tensor([context[:-1]])
 
     def make_room(self, length: int) -> None:
         """Let slots hold texts of so many tokens; on a CPU alone."""
@@ -223,6 +267,7 @@ class DecodeBatch(ABC):
         for slot in slots:
             del self.entries[slot]
             self.unread.pop(slot, None)
+            self.unread.pop(slot + self.num_slots, None)
         if self.masks is not None:
             self.masks.leave(slots)
         self.count_slots()
@@ -231,6 +276,8 @@ class DecodeBatch(ABC):
         """Take note of which slots have a text; a graph takes them all."""
         if not self.is_captured and not self.is_dense:
             self.here = self.at = torch.tensor(sorted(self.entries), dtype=torch.int64)
+            copies = (self.at, self.at + self.num_slots) if self.is_described else (self.at,)
+            self.copies = self.copies_at = torch.cat(copies)
 
     def read_contexts(self, ids: Tensor, at: Tensor) -> None:
         """Read padded contexts (N, C): one by a graph, several from the second time on."""
@@ -258,10 +305,11 @@ class DecodeBatch(ABC):
 
     def read(self, x: Tensor, first: int) -> Tensor:
         """Return the output of a pass's rows from the first on, x being what they read."""
-        behind = Behind(self.rows, self.at, self.lengths[self.here])
+        x = torch.cat((x, self.as_described(x))) if self.is_described else x
+        behind = Behind(self.rows, self.copies_at, self.slots.lengths[self.copies])
         if not self.unread:
-            return self.slots.read(x, behind, slice(first, None))
-        slots = self.at.tolist()
+            return self.steered_by_words(self.slots.read(x, behind, slice(first, None)))
+        slots = behind.slots.tolist()
         found: dict[int, Tensor] = {}
         if rest := [row for row, slot in enumerate(slots) if slot not in self.unread]:
             at = Behind(self.rows, behind.slots[rest], behind.lengths[rest])
@@ -270,10 +318,26 @@ class DecodeBatch(ABC):
             if (context := self.unread.pop(slot, None)) is not None:
                 rows, count = self.rows.after(context.shape[1]), context.shape[1]
                 both = torch.cat((self.denoiser.embed(context), x[row : row + 1]), 1)
-                at = Behind(rows, self.at[row : row + 1], behind.lengths[row : row + 1])
+                at = Behind(rows, behind.slots[row : row + 1], behind.lengths[row : row + 1])
                 found[row] = self.slots.read(both, at, slice(count + first, None))[0]
-                self.lengths[slot] = count
-        return torch.stack([found[row] for row in range(len(x))])
+                self.slots.lengths[slot] = count
+        return self.steered_by_words(torch.stack([found[row] for row in range(len(x))]))
+
+    def as_described(self, x: Tensor) -> Tensor:
+        """Return what the rows of copies read: the same, but at first their own prompt's last."""
+        here = self.here
+        is_first, word = self.done[here] == 0, self.denoiser.embed(self.described_last[here])
+        return torch.cat((torch.where(is_first.view(-1, 1, 1), word, x[:, :1]), x[:, 1:]), 1)
+
+    def steered_by_words(self, hidden: Tensor) -> Tensor:
+        """Return the output of texts' rows, led by that of their copies (`guidance.described`).
+
+        The head is linear: what holds for logits holds for what it reads.
+        """
+        if not self.is_described:
+            return hidden
+        plain, told = hidden.float().chunk(2)
+        return (plain + self.weights[self.here] * (told - plain)).to(hidden.dtype)
 
     @torch.no_grad()
     def run(self, count: int) -> None:
@@ -365,10 +429,14 @@ class DecodeBatch(ABC):
             self.text[here, self.done[here]] = tokens[:, 0]
         self.put(self.last, torch.where(active.bool().unsqueeze(1), tokens, self.last[here]))
         # Slots without a text are not active.
-        self.lengths.add_(gets_one)
+        self.lengthen(gets_one)
         self.done.add_(gets_one)
         if self.masks is not None:
             self.masks.advance(self.last[:, 0], gets_one)
+
+    def lengthen(self, counts: Tensor) -> None:
+        """Take note that each slot has read so many tokens more, and so has its copy."""
+        self.slots.lengths.view(-1, self.num_slots).add_(counts)
 
     def texts(self) -> dict[int, Text]:
         """Return the texts so far, by slot; a GPU is waited for."""

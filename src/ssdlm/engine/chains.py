@@ -50,13 +50,15 @@ def check_context(request: Request, denoiser: Denoiser) -> None:
 
 def check_room(request: Request, denoiser: Denoiser) -> None:
     """Raise on a text for which a language model has no room behind its prompt."""
-    num_given, num_new = len(request.context), sum(request.blocks())
+    num_given = max(len(request.context), len(request.described))
+    num_new = sum(request.blocks())
     room, length = denoiser.max_len, request.options.length
     if denoiser.num_given > 0 and room is not None and num_given + num_new > room:
         suffix = f" and a suffix of {num_new - length}" if num_new > length else ""
+        behind = " behind its description" if request.described else ""
         raise ValueError(
-            f"a prompt of {num_given} tokens and length={length}{suffix} are more than the model's "
-            f"{room} positions; shorten one of them"
+            f"a prompt of {num_given} tokens{behind} and length={length}{suffix} are more than the "
+            f"model's {room} positions; shorten one of them"
         )
     width = request.options.width
     if room is not None and request.slides and width > room:

@@ -18,7 +18,7 @@ Messages = Sequence[Mapping[str, Any]]
 class ChatText(str):
     """A prompt that a template made of messages; what follows it is an answer, of one turn."""
 
-    __slots__ = ()
+    messages: Messages = ()
 
 
 def said(messages: Any, system: str | None = None) -> Any:
@@ -50,12 +50,8 @@ def chat_text(tokenizer: Tokenizer | None, messages: object, *, is_open: bool = 
         texts = [one.get(name) for name in ("role", "content")]
         if not all(isinstance(text, str) and is_utf8(text) for text in texts):
             raise ValueError(f"message {quote(one)} has no text as role and content; give it both")
-        for name in special_tokens(tokenizer.backend):
-            if name in one["role"] or name in one["content"]:
-                raise ValueError(
-                    f"message {quote(one)} has the special token {name}, with which it could end "
-                    "its turn and begin another's; leave that out"
-                )
+        for text in texts:
+            refuse_special(tokenizer, text, f"message {quote(one)}")
     names: dict[str, Any] = {
         name: tokenizer.settings.get(name, "") for name in ("bos_token", "eos_token")
     }
@@ -76,7 +72,19 @@ def chat_text(tokenizer: Tokenizer | None, messages: object, *, is_open: bool = 
             f"the model's chat template does not take these messages ({first_line(error)}); "
             "give others"
         ) from error
-    return ChatText(text)
+    made = ChatText(text)
+    made.messages = tuple(messages)
+    return made
+
+
+def refuse_special(tokenizer: Tokenizer, text: str, called: str) -> None:
+    """Raise on a text of somebody else's with a special token, which a template would obey."""
+    for name in special_tokens(tokenizer.backend):
+        if name in text:
+            raise ValueError(
+                f"{called} has the special token {name}, with which it could end its turn and "
+                "begin another's; leave that out"
+            )
 
 
 def as_answer(options: GenerateOptions, tokenizer: Tokenizer) -> GenerateOptions:
@@ -85,7 +93,7 @@ def as_answer(options: GenerateOptions, tokenizer: Tokenizer) -> GenerateOptions
     It is drawn at random where a caller says how, wants several texts, or steers.
     """
     options = until_end_of_turn(options, tokenizer)
-    draws = bool(DRAWN & options.began.keys() or options.control)
+    draws = bool(DRAWN & options.began.keys() or options.control or options.control_by)
     draws = draws or max(options.num_samples, options.best_of, options.particles) > 1
     if draws or not tokenizer.answers_greedily:
         return options

@@ -104,10 +104,20 @@ def explain(engine: Engine, requests: Sequence[Request]) -> Explanation:
         written,
         passes_per_token(engine, requests, written),
         is_most=options.early_exit or options.mode == "speculative",
-        controls=tuple(way.json(options, count) for way in ways),
+        controls=(*(way.json(options, count) for way in ways), *described_by(first)),
         constraints={name: CONSTRAINED[name] for name in asked_of(options)},
         notes=tuple(notes),
     )
+
+
+def described_by(request: Request) -> list[dict[str, object]]:
+    """Return how a description steers, if there is one, as `Way.json` does."""
+    if not request.described:
+        return []
+    options = request.options
+    why = "its logits behind the description lead those without it, a pass more for each token"
+    by = {"control": options.control_by, "way": "description", "why": why}
+    return [by | {"led_by": options.control_by_weight}]
 
 
 def about(engine: Engine) -> str:
@@ -150,4 +160,4 @@ def num_passes(engine: Engine, request: Request, written: Written) -> int:
     # On a GPU a program reads the prompt by itself; elsewhere it goes with the first pass.
     is_read_apart = written.device != "cpu" and written.program != "reference" and is_by_token
     passes += is_read_apart and len(request.context) > 1
-    return passes * engine.num_particles(request)
+    return passes * engine.num_particles(request) * request.num_copies

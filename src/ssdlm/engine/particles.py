@@ -296,6 +296,7 @@ def piece_of(
     return replace(
         first,
         context=(*first.context, *tokens),
+        described=(*first.described, *tokens) if first.described else (),
         options=own,
         branch=(round, number),
         num_before=len(tokens),

@@ -30,6 +30,7 @@ from ssdlm.engine.chat import ChatText, as_answer
 from ssdlm.engine.chooser import Answered, Chooser
 from ssdlm.engine.choosing import by_length, kept
 from ssdlm.engine.controls import Controls
+from ssdlm.engine.describing import behind_description, check_description
 from ssdlm.engine.drafts import DraftEncoder, Feed, Watcher
 from ssdlm.engine.ending import end, end_token, text_of, unwritten
 from ssdlm.engine.particles import Swarms, chunks_of, piece_of
@@ -49,6 +50,7 @@ from ssdlm.engine.showing import Piece
 from ssdlm.engine.strategy import before_suffix, bias_of, for_gap, strategy_of
 from ssdlm.engine.wanted import Compile, placed, wanted_of
 from ssdlm.engine.worker import BatchWorker
+from ssdlm.guidance.described import described
 from ssdlm.needs import refuse_idle
 from ssdlm.options import GenerateOptions
 from ssdlm.storage.arrays import user_cache
@@ -102,7 +104,8 @@ class Engine:
             block = self.controls.reads_block(own)
             opening = prompt.opening if isinstance(prompt, Opened) else None
             about = {"num_candidates": rivals, "reads_block": block, "opening": opening}
-            request = Request(shown, context, own, number=number, **about)
+            told = behind_description(prompt, context, own, self.tokenizer)
+            request = Request(shown, context, own, told, number=number, **about)
             check_context(request, self.denoiser)
             firsts.append(by_length(request))
             number += own.num_samples
@@ -139,6 +142,7 @@ class Engine:
             self.chains.check(options)
             return
         strategy_of(options, self.denoiser)
+        check_description(options, self.denoiser, self.tokenizer)
         self.controls.apply(options)
         refuse_idle(options, options.given, self.controls.steering(options))
         if self.controls.num_particles(options) > 1:
@@ -363,7 +367,15 @@ class Engine:
         """Yield the reference loop's steps for requests that go together."""
         if batch[0].options.mode != "diffusion":
             return self.chains.steps(batch)
-        return self.loop(*self.wrapped(self.denoiser, batch), batch)
+        return self.loop(*self.wrapped(self.network(batch), batch), batch)
+
+    def network(self, batch: Sequence[Request]) -> Denoiser:
+        """Return what denoises texts: the model, led by their descriptions if they have some."""
+        if not batch[0].described:
+            return self.denoiser
+        prompts = torch.tensor([one.described for one in batch], device=self.device)
+        weight = batch[0].options.control_by_weight
+        return described(self.denoiser, prompts, len(batch[0].context), weight)
 
     def chooser(self, request: Request) -> Chooser:
         """Return the reference loop of a text that a decode batch writes."""

@@ -29,6 +29,10 @@ SEVERAL_ENDS = (
     "can forbid one; leave out never_end"
 )
 NOTHING_DRAWN = "top_p=0 draws nothing, and a program keeps what it draws; use a top_p above 0"
+ENDS_OTHERWISE = (
+    "behind a description the open positions of this prompt start from another token, and only "
+    "the reference loop reads them twice; begin with a word"
+)
 DRAWN = {"rule": ("renoise",), "rho": (0,)}
 WINDOW: Mapping[str, Sequence[object]] = {
     "projection": ("sampling",),

@@ -20,7 +20,7 @@ from ssdlm.options import GenerateOptions, known_options
 from ssdlm.values import check_sequence, check_whole, quote
 
 ROW_OPTIONS = {"seed", "must", "must_not", "suffix", "pin", "end_at_sentence", "stop"}
-ROW_OPTIONS |= {"num_samples", "best_of", *GRAMMARS, "gap"}
+ROW_OPTIONS |= {"num_samples", "best_of", *GRAMMARS, "gap", "control_by"}
 """Options in which requests of one batch may differ."""
 MIXED_TOGETHER = 16
 """So many seeds or more are quicker to mix as one array."""
@@ -48,6 +48,8 @@ class Request:
     context: tuple[int, ...]
     """The prompt's token ids."""
     options: GenerateOptions
+    described: tuple[int, ...] = ()
+    """The prompt's ids behind a description that steers the text, if one does."""
     number: int = 0
     """Which of the texts that were asked for, from 0; several may compete for one."""
     sample: int = 0
@@ -76,6 +78,16 @@ class Request:
         if self.placement and self.placement.constraint.length > self.options.length:
             return [self.placement.constraint.length]
         return self.options.blocks()
+
+    @property
+    def num_copies(self) -> int:
+        """How often the text goes through the network: behind a description for a second time."""
+        return 2 if self.described else 1
+
+    @property
+    def ends_alike(self) -> bool:
+        """Whether the prompt has the same last token behind a description."""
+        return self.described[-1:] == self.context[-1:]
 
     @property
     def own_tokens(self) -> tuple[int, ...]:
@@ -112,7 +124,8 @@ class Request:
         controls = tuple(one if isinstance(one, str) else id(one) for one in self.options.control)
         held = self.placement is not None, self.slides, self.options.has_grammar, bool(self.branch)
         held = *held, self.num_before
-        return len(self.context), tuple(self.blocks()), options, controls, held
+        lengths = len(self.context), len(self.described)
+        return lengths, tuple(self.blocks()), options, controls, held
 
 
 class Requests(Sequence[Request]):

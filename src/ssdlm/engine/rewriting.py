@@ -19,6 +19,7 @@ from itertools import pairwise, takewhile
 from typing import Any, NamedTuple, get_args
 
 from ssdlm.engine.chains import check_stream
+from ssdlm.engine.describing import behind_description
 from ssdlm.engine.ending import text_of
 from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Generation, Opened
@@ -116,7 +117,8 @@ class Rewriting:
                 value = shorten(show(getattr(own, name)))
                 raise ValueError(f"{name}={value}: {NOT_OF_SPANS[name]}")
         self.engine, self.tokenizer = engine, engine.tokenizer
-        self.sight = engine.denoiser.max_len or MOST_SEEN
+        told = (behind_description((), (), one, engine.tokenizer) for one in options)
+        self.sight = (engine.denoiser.max_len or MOST_SEEN) - max(map(len, told))
         pairs = sorted(zip(spans, options, strict=True), key=lambda pair: pair[0])
         self.passages = [self.passage(text, *pair, is_free=length == "free") for pair in pairs]
         count = check("alternatives", alternatives, ALTERNATIVES)

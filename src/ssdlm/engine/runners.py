@@ -81,6 +81,8 @@ class Key(NamedTuple):
     """Whether logits have biases or penalties."""
     is_cut: bool = False
     """Whether draws have a top_k or a min_p."""
+    is_described: bool = False
+    """Whether descriptions steer, so that each text has two slots."""
     is_strict: bool = False
     """Whether a graph holds all draws to grammars; forbidden words replace what was drawn."""
     is_watched: bool = False
@@ -150,6 +152,8 @@ class Runners:
             return reasons.moved_otherwise(options)
         if not request.slides and any(B != blocks[0] for B in blocks):
             return reasons.uneven(blocks)
+        if request.described and not is_single(request) and not request.ends_alike:
+            return reasons.ENDS_OTHERWISE
         if denoiser.is_exact and may_be_certain(request):
             return reasons.read_as_words(options)
         is_drawn = options.projection == "sampling" and options.returns == "w_0"
@@ -190,6 +194,7 @@ class Runners:
         if self.is_gpu and self.is_steered(request):
             program, guides = "guided", self.controls.graph_key(options)
             rest["has_guides"] = bool(self.why_steered(request))
+        rest["is_described"] = bool(request.described)
         shaped = {"is_biased": bool(bias_of(options)), "is_cut": options.is_cut}
         if has_chooser:  # whose loop does it
             shaped = {}
@@ -224,7 +229,8 @@ class Runners:
 
         A pass writes `margin` rows behind a text, most of which are not there to stay.
         """
-        needed, capacity = len(request.context) + sum(request.blocks()) + margin, LEAST_CAPACITY
+        longest = max(len(request.context), len(request.described))
+        needed, capacity = longest + sum(request.blocks()) + margin, LEAST_CAPACITY
         needed += request.num_after
         while capacity < needed:
             capacity *= 2
@@ -325,6 +331,8 @@ class Runners:
             guide=cast(guided, self.controls.apply(options)) if has_guide else None,
             chooser=self.engine.chooser(request) if has_chooser else None,
             is_watched=self.is_looked_at(request),
+            described=request.described,
+            weight=options.control_by_weight,
         )
 
     def open(self, key: Key, request: Request, count: int) -> tuple[DecodeBatch, bool]:
@@ -365,7 +373,7 @@ class Runners:
         """Return about what a slot of a batch takes."""
         if key.program == "encoder":  # weights of all words, and logits
             return 8 * cast(tuple[int, ...], key.path)[0] * self.denoiser.V
-        own = Slots.num_bytes(cast(Any, self.denoiser), key.capacity)
+        own = Slots.num_bytes(cast(Any, self.denoiser), key.capacity) * (1 + key.is_described)
         own += (16 * key.is_biased + 24 * key.is_cut) * self.denoiser.V
         return own + (20 * key.path[0] * self.denoiser.V if isinstance(key.path, tuple) else 0)
 
@@ -385,6 +393,7 @@ class Runners:
             is_logits, grid = options.returns == "logits", self.grid(request)
             return EncoderWindow(denoiser, grid, B=B, returns_logits=is_logits, **sizes)
         sizes |= {"is_masked": key.is_masked, "is_strict": key.is_strict}
+        sizes["is_described"] = key.is_described
         if request.slides:
             path = Path.sliding(options.width, key.pace)
         else:

@@ -59,7 +59,7 @@ class Job:
         """Take in a step of its text."""
         self.step = step
         self.passes += [0] * (step.block + 1 - len(self.passes))
-        self.passes[-1] += step.num_passes
+        self.passes[-1] += step.num_passes * self.request.num_copies
         if step.log_weight is not None:
             self.log_weight += float(step.log_weight[self.row])
         if step.is_last:
@@ -175,7 +175,7 @@ def passes_by_block(job: Job, when: Sequence[int]) -> list[int]:
         if done:
             counts.append(done[-1] - before)
             start, before = start + block, done[-1]
-    return counts
+    return [count * job.request.num_copies for count in counts]
 
 
 class Schedule:

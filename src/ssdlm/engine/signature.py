@@ -83,6 +83,8 @@ class Signature:
         reduction: Literal["sum", "mean"] | None = None,
         sees: Literal["context", "block"] | None = None,
         special_tokens: bool | None = None,
+        control_by: str | Sequence[str] | None = None,
+        control_by_weight: float | None = None,
         particles: int | None = None,
         particle_step: int | None = None,
         particle_weight: float | Sequence[float] | None = None,
@@ -148,6 +150,8 @@ class Signature:
         reduction: Literal["sum", "mean"] | None = None,
         sees: Literal["context", "block"] | None = None,
         special_tokens: bool | None = None,
+        control_by: str | Sequence[str] | None = None,
+        control_by_weight: float | None = None,
         particles: int | None = None,
         particle_step: int | None = None,
         particle_weight: float | Sequence[float] | None = None,
@@ -213,6 +217,8 @@ class Signature:
         reduction: Literal["sum", "mean"] | None = None,
         sees: Literal["context", "block"] | None = None,
         special_tokens: bool | None = None,
+        control_by: str | Sequence[str] | None = None,
+        control_by_weight: float | None = None,
         particles: int | None = None,
         particle_step: int | None = None,
         particle_weight: float | Sequence[float] | None = None,
@@ -313,6 +319,10 @@ class Signature:
                 block alone (the authors' code); one of context, block [context]
             special_tokens: frame what a classifier named in control reads by its special tokens
                 (the authors' code does not) [True]
+            control_by: steer a language model with a chat template towards a description, such as
+                'a formal letter': by what its logits gain when it is told so before the text [None]
+            control_by_weight: what that gain is multiplied by: 1 is the text of a model that is
+                told, more goes further, less than 0 leads away [1.5]
             particles: versions of each text that are weighed by what steers it while they are
                 written, of which one stays; 0 is 8 where a control has no gradient, else none [0]
             particle_step: tokens between two weighings of the particles of a sliding window; on
@@ -392,6 +402,8 @@ class Signature:
         reduction: Literal["sum", "mean"] | None = None,
         sees: Literal["context", "block"] | None = None,
         special_tokens: bool | None = None,
+        control_by: str | Sequence[str] | None = None,
+        control_by_weight: float | None = None,
         particles: int | None = None,
         particle_step: int | None = None,
         particle_weight: float | Sequence[float] | None = None,
@@ -493,6 +505,10 @@ class Signature:
                 block alone (the authors' code); one of context, block [context]
             special_tokens: frame what a classifier named in control reads by its special tokens
                 (the authors' code does not) [True]
+            control_by: steer a language model with a chat template towards a description, such as
+                'a formal letter': by what its logits gain when it is told so before the text [None]
+            control_by_weight: what that gain is multiplied by: 1 is the text of a model that is
+                told, more goes further, less than 0 leads away [1.5]
             particles: versions of each text that are weighed by what steers it while they are
                 written, of which one stays; 0 is 8 where a control has no gradient, else none [0]
             particle_step: tokens between two weighings of the particles of a sliding window; on

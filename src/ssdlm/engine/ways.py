@@ -59,6 +59,8 @@ def explained(found: Mapping[str, object]) -> str:
         parts.append("gradient ({gradient}, lambda {lam:g})".format(**found))
     if "weight" in found:
         parts.append("{particles} particles (weight {weight:g})".format(**found))
+    if "led_by" in found:
+        parts.append("description (weight {led_by:g})".format(**found))
     return f"{found['control']}: {' and '.join(parts)}; {found['why']}"
 
 

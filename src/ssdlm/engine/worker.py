@@ -175,4 +175,4 @@ class BatchWorker:
         job.passes = passes_by_block(job, text.when)
         is_read_apart = self.batch.is_captured and not self.batch.counts_context
         if job.passes and is_read_apart and slot not in self.forked:
-            job.passes[0] += len(job.request.context) > 1
+            job.passes[0] += (len(job.request.context) > 1) * job.request.num_copies

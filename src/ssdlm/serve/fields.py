@@ -77,7 +77,8 @@ class Served:
         num_rows = sum(one.num_rows * max(1, one.particles) for one in found)
         self.limits.check_rows(num_rows, at_once)
         for prompt, one in zip(prompts, found, strict=True):
-            for name, text in ((called, prompt), ("suffix", one.suffix)):
+            texts = {called: prompt, "suffix": one.suffix, "control_by": one.control_by or ""}
+            for name, text in texts.items():
                 self.limits.check_characters(name, text)
                 self.limits.check_tokens(name, self.num_tokens(text))
         return found

@@ -108,7 +108,7 @@ class Window(DecodeBatch):
             for slot in list(self.unread):
                 context = self.unread.pop(slot)
                 self.read_ids(context, torch.tensor([slot]))
-                self.lengths[slot] = context.shape[1]
+                self.slots.lengths[slot] = context.shape[1]
         at = torch.tensor(slots, device=self.device)
         self.tokens[at], self.normals[at], self.uniforms[at] = 0, NORMAL, UNIFORM
         self.pins[at] = -1  # another text may have had some here
@@ -409,10 +409,12 @@ class Window(DecodeBatch):
     def read_decided(self) -> None:
         """Read the blocks of texts that move on; behind the others it is written over."""
         at = self.at if self.is_captured else self.moving.nonzero()[:, 0]
-        ids = torch.cat((self.last[at], self.tokens[at, :-1]), 1)
-        behind = Behind(self.causal, at, self.lengths[at])
-        self.slots.read(self.denoiser.embed(ids), behind, slice(0, 1))
-        self.lengths.add_(self.W * self.moving)
+        x = self.denoiser.embed(torch.cat((self.last[at], self.tokens[at, :-1]), 1))
+        if self.is_described:
+            x, at = torch.cat((x, x)), torch.cat((at, at + self.num_slots))
+        behind = Behind(self.causal, at, self.slots.lengths[at])
+        self.slots.read(x, behind, slice(0, 1))
+        self.lengthen(self.W * self.moving)
         is_moving = self.moving.bool().unsqueeze(1)
         self.last.copy_(torch.where(is_moving, self.tokens[:, -1:], self.last))
 
