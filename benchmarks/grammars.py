@@ -9,9 +9,10 @@ few patterns (`--compare`), since texts without a grammar never end early and ta
     python benchmarks/grammars.py builtin:mini --part 1/8 > 1.log    # and so on; then
     python benchmarks/grammars.py --merge *.log
     python benchmarks/grammars.py smollm2 --valid valid.jsonl --samples 20
+    python benchmarks/grammars.py --judge valid.jsonl
 
-The last one writes texts of 200 patterns, 50 schemas and 30 context-free grammars, and asks `re`,
-jsonschema and lark whether each is valid. It goes on where it was stopped.
+The last but one writes texts of 200 patterns, 50 schemas and 30 context-free grammars, and goes on
+where it was stopped. The last one asks `re`, jsonschema and lark whether each text is valid.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from context_free import GRAMMARS, LARK, TWINS
 from schemas import SCHEMAS
 
 from ssdlm import SSDLM
-from ssdlm.engine.requests import Generation
+from ssdlm.engine.requests import Generation, in_order
 
 PROMPT = "The report says that"
 PATHS = {
@@ -285,58 +286,94 @@ def run(args: argparse.Namespace) -> Found:
     return found
 
 
-def languages() -> Iterator[tuple[str, str, Any, Callable[[str], Any]]]:
-    """Yield option, name, value and what raises or is false on a text that is not valid."""
+def languages() -> Iterator[tuple[str, str, Any]]:
+    """Yield option, name and value of every grammar, schema and pattern."""
+    yield from (("grammar", name, grammar) for name, grammar in GRAMMARS.items())
+    yield from (("json_schema", str(number), schema) for number, schema in enumerate(SCHEMAS))
+    yield from (("regex", pattern, pattern) for _, pattern in patterns()[:200])
+
+
+def ways_of(model: SSDLM, length: int) -> dict[str, dict[str, object]]:
+    """Return the paths that a model can write on; a causal language model has one open position."""
+    ways = {name: {"length": length, "top_p": 0.95, **path} for name, path in PATHS.items()}
+    for name, way in list(ways.items()):
+        try:
+            model.requests([PROMPT], way)
+        except ValueError:
+            del ways[name]
+    return ways
+
+
+def write_languages(args: argparse.Namespace) -> None:
+    """Write texts of every grammar, schema and pattern that the file does not have yet."""
+    model, out = SSDLM.from_pretrained(args.model), Path(args.valid)
+    ways = ways_of(model, args.length)
+    done = {(one["option"], one["name"]) for one in read_lines([args.valid])}
+    began, (part, num_parts) = time.perf_counter(), map(int, args.part.split("/"))
+    todo = [
+        (list(ways)[number % len(ways)], number, *language)
+        for number, language in islice(enumerate(languages()), part - 1, None, num_parts)
+        if language[:2] not in done
+    ]
+    todo.sort(key=lambda one: list(ways).index(one[0]))  # texts of one path go together
+    for first in range(0, len(todo), args.together):
+        if time.perf_counter() - began > args.seconds:
+            break
+        lines, options = [], []
+        for path, number, option, name, value in todo[first : first + args.together]:
+            line = {"option": option, "name": name, "path": path, "texts": args.samples}
+            changes = {option: value, "seed": number, "num_samples": args.samples}
+            try:
+                options.append(model.requests([PROMPT], ways[path] | changes)[0].options)
+            except ValueError as error:
+                line |= {"refused": str(error), "texts": 0}
+            lines.append(line)
+        requests = model.engine.prepare([PROMPT] * len(options), options)
+        texts = (text.text for text in in_order(model.engine.write(requests)))
+        with out.open("a") as file:
+            for line in lines:
+                line["texts"] = list(islice(texts, line["texts"]))
+                file.write(json.dumps(line) + "\n")
+        seconds = time.perf_counter() - began
+        print(f"{first + len(lines)} of {len(todo)} languages in {seconds:.0f} s", flush=True)
+
+
+def read_lines(files: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what was written, as far as there are files."""
+    there = [Path(file) for file in files if Path(file).exists()]
+    return [json.loads(line) for file in there for line in file.read_text().splitlines()]
+
+
+def judges() -> dict[tuple[str, str], Callable[[str], Any]]:
+    """Return for each option and name what raises or is false on a text that is not valid."""
     import jsonschema
     import lark
 
-    for name, grammar in GRAMMARS.items():
+    def judge(option: str, name: str, value: Any) -> Callable[[str], Any]:
+        if option == "regex":
+            return re.compile(value).fullmatch
+        if option == "json_schema":
+            is_valid = jsonschema.Draft202012Validator(value).is_valid
+            return lambda text: is_valid(json.loads(text))
         notation = LARK.get(name) or TWINS[name]
-        parser = lark.Lark(notation, parser="earley", lexer="dynamic_complete")
-        yield "grammar", name, grammar, lambda text, one=parser.parse: one(text) is not None
-    for number, schema in enumerate(SCHEMAS):
-        check = jsonschema.Draft202012Validator(schema).is_valid
-        yield "json_schema", str(number), schema, lambda text, check=check: check(json.loads(text))
-    for _, pattern in patterns()[:200]:
-        yield "regex", pattern, pattern, re.compile(pattern).fullmatch
+        parse = lark.Lark(notation, parser="earley", lexer="dynamic_complete").parse
+        return lambda text: parse(text) is not None
+
+    return {(option, name): judge(option, name, value) for option, name, value in languages()}
 
 
-def validate(args: argparse.Namespace) -> None:
-    """Write texts of every pattern, schema and grammar, and count those that are valid."""
-    model, paths = SSDLM.from_pretrained(args.model), {}
-    for name, path in PATHS.items():
-        options = {"length": args.length, "top_p": 0.95, **path}
-        try:
-            model.requests([PROMPT], options)
-        except ValueError:  # a causal language model has one open position
-            continue
-        paths[name] = options
-    out = Path(args.valid)
-    lines = out.read_text().splitlines() if out.exists() else []
-    done = {(one["option"], one["name"]): one for one in map(json.loads, lines)}
-    began = time.perf_counter()
-    part, num_parts = map(int, args.part.split("/"))
-    mine = islice(enumerate(languages()), part - 1, None, num_parts)
-    for number, (option, name, value, is_valid) in mine:
-        if (option, name) in done:
-            continue
-        if time.perf_counter() - began > args.seconds:
-            break
-        path = list(paths)[number % len(paths)]
-        options = paths[path] | {option: value, "seed": number, "num_samples": args.samples}
-        texts = [text.text for _, text in model.engine.write(model.requests([PROMPT], options))]
-        bad = [text for text in texts if not is_true(is_valid, text)]
-        found = {"option": option, "name": name, "path": path, "texts": len(texts), "bad": bad}
-        done[option, name] = found
-        with out.open("a") as file:
-            file.write(json.dumps(found) + "\n")
+def judge_files(files: Sequence[str]) -> None:
+    """Print how many texts are valid, and each that is not."""
+    lines, judge_of = read_lines(files), judges()
     figures = {}
     for option in ("regex", "json_schema", "grammar"):
-        own = [one for one in done.values() if one["option"] == option]
-        texts = sum(one["texts"] for one in own)
-        valid = texts - sum(len(one["bad"]) for one in own)
-        figures[option] = {"languages": len(own), "texts": texts, "valid": valid}
-        print(f"{option}: {len(own)} languages, {texts} texts, {valid} valid")
+        own = [one for one in lines if one["option"] == option]
+        all_texts = [(one["name"], text) for one in own for text in one["texts"]]
+        bad = [one for one in all_texts if not is_true(judge_of[option, one[0]], one[1])]
+        refused = {one["name"]: one["refused"] for one in own if "refused" in one}
+        found = {"languages": len(own), "texts": len(all_texts), "bad": bad, "refused": refused}
+        figures[option] = found | {"different": len(set(all_texts))}
+        print(f"{option}: {len(own)} languages, {len(all_texts)} texts, {len(bad)} not valid")
     print(json.dumps(figures))
 
 
@@ -359,11 +396,15 @@ def main() -> None:
         "--compare", type=int, default=5, help="every so many patterns, cost without"
     )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
-    parser.add_argument("--valid", metavar="FILE", help="all kinds of grammars; lines of JSON")
+    parser.add_argument("--valid", metavar="FILE", help="write all kinds of grammars there")
+    parser.add_argument("--together", type=int, default=8, help="grammars at once, of --valid")
+    parser.add_argument("--judge", nargs="+", metavar="FILE", help="what --valid wrote")
     parser.add_argument("--merge", nargs="+", metavar="FILE", help="what the parts printed")
     args = parser.parse_args()
     if args.valid:
-        validate(args)
+        write_languages(args)
+    elif args.judge:
+        judge_files(args.judge)
     else:
         (merged(args.merge) if args.merge else run(args)).report()
 
