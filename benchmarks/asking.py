@@ -19,6 +19,7 @@ from ssdlm.engine.requests import Generation, in_order
 COMPLETIONS, REWRITE = "/v1/completions", "/v1/rewrite"
 LENGTHS = {COMPLETIONS: "max_tokens", CHAT: "max_completion_tokens", RESPONSES: "max_output_tokens"}
 """What a path calls the length."""
+NAMES = {COMPLETIONS: "prompt", CHAT: "messages", RESPONSES: "input", REWRITE: "text"}
 PROMPTS = ("The movie was", "The river had", "In the year 1920", "She opened the door and", "He")
 WORDS = [{"must": ["time"]}, {"must_not": ["the", "movie"], "end_at_sentence": True}]
 """Required and forbidden words: what a GPU looks at between passes."""
@@ -68,11 +69,10 @@ class Asked:
     def request(self) -> bytes:
         """Return what goes over the connection."""
         body: dict[str, Any] = {
-            COMPLETIONS: {"prompt": self.said},
-            CHAT: {"messages": said(self.said)},
-            RESPONSES: {"input": self.said},
-            REWRITE: {"text": self.said, "spans": [self.span]},
-        }[self.path]
+            NAMES[self.path]: said(self.said) if self.path == CHAT else self.said
+        }
+        if self.path == REWRITE:
+            body["spans"] = [self.span]
         options = dict(self.ours)
         if (length := options.pop("length", None)) and self.path != REWRITE:
             body[LENGTHS[self.path]] = length

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests import tiny
+from tests.bpe import write_gpt2
 from tests.evaluate.tiny_judge import save_judge
 
 from ssdlm import SSDLM, DecodeConfig
@@ -20,6 +21,7 @@ from ssdlm.config import BlockConfig
 from ssdlm.constraints.grammars.pattern import read_pattern
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.guidance import load_text_classifier
+from ssdlm.tokenizer import load_tokenizer
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -310,8 +312,10 @@ def test_a_command_is_timed_alone_and_beside_a_busy_core(load, monkeypatch):
 @pytest.mark.nightly
 def test_a_server_under_load_writes_what_is_written_offline(load, monkeypatch, capsys):
     serve = load("serve")
-    found = call(serve.main, monkeypatch, capsys, "load", "--tiny", "--count", "13")
-    assert (found["streams"], found["left"], found["wrong"]) == (13, 2, 0)
+    words = ("load", "--tiny", "--kinds", "api", "--length", "12", "--guides", "", "--count")
+    found = call(serve.main, monkeypatch, capsys, *words, "17")
+    assert (found["requests"], found["left"], found["wrong"]) == (17, 3, 0)
+    assert len(found["by_path"]) == 4  # completions, chat, responses, spans
     assert found["ratio_by_processor_time"] > 0 and found["first_draft_p50"] > 0
 
 
@@ -357,6 +361,28 @@ def test_the_benchmark_of_grammars_holds_texts_against_their_patterns(
     assert found["patterns"] == 3 and found["texts"] == 6 and found["match"] == 1.0
     # Every second pattern is written without it, too.
     assert set(found["cost_ratio"]) == {"left to right", "window in blocks"}
+
+
+def test_texts_of_all_kinds_of_grammars_are_written_and_judged(load, monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    grammars = load("grammars")
+    listed = [("grammar", "as_then_bs", grammars.GRAMMARS["as_then_bs"]), ("regex", "a*b", "a*b")]
+    listed += [("json_schema", "0", {"type": "integer"}), ("regex", "a{9}", "a{9}")]
+    monkeypatch.setattr(grammars, "languages", lambda: iter(listed))
+    tokenizer = load_tokenizer(write_gpt2(tmp_path))
+    model = SSDLM(tiny.block(V=tokenizer.V), tokenizer, DecodeConfig())
+    model.save_pretrained(tmp_path / "model")
+    out = tmp_path / "valid.jsonl"
+    words = [str(tmp_path / "model"), "--valid", str(out), "--samples", "3", "--length", "6"]
+    run(grammars.main, monkeypatch, [*words, "--part", "1/2"])
+    run(grammars.main, monkeypatch, words)  # goes on
+    assert len(out.read_text().splitlines()) == 4
+    found = call(grammars.main, monkeypatch, capsys, "--judge", str(out))
+    assert [found[one]["texts"] for one in ("grammar", "json_schema", "regex")] == [3, 3, 3]
+    assert not any(one["bad"] for one in found.values())
+    assert "9 tokens" in found["regex"]["refused"]["a{9}"]
+    out.write_text(out.read_text().replace('"ab"', '"ba"').replace('"aabb"', '"abb"'))
+    assert call(grammars.main, monkeypatch, capsys, "--judge", str(out))["grammar"]["bad"]
 
 
 def test_a_causal_model_is_timed_beside_transformers(load, monkeypatch, capsys):
