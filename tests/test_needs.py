@@ -29,6 +29,8 @@ def model():
 IDLE = [
     ("gradient", "simplex", {}, "control"),
     ("threshold", 1.0, {}, "control"),
+    ("thermostat", 0.9, {}, "control"),
+    ("max_shift", 0.1, {}, "control"),
     ("band", [0.2, 0.8], {}, "control"),
     ("reduction", "mean", {}, "control"),
     ("special_tokens", False, {}, "control"),
@@ -71,6 +73,8 @@ OBJECTS = [
     ("special_tokens", False, {"control": FUNCTION}, "classifier that control names"),
     ("sees", "block", {"control": FUNCTION}, "classifier that control names"),
     ("threshold", 1.0, {"control": FUNCTION}, "gradient=words"),
+    ("gradient", "fudge", {"control": FUNCTION} | WIDE, "several are open"),
+    ("gradient", "fudge", {"control": FUNCTION, "grid": "uniform"}, "several are open"),
     ("particle_step", 3, {"control": FUNCTION}, "particles"),
     ("particle_potential", "maximum", {"control": FUNCTION}, "particles"),
     ("particle_step", 3, TEXTS | {"particles": 4, "grid": "staggered"}, "after each block"),

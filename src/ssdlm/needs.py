@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from ssdlm.options import GenerateOptions
 
 PATH = ("T", "grid", "width", "rule", "rho", "returns", "early_exit", "nucleus")
-HEARD = ("gradient", "threshold", "band", "reduction", "sees", "special_tokens")
+HEARD = (
+    "gradient", "threshold", "thermostat", "max_shift", "band", "reduction", "sees",
+    "special_tokens",
+)  # fmt: skip
 """Options that say how the gradient of a control is heard."""
 WEIGHTS = ("lam", "particle_weight")
 PARTICLES = ("particles", "particle_step", "particle_potential")
@@ -82,6 +85,11 @@ def keeps_state_in(o: GenerateOptions, size: int, whole: int) -> bool:
     if o.grid == "sliding" and not stays_in_block(o):
         return o.width > 1 or T > size or o.width > math.gcd(size, T) / T
     return T > 1 and (o.width != 1 or size % T > 0)
+
+
+def decides_one(o: GenerateOptions) -> bool:
+    """Tell whether each pass decides the next token alone."""
+    return o.grid == "sliding" and not stays_in_block(o) and not keeps_state(o)
 
 
 def is_greedy(o: GenerateOptions) -> bool:
@@ -204,6 +212,11 @@ NEEDS = (
         ("threshold",), "gradient=words", lambda o, s: o.gradient == "words",
         "is of gradient=words, and the gradient is {o.gradient}",
         "leave it out, or use gradient=words"),
+    Need(
+        ("gradient",), "for fudge grid=sliding with one open position",
+        lambda o, s: o.gradient != "fudge" or decides_one(o),
+        "asks what the next token would be worth, and here several are open",
+        "use grid=sliding with width=1, or gradient=words"),
     Need(
         ("particles",), "control, regex, json_schema or grammar",
         lambda o, s: bool(o.control) or o.has_grammar,

@@ -113,6 +113,8 @@ GIVEN = [
     {"nucleus": "network"},
     {"gradient": "words"},
     {"threshold": 1.0},
+    {"thermostat": 0.9},
+    {"max_shift": 0.1},
     {"band": [0.1, 0.5]},
     {"must": "up"},
     {"must": [["up"]]},

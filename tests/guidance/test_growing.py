@@ -6,7 +6,7 @@ from tests import tiny
 from tests.closeness import NETWORK, assert_close
 
 from ssdlm.guidance import load_guide
-from ssdlm.guidance.gradient import logit_gradient
+from ssdlm.guidance.gradient import logit_slope, next_slope
 from ssdlm.guidance.growing import GrowingGuide, can_grow
 from ssdlm.guidance.padding import PaddedGuide
 
@@ -46,11 +46,13 @@ def test_it_says_what_a_guide_says_that_reads_all_again(kind, W, num_known, tmp_
     growing = grown(guide, TEXTS, num_known, N=4)  # one slot has no text
     logits = 3 * torch.randn(4, W, tiny.V, generator=torch.Generator().manual_seed(0))
     found = growing(NOTHING, logits)
-    gradients = logit_gradient(growing, NOTHING, logits)
+    said, gradients = logit_slope(growing, NOTHING, logits)
     for slot, text in enumerate(TEXTS):
         context, own = torch.tensor([text]), logits[slot : slot + 1]
         assert_close(found[slot], guide(context, own)[0], roundings=NETWORK)
-        assert_close(gradients[slot], logit_gradient(guide, context, own)[0], roundings=NETWORK)
+        alone = logit_slope(guide, context, own)
+        assert_close(gradients[slot], alone.gradient[0], roundings=NETWORK)
+        assert_close(said[slot], alone.log_prob[0], roundings=NETWORK)
 
 
 def test_padded_guides_have_the_gradient_that_autograd_finds(tmp_path):
@@ -58,8 +60,8 @@ def test_padded_guides_have_the_gradient_that_autograd_finds(tmp_path):
     logits = 3 * torch.randn(1, 2, tiny.V, generator=torch.Generator().manual_seed(1))
     context = torch.tensor([TEXTS[0]])
     padded = PaddedGuide(guide, torch.tensor([len(TEXTS[0])]))
-    gradient = logit_gradient(padded, context, logits)
-    assert_close(gradient, logit_gradient(guide, context, logits), roundings=NETWORK)
+    found, alone = (logit_slope(one, context, logits) for one in (padded, guide))
+    assert_close(found, alone, roundings=NETWORK)
 
 
 def test_a_text_that_comes_to_a_slot_is_read_from_its_own_beginning(tmp_path):
@@ -79,3 +81,17 @@ def test_guides_of_more_layers_or_without_a_frame_do_not_grow(tmp_path):
     deep = tiny.save_classifier(tmp_path / "two", num_hidden_layers=2)
     assert not can_grow(load_guide(f"{deep}=positive"))
     assert can_grow(load_guide("sentiment=positive"))  # as the package's own do
+
+
+def test_what_candidates_would_make_of_a_text_is_what_they_do_make_of_it(tmp_path):
+    guide = fitted(tmp_path)
+    tokens = torch.randint(tiny.V, (len(TEXTS), 6), generator=torch.Generator().manual_seed(0))
+    found = grown(guide, TEXTS, 2, N=len(TEXTS)).candidates(NOTHING, tokens)
+    for text, some, row in zip(TEXTS, tokens, found, strict=True):
+        context = torch.tensor([text])
+        padded = PaddedGuide(guide, torch.tensor([len(text)])).candidates(context, some[None])
+        assert_close(row, padded[0], roundings=NETWORK)
+        logits = 3 * torch.randn(1, 1, tiny.V, generator=torch.Generator().manual_seed(1))
+        said, gain = next_slope(guide, context, logits)  # of all: there are fewer than 200
+        assert_close(row, gain[0, 0, some], roundings=NETWORK)
+        assert_close(said[0], (logits.softmax(-1) * gain).sum(), roundings=NETWORK)

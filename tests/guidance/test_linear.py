@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -37,6 +38,9 @@ def test_a_linear_judge_is_stored_and_tells_labels_by_words(folder):
     assert said[2].tolist() == pytest.approx(said[3].tolist())  # `fine` is not seen
     assert judge.telling("up", 1) == ["good"]
     assert set(judge.telling("flat", 2)) == {"calm", "still"}
+    rare = judge.idf.clone()
+    rare[judge.rows["calm"]] += 9  # in one text of 24,000, so that its weight is chance
+    assert replace(judge, idf=rare).telling("flat", 1) == ["still"]
 
 
 def test_a_text_reads_alone_as_in_a_batch(folder):

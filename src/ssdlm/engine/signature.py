@@ -77,8 +77,10 @@ class Signature:
         logit_bias: Mapping[int, float] | None = None,
         control: Control | Sequence[Control] | None = None,
         lam: float | Sequence[float] | None = None,
-        gradient: Literal["logits", "simplex", "words"] | None = None,
+        gradient: Literal["logits", "simplex", "words", "fudge"] | None = None,
         threshold: float | None = None,
+        thermostat: float | None = None,
+        max_shift: float | None = None,
         band: Sequence[float] | None = None,
         reduction: Literal["sum", "mean"] | None = None,
         sees: Literal["context", "block"] | None = None,
@@ -144,8 +146,10 @@ class Signature:
         logit_bias: Mapping[int, float] | None = None,
         control: Control | Sequence[Control] | None = None,
         lam: float | Sequence[float] | None = None,
-        gradient: Literal["logits", "simplex", "words"] | None = None,
+        gradient: Literal["logits", "simplex", "words", "fudge"] | None = None,
         threshold: float | None = None,
+        thermostat: float | None = None,
+        max_shift: float | None = None,
         band: Sequence[float] | None = None,
         reduction: Literal["sum", "mean"] | None = None,
         sees: Literal["context", "block"] | None = None,
@@ -211,8 +215,10 @@ class Signature:
         logit_bias: Mapping[int, float] | None = None,
         control: Control | Sequence[Control] | None = None,
         lam: float | Sequence[float] | None = None,
-        gradient: Literal["logits", "simplex", "words"] | None = None,
+        gradient: Literal["logits", "simplex", "words", "fudge"] | None = None,
         threshold: float | None = None,
+        thermostat: float | None = None,
+        max_shift: float | None = None,
         band: Sequence[float] | None = None,
         reduction: Literal["sum", "mean"] | None = None,
         sees: Literal["context", "block"] | None = None,
@@ -308,10 +314,15 @@ class Signature:
             lam: weight of control, one for all or one per control; without it, each guide's own,
                 and beside particles 0.8 of that
             gradient: where a classifier's gradient is taken: in the logits (the paper), in the
-                simplex, or of the latter the few words that stand out; one of logits, simplex,
-                words [words; logits where a model says nothing]
+                simplex, or of the latter the few words that stand out; fudge asks instead what each
+                of the 200 likeliest tokens would make of the text; one of logits, simplex, words,
+                fudge [words; logits where a model says nothing]
             threshold: words: standard deviations over the vocabulary from which a word stands out
                 [2]
+            thermostat: the probability of a label, by its classifier, at which the nudge is 0: it
+                shrinks as the text becomes right; 0 for a nudge that stays [0]
+            max_shift: the most that a control moves the probabilities of a position (total
+                variation) [1]
             band: the noise levels t/T between which a classifier is asked [0,1]
             reduction: add control over the rows of a batch, or average it (the authors' code); one
                 of sum, mean [sum]
@@ -396,8 +407,10 @@ class Signature:
         logit_bias: Mapping[int, float] | None = None,
         control: Control | Sequence[Control] | None = None,
         lam: float | Sequence[float] | None = None,
-        gradient: Literal["logits", "simplex", "words"] | None = None,
+        gradient: Literal["logits", "simplex", "words", "fudge"] | None = None,
         threshold: float | None = None,
+        thermostat: float | None = None,
+        max_shift: float | None = None,
         band: Sequence[float] | None = None,
         reduction: Literal["sum", "mean"] | None = None,
         sees: Literal["context", "block"] | None = None,
@@ -494,10 +507,15 @@ class Signature:
             lam: weight of control, one for all or one per control; without it, each guide's own,
                 and beside particles 0.8 of that
             gradient: where a classifier's gradient is taken: in the logits (the paper), in the
-                simplex, or of the latter the few words that stand out; one of logits, simplex,
-                words [words; logits where a model says nothing]
+                simplex, or of the latter the few words that stand out; fudge asks instead what each
+                of the 200 likeliest tokens would make of the text; one of logits, simplex, words,
+                fudge [words; logits where a model says nothing]
             threshold: words: standard deviations over the vocabulary from which a word stands out
                 [2]
+            thermostat: the probability of a label, by its classifier, at which the nudge is 0: it
+                shrinks as the text becomes right; 0 for a nudge that stays [0]
+            max_shift: the most that a control moves the probabilities of a position (total
+                variation) [1]
             band: the noise levels t/T between which a classifier is asked [0,1]
             reduction: add control over the rows of a batch, or average it (the authors' code); one
                 of sum, mean [sum]

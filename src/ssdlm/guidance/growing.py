@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 
 from ssdlm.guidance.fitting import ClassifierGuide, FittedGuide
-from ssdlm.guidance.padding import can_be_padded, simplex_gradient, soft_words
+from ssdlm.guidance.gradient import Slope
+from ssdlm.guidance.padding import can_be_padded, simplex_slope, soft_words
 from ssdlm.shapes import Context, Simplex, Tensor
 
 
@@ -116,24 +117,38 @@ class GrowingGuide:
         del context  # it was read before
         return self.log_prob(soft_words(logits, self.table))
 
-    def simplex_gradient(self, context: Context, logits: Simplex) -> Simplex:
-        """Return the gradient of log p(label) in the probabilities of the open positions."""
+    def simplex_slope(self, context: Context, logits: Simplex) -> Slope:
+        """Return log p(label), and its gradient in the probabilities of the open positions."""
         del context
-        return simplex_gradient(self.log_prob, logits, self.table)
+        return simplex_slope(self.log_prob, logits, self.table)
 
-    def read_and_climb(self, tokens: Tensor, active: Tensor, logits: Simplex) -> Simplex:
-        """Return `simplex_gradient` after the last token (N, 1) of each active text is read."""
+    def read_and_climb(self, tokens: Tensor, active: Tensor, logits: Simplex) -> Slope:
+        """Return `simplex_slope` after the last token (N, 1) of each active text is read."""
         self.read(tokens, active)
-        return self.simplex_gradient(tokens, logits)
+        return self.simplex_slope(tokens, logits)
 
     def log_prob(self, soft: Tensor) -> Tensor:
         """Return log p(label) for texts with open positions (N, W, D) behind them."""
         W = soft.shape[1]
         place = self.lengths.unsqueeze(1) + torch.arange(1, W + 1, device=soft.device)
         open_ = self.look(self.norm(soft + self.places[place]))
-        parts = [Seen(*(part.unsqueeze(1) for part in self.seen)), open_]
+        return self.conclude(self.seen, open_, self.lengths + (W + 1))
+
+    @torch.no_grad()
+    def candidates(self, context: Context, tokens: Tensor) -> Tensor:
+        """Return log p(label) (N, k) of each text with each of some tokens (N, k) behind it."""
+        del context
+        k, place = tokens.shape[1], self.places[self.lengths + 1].unsqueeze(1)
+        next_ = self.look(self.norm(self.table[tokens] + place))
+        seen = Seen(*(part.repeat_interleave(k, 0) for part in self.seen))
+        open_ = Seen(*(part.flatten(0, 1).unsqueeze(1) for part in next_))
+        closing = (self.lengths + 2).repeat_interleave(k)
+        return self.conclude(seen, open_, closing).view_as(tokens)
+
+    def conclude(self, seen: Seen, open_: Seen, closing: Tensor) -> Tensor:
+        """Return log p(label) of texts with something open behind them that close at places."""
+        parts = [Seen(*(part.unsqueeze(1) for part in seen)), open_]
         if len(self.end.scores):
-            closing = self.lengths + (W + 1)
             parts.append(Seen(*(part[0, closing].unsqueeze(1) for part in self.end)))
         shares = torch.cat([part.scores for part in parts], 1).softmax(1)
         values = torch.cat([part.values for part in parts], 1)

@@ -8,6 +8,7 @@ weights also say which words tell a label most.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from ssdlm.storage.files import read_json, write_json, write_text
 from ssdlm.storage.tensors import as_os_errors
 
 GRAMS = "grams.txt"
+RARE = 0.002
+"""The share of texts that a word is in, below which it tells nothing."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +68,15 @@ class LinearJudge:
         return torch.cat([self.logits(part) for part in parts]).log_softmax(-1)
 
     def telling(self, label: str, count: int) -> list[str]:
-        """Return the words that tell a label most: by its weight above the mean of the others."""
+        """Return the words that tell a label most: by their weight above the mean of the others'.
+
+        Rare words are left out: names of a few texts, whose weights are chance.
+        """
         column = self.labels.index(label)
         others = (self.weights.sum(1) - self.weights[:, column]) / (len(self.labels) - 1)
-        margin = self.weights[:, column] - others
-        words = [word for word in self.rows if " " not in word and word.isalpha()]
+        margin = (self.weights[:, column] - others) * self.idf  # what one more of it adds
+        is_known = self.idf <= 1 - math.log(RARE)  # it is 1 + log(texts / texts with the word)
+        words = [one for one, row in self.rows.items() if one.isalpha() and bool(is_known[row])]
         return sorted(words, key=lambda word: -float(margin[self.rows[word]]))[:count]
 
 

@@ -14,6 +14,7 @@ import torch
 from ssdlm.denoiser.encoder import HEADS
 from ssdlm.guidance.classifiers import longest_text
 from ssdlm.guidance.fitting import ClassifierGuide, FittedGuide
+from ssdlm.guidance.gradient import Slope
 from ssdlm.shapes import Context, Simplex, Tensor
 
 
@@ -47,9 +48,17 @@ class PaddedGuide:
         """Return log p(label) for each row; differentiable in the logits."""
         return self.log_prob(context, soft_words(logits, self.table))
 
-    def simplex_gradient(self, context: Context, logits: Simplex) -> Simplex:
-        """Return the gradient of log p(label) in the probabilities of the open positions."""
-        return simplex_gradient(partial(self.log_prob, context), logits, self.table)
+    def simplex_slope(self, context: Context, logits: Simplex) -> Slope:
+        """Return log p(label), and its gradient in the probabilities of the open positions."""
+        return simplex_slope(partial(self.log_prob, context), logits, self.table)
+
+    @torch.no_grad()
+    def candidates(self, context: Context, tokens: Tensor) -> Tensor:
+        """Return log p(label) (N, k) of each text with each of some tokens (N, k) behind it."""
+        k = tokens.shape[1]
+        many = PaddedGuide(FittedGuide(self.guide, self.table), self.lengths.repeat_interleave(k))
+        soft = self.table[tokens].flatten(0, 1).unsqueeze(1)
+        return many.log_prob(context.repeat_interleave(k, 0), soft).view_as(tokens)
 
     def log_prob(self, context: Context, soft: Tensor) -> Tensor:
         """Return log p(label) for contexts with soft embeddings (N, W, D) behind them."""
@@ -76,15 +85,14 @@ def soft_words(logits: Simplex, table: Tensor) -> Tensor:
     return logits.softmax(-1).to(table.dtype) @ table
 
 
-def simplex_gradient(
-    log_prob: Callable[[Tensor], Tensor], logits: Simplex, table: Tensor
-) -> Simplex:
-    """Return the gradient in the probabilities of what is a function of `soft_words`.
+def simplex_slope(log_prob: Callable[[Tensor], Tensor], logits: Simplex, table: Tensor) -> Slope:
+    """Return what is a function of `soft_words`, and its gradient in the probabilities.
 
     It is each token's embedding times the gradient there, so nothing V-wide is walked back.
     """
     soft = soft_words(logits, table).detach()
     with torch.enable_grad():
         soft.requires_grad_()
-        (gradient,) = torch.autograd.grad(log_prob(soft).sum(), soft)
-    return gradient @ table.T
+        said = log_prob(soft)
+        (gradient,) = torch.autograd.grad(said.sum(), soft)
+    return Slope(said.detach(), gradient @ table.T)
