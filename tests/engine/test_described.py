@@ -11,7 +11,9 @@ from tests.engine.test_shaping import SLIDING, STAGGERED, UNIFORM, plain
 
 from ssdlm import SSDLM, GenerateOptions
 from ssdlm.cli import main
+from ssdlm.denoiser.encoder import EncoderDenoiser
 from ssdlm.denoiser.slots import Slots
+from ssdlm.engine.batch import DecodeBatch
 from ssdlm.engine.chat import chat_text
 from ssdlm.engine.describing import TOLD
 from ssdlm.tokenizer import Tokenizer
@@ -194,7 +196,8 @@ def test_bad_descriptions_are_refused_in_one_line(given, why, model):
     ],
 )
 def test_models_that_cannot_follow_one_say_so(denoiser, tokenizer, why):
-    model = SSDLM(denoiser, tokenizer, model_of().options)
+    own = GenerateOptions() if isinstance(denoiser, EncoderDenoiser) else OPTIONS
+    model = SSDLM(denoiser, tokenizer, own)
     with pytest.raises(ValueError, match=f"control_by='a formal letter' {why}"):
         model.generate([[1, 2]], **LETTER)
 
@@ -216,3 +219,35 @@ def test_the_command_line_and_files_take_one(folder, tmp_path, capsys):
     assert "passes per token: 2" in capsys.readouterr().out
     assert main(["generate", "a dog", *words, "--control-by", " "]) == 2
     assert capsys.readouterr().err.startswith("error: control_by=' ' is not a description")
+
+
+class Replayed:
+    """What stands for a graph on a CPU: the work itself."""
+
+    def __init__(self, work, *gates):
+        del gates
+        self.replay = work
+
+
+@pytest.mark.parametrize("prompts", [("a dog", "bed", "ee"), ("", "a dog", "bed")])
+def test_slots_of_a_graph_have_their_copies(prompts, monkeypatch):
+    """A GPU takes all slots, with a text or not, and reads padded contexts by graphs."""
+    made = property(lambda self: True, lambda self, value: None)
+    monkeypatch.setattr(DecodeBatch, "is_captured", made, raising=False)
+    monkeypatch.setattr("ssdlm.engine.batch.recorded", Replayed)
+    monkeypatch.setattr("ssdlm.engine.batch.PREFILL_STEP", 8)
+    model = model_of()
+    asked = [model.requests([prompt], LETTER)[0] for prompt in prompts]
+    monkeypatch.setattr(model.engine.runners, "is_gpu", True)
+    monkeypatch.setattr(Slots, "has_kernels", lambda network: True)
+    key = model.engine.runners.key_of(asked[0])
+    batch = model.engine.runners.build(key, asked[0], 4)
+    entries = model.engine.runners.entries(asked)
+    batch.join(entries[:2], [3, 1])
+    batch.run(4)
+    batch.join(entries[2:], [0])
+    batch.run(8)
+    texts = batch.texts()
+    for slot, request, count in zip((3, 1, 0), asked, (12, 12, 8), strict=True):
+        assert texts[slot].tokens[:count] == plain(model, request)[:count]
+    assert "step" in batch.graphs and any("contexts" in name for name in batch.graphs)

@@ -113,9 +113,11 @@ def test_particles_have_equal_budgets_and_only_some_models_are_told():
     named = {arm.name: arm for arm in arms(MINI, "smollm2")}
     assert {arm.options.get("particles") for arm in named.values()} == {None, 8}
     assert named["best-of-n"].options["particle_step"] == MINI.bench_length
-    assert "instruction" in named
-    assert "instruction" not in {arm.name for arm in arms(MINI, "builtin:mini")}
+    told = {"instruction", "description"}
+    assert told <= named.keys()
+    assert not told & {arm.name for arm in arms(MINI, "builtin:mini")}
     (first, *_) = targets(MINI, "sentiment+tense")
     assert first.instruction().startswith(
         "Continue the text below so that it sounds positive and is in the past tense."
     )
+    assert first.description() == "a text that sounds positive and is in the past tense"

@@ -152,7 +152,9 @@ class DecodeBatch(ABC):
         denoiser = self.denoiser
         count = (1 + self.is_described) * self.num_slots
         self.slots = Slots(denoiser, count, capacity, is_invariant=is_invariant)
-        self.lengths = self.slots.lengths[: self.num_slots]
+        self.read_lengths = self.slots.lengths
+        """How many tokens each slot has read, copies too."""
+        self.lengths = self.read_lengths[: self.num_slots]
         head, prior = denoiser.head.to(denoiser.dtype), denoiser.prior
         if is_padded and self.is_captured:  # odd widths are slow to multiply
             more = -len(prior) % VOCABULARY_STEP
@@ -227,7 +229,7 @@ class DecodeBatch(ABC):
             self.read_contexts(ids if is_all else ids[new], at if is_all else at[new])
             if self.is_described:
                 others = [entries[row].described[:-1] for row in new]
-                self.read_contexts(self.padded(others), at[new] + self.num_slots)
+                self.read_contexts(self.of_one_length(others), at[new] + self.num_slots)
         elif not self.is_captured:
             for row in new:
                 one, slot = entries[row], slots[row]
@@ -239,11 +241,11 @@ class DecodeBatch(ABC):
         """Take note of what copies of texts in some slots have read, and how far they steer."""
         found = [(one.described[-1], len(one.described) - 1) for one in entries]
         last, lengths = torch.tensor(found, device=self.device).T
-        self.described_last[at, 0], self.slots.lengths[at + self.num_slots] = last, lengths
+        self.described_last[at, 0], self.read_lengths[at + self.num_slots] = last, lengths
         weights = [one.weight for one in entries]
         self.weights[at] = torch.tensor(weights, device=self.device).view(-1, 1, 1)
 
-    def padded(self, contexts: Sequence[Sequence[int]]) -> Tensor:
+    def of_one_length(self, contexts: Sequence[Sequence[int]]) -> Tensor:
         """Return contexts as a GPU reads them, of one length."""
         longest = -(-max(map(len, contexts)) // PREFILL_STEP) * PREFILL_STEP
         rows = [(*one, *(0,) * (longest - len(one))) for one in contexts]
@@ -251,7 +253,7 @@ class DecodeBatch(ABC):
 
     def leave_unread(self, context: Sequence[int], slot: int) -> None:
         """Let the next pass read a context into a slot, but for its last token."""
-        self.slots.lengths[slot] = 0
+        self.read_lengths[slot] = 0
         if len(context) > 1:
             self.unread[slot] = torch.tensor([context[:-1]])
 
@@ -306,7 +308,7 @@ class DecodeBatch(ABC):
     def read(self, x: Tensor, first: int) -> Tensor:
         """Return the output of a pass's rows from the first on, x being what they read."""
         x = torch.cat((x, self.as_described(x))) if self.is_described else x
-        behind = Behind(self.rows, self.copies_at, self.slots.lengths[self.copies])
+        behind = Behind(self.rows, self.copies_at, self.read_lengths[self.copies])
         if not self.unread:
             return self.steered_by_words(self.slots.read(x, behind, slice(first, None)))
         slots = behind.slots.tolist()
@@ -320,7 +322,7 @@ class DecodeBatch(ABC):
                 both = torch.cat((self.denoiser.embed(context), x[row : row + 1]), 1)
                 at = Behind(rows, behind.slots[row : row + 1], behind.lengths[row : row + 1])
                 found[row] = self.slots.read(both, at, slice(count + first, None))[0]
-                self.slots.lengths[slot] = count
+                self.read_lengths[slot] = count
         return self.steered_by_words(torch.stack([found[row] for row in range(len(x))]))
 
     def as_described(self, x: Tensor) -> Tensor:
@@ -436,7 +438,7 @@ class DecodeBatch(ABC):
 
     def lengthen(self, counts: Tensor) -> None:
         """Take note that each slot has read so many tokens more, and so has its copy."""
-        self.slots.lengths.view(-1, self.num_slots).add_(counts)
+        self.read_lengths.view(-1, self.num_slots).add_(counts)
 
     def texts(self) -> dict[int, Text]:
         """Return the texts so far, by slot; a GPU is waited for."""

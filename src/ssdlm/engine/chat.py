@@ -47,8 +47,8 @@ def chat_text(tokenizer: Tokenizer | None, messages: object, *, is_open: bool = 
             '[{"role": "user", "content": "..."}]'
         )
     for one in messages:
-        texts = [one.get(name) for name in ("role", "content")]
-        if not all(isinstance(text, str) and is_utf8(text) for text in texts):
+        texts = [text for text in map(one.get, ("role", "content")) if isinstance(text, str)]
+        if len(texts) < 2 or not all(map(is_utf8, texts)):
             raise ValueError(f"message {quote(one)} has no text as role and content; give it both")
         for text in texts:
             refuse_special(tokenizer, text, f"message {quote(one)}")

@@ -116,7 +116,7 @@ def described_by(request: Request) -> list[dict[str, object]]:
         return []
     options = request.options
     why = "its logits behind the description lead those without it, a pass more for each token"
-    by = {"control": options.control_by, "way": "description", "why": why}
+    by: dict[str, object] = {"control": options.control_by, "way": "description", "why": why}
     return [by | {"led_by": options.control_by_weight}]
 
 

@@ -85,7 +85,8 @@ def options_of(experiment: Experiment, arm: Arm, target: Target, number: int) ->
     usual = {"length": scale.bench_length, "seed": scale.seed + number}
     usual |= {"never_end": True, "stop_at_end": False}
     control = [] if arm.weight is None else target.controls(scale, arm.weight)
-    return usual | ({"control": control} if control else {}) | arm.options
+    by = {"control_by": target.description()} if arm.is_described else {}
+    return usual | ({"control": control} if control else {}) | by | arm.options
 
 
 def judge_of(experiment: Experiment, model: str) -> str:

@@ -45,11 +45,18 @@ class Target:
         pairs = zip(self.attributes, self.labels, strict=True)
         return [f"{homes[attribute]}={label}{weight}" for attribute, label in pairs]
 
+    def about(self) -> str:
+        """Return what a text does that has its labels."""
+        pairs = zip(self.attributes, self.labels, strict=True)
+        return " and ".join(INSTRUCTIONS[attribute].format(label) for attribute, label in pairs)
+
     def instruction(self) -> str:
         """Return what a model is told before a text that it is to continue."""
-        pairs = zip(self.attributes, self.labels, strict=True)
-        said = " and ".join(INSTRUCTIONS[attribute].format(label) for attribute, label in pairs)
-        return f"Continue the text below so that it {said}. Write nothing else.\n\n"
+        return f"Continue the text below so that it {self.about()}. Write nothing else.\n\n"
+
+    def description(self) -> str:
+        """Return what leads a text as `control_by`."""
+        return f"a text that {self.about()}"
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,7 @@ class Arm:
     needs_gradient: bool = False
     """Without one the arm would be another one."""
     is_instructed: bool = False
+    is_described: bool = False
 
 
 def arms(scale: Scale, model: str) -> Iterator[Arm]:
@@ -90,6 +98,8 @@ def arms(scale: Scale, model: str) -> Iterator[Arm]:
     if model in scale.instructed:
         yield Arm("instruction", "an instruction before the text, by the chat template", None,
                   is_instructed=True)  # fmt: skip
+        yield Arm("description", "a description that leads the text: `--control-by`", None,
+                  is_described=True)  # fmt: skip
 
 
 def guides(scale: Scale) -> dict[str, str]:

@@ -44,7 +44,8 @@ class EncoderWindow(Window):
 
     def set_up(self, capacity: int, *, is_padded: bool, is_invariant: bool) -> None:
         del is_padded, is_invariant
-        self.padded, self.lengths = PaddedEncoder(self.denoiser), self.whole()
+        self.padded = PaddedEncoder(self.denoiser)
+        self.lengths = self.read_lengths = self.whole()
         self.prior = torch.zeros(self.padded.width, device=self.device)
         self.ids = self.whole(capacity)
         self.sizes = self.whole()

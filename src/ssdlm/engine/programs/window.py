@@ -108,7 +108,7 @@ class Window(DecodeBatch):
             for slot in list(self.unread):
                 context = self.unread.pop(slot)
                 self.read_ids(context, torch.tensor([slot]))
-                self.slots.lengths[slot] = context.shape[1]
+                self.read_lengths[slot] = context.shape[1]
         at = torch.tensor(slots, device=self.device)
         self.tokens[at], self.normals[at], self.uniforms[at] = 0, NORMAL, UNIFORM
         self.pins[at] = -1  # another text may have had some here
@@ -412,7 +412,7 @@ class Window(DecodeBatch):
         x = self.denoiser.embed(torch.cat((self.last[at], self.tokens[at, :-1]), 1))
         if self.is_described:
             x, at = torch.cat((x, x)), torch.cat((at, at + self.num_slots))
-        behind = Behind(self.causal, at, self.slots.lengths[at])
+        behind = Behind(self.causal, at, self.read_lengths[at])
         self.slots.read(x, behind, slice(0, 1))
         self.lengthen(self.W * self.moving)
         is_moving = self.moving.bool().unsqueeze(1)
