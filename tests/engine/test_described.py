@@ -202,6 +202,28 @@ def test_models_that_cannot_follow_one_say_so(denoiser, tokenizer, why):
         model.generate([[1, 2]], **LETTER)
 
 
+def test_a_template_that_says_nothing_is_refused_and_a_full_stop_is_one(model):
+    deaf = SSDLM(tiny.llama(), Tokenizer(tiny.tokenizer().backend, {"chat_template": "-"}), OPTIONS)
+    with pytest.raises(ValueError, match="control_by='a poem' is not heard: the model's chat temp"):
+        deaf.generate("a dog", control_by="a poem")
+    texts = [model.generate("a dog", control_by=one).tokens for one in ("a poem", " a poem. ")]
+    assert texts[0] == texts[1]
+
+
+def test_spans_are_rewritten_by_a_description():
+    model = model_of(tiny.adapted)
+    own = UNIFORM | {"control_by": "a poem", "control_by_weight": 3.0}
+    own.pop("B")
+    plain, led = (
+        model.rewrite("a dog runs far.", [(2, 5), (11, 14)], **one)[0]
+        for one in ({name: own[name] for name in own if "by" not in name}, own)
+    )
+    assert plain.text != led.text and led.text.startswith("a ") and led.text.endswith(".")
+    assert all(one.passes_per_token > 1 for one in led.generations)
+    with pytest.raises(ValueError, match="the model sees 11 at a time beside 117 of control_by"):
+        model.rewrite("a dog runs far and far away.", [(2, 25)], **own | {"control_by": "x" * 90})
+
+
 def test_the_command_line_and_files_take_one(folder, tmp_path, capsys):
     model = SSDLM.from_pretrained(folder)
     expected = model.generate("a dog", **LETTER, length=6).text

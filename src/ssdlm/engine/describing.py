@@ -51,11 +51,17 @@ def behind_description(
     """
     if options.control_by is None or tokenizer is None:
         return ()
-    told = TOLD.format(options.control_by)
-    if isinstance(prompt, ChatText):
-        asked = chat_text(tokenizer, told_last(prompt.messages, told))
-        return tuple(tokenizer.encode_prompt(asked))
-    asked = tokenizer.encode_prompt(chat_text(tokenizer, said(told)))
+    told = TOLD.format(options.control_by.strip().removesuffix("."))
+    is_chat = isinstance(prompt, ChatText)
+    text = chat_text(tokenizer, told_last(prompt.messages, told) if is_chat else said(told))
+    if told not in text:
+        raise ValueError(
+            f"control_by={quote(options.control_by)} is not heard: the model's chat template "
+            "leaves out what a user says; use a model made for chat"
+        )
+    asked = tokenizer.encode_prompt(text)
+    if is_chat:
+        return tuple(asked)
     own = () if list(context) == tokenizer.start else context
     has_begun = list(own[: len(tokenizer.begin)]) == tokenizer.begin
     return (*asked, *own[len(tokenizer.begin) if has_begun else 0 :])

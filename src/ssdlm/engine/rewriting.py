@@ -117,8 +117,10 @@ class Rewriting:
                 value = shorten(show(getattr(own, name)))
                 raise ValueError(f"{name}={value}: {NOT_OF_SPANS[name]}")
         self.engine, self.tokenizer = engine, engine.tokenizer
-        told = (behind_description((), (), one, engine.tokenizer) for one in options)
-        self.sight = (engine.denoiser.max_len or MOST_SEEN) - max(map(len, told))
+        self.num_told = max(
+            len(behind_description((), (), one, engine.tokenizer)) for one in options
+        )
+        self.sight = (engine.denoiser.max_len or MOST_SEEN) - self.num_told
         pairs = sorted(zip(spans, options, strict=True), key=lambda pair: pair[0])
         self.passages = [self.passage(text, *pair, is_free=length == "free") for pair in pairs]
         count = check("alternatives", alternatives, ALTERNATIVES)
@@ -151,8 +153,9 @@ class Rewriting:
         longest = max(count, fewest) + spread
         if (room := self.sight - longest) < 2:
             raise ValueError(
-                f"span {span} takes {longest} tokens, and the model sees {self.sight} at a time; "
-                "give a shorter one"
+                f"span {span} takes {longest} tokens, and the model sees {self.sight} at a time"
+                f"{f' beside {self.num_told} of control_by' * bool(self.num_told)}; give a shorter "
+                "one"
             )
         suffix = self.beginning(suffix, room // 2)
         length = {"gap": (fewest, longest)} if spread else {"length": count}
