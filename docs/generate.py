@@ -13,7 +13,7 @@ import argparse
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from ssdlm.cli import parser, subcommands
@@ -27,31 +27,23 @@ CLI_PAGE = ROOT / "docs" / "reference" / "cli.md"
 OPTIONS_PAGE = ROOT / "docs" / "reference" / "options.md"
 SIGNATURE = ROOT / "src" / "ssdlm" / "engine" / "signature.py"
 
-SEEN = (
-    (
-        "candidates",
-        "int = 0",
-        "how many of the likeliest tokens `draft.candidates` has for each open position [0]",
-    ),
-    (
-        "guides",
-        "str | Sequence[str] = ()",
-        "classifiers (built in, folder, Hub id, or NAME=FOLDER) whose label probabilities on each "
-        "draft `draft.guides` has, by name",
-    ),
-    (
-        "states",
-        "bool = False",
-        "whether `draft.step` has logits, estimate and noisy state too, which takes longer [False]",
-    ),
-)
+SEEN = {
+    "candidates": "how many of the likeliest tokens `draft.candidates` has for each open position "
+    "[0]",
+    "guides": "classifiers (built in, folder, Hub id, or NAME=FOLDER) whose label probabilities on "
+    "each draft `draft.guides` has, by name",
+    "states": "whether `draft.step` has logits, estimate and noisy state too, which takes longer "
+    "[False]",
+}
 """Arguments of `stream` alone: what a draft tells beside its text."""
-KEPT = (
-    "keep_steps",
-    "bool = False",
-    "whether a text keeps how it settled, in `steps`; a notebook shows them move [False]",
-)
+KEPT = {
+    "keep_steps": "whether a text keeps how it settled, in `steps`; a notebook shows them move "
+    "[False]"
+}
 """The argument of `generate` alone."""
+WHOLE = {
+    "options": "a whole set of options in place of the model's own; arguments beside it win",
+}
 
 CLI_HEAD = """# Command line
 
@@ -86,13 +78,25 @@ setting.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, overload
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 from ssdlm.engine.controls import Control
 from ssdlm.engine.plain import Prompt
 from ssdlm.engine.requests import Draft, Generation
-from ssdlm.options import GenerateOptions, explained, given
+from ssdlm.options import GenerateOptions, P, R, explained
+
+
+class Changes(TypedDict, total=False):
+    """The options that a call may set, by any of their names."""
+
+'''
+SIGNATURE_TAIL = '''
+
+def by_option(method: Callable[P, R]) -> Callable[P, R]:
+    """Return a method that shows an argument for each option, and answers an unknown one."""
+    kinds = {{name: one.__forward_arg__ for name, one in Changes.__annotations__.items()}}
+    return explained(method, listed=kinds)
 
 
 class Signature:
@@ -119,6 +123,51 @@ class Signature:
     ) -> Iterator[Draft]:
         """Continue one prompt, step by step, with some options changed."""
         raise NotImplementedError
+
+    @overload
+    def generate(  # pyright: ignore[reportOverlappingOverload]
+        self,
+        prompts: str,
+        *,
+        keep_steps: bool = False,
+        options: GenerateOptions | None = None,
+        **changes: Unpack[Changes],
+    ) -> Generation: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        keep_steps: bool = False,
+        options: GenerateOptions | None = None,
+        **changes: Unpack[Changes],
+    ) -> list[Generation]: ...
+
+    @by_option
+    def generate(
+        self,
+        prompts: str | Sequence[Prompt],
+        *,
+        keep_steps: bool = False,
+        options: GenerateOptions | None = None,
+        **changes: Unpack[Changes],
+    ) -> Generation | list[Generation]:
+{generate}        return self.run(prompts, changes, options, keep_steps)
+
+    @by_option
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        candidates: int = 0,
+        guides: str | Sequence[str] = (),
+        states: bool = False,
+        options: GenerateOptions | None = None,
+        **changes: Unpack[Changes],
+    ) -> Iterator[Draft]:
+{stream}        seen = candidates, guides, states
+        return self.run_stream(prompt, changes, options, *seen)
 '''
 
 
@@ -144,65 +193,29 @@ def hint(option: About) -> str:
 
 def signature() -> str:
     """Return the source of engine/signature.py, formatted."""
-    listed = "".join(f"        {name}: {kind} | None = None,\n" for name, kind, *_ in arguments())
-    listed = listed.replace("Any | None", "Any")
-    tail = "        options: GenerateOptions | None = None,\n"
-
-    def method(
-        name: str, prompts: str, result: str, body: str, decorator: str, more: str = ""
-    ) -> str:
-        head = f"    @{decorator}\n    def {name}(\n        self,\n        {prompts},\n        *,\n"
-        return f"{head}{listed}{more}{tail}    ) -> {result}:{body}\n"
-
+    listed = "".join(f"    {name}: {kind} | None\n" for name, kind, *_ in arguments())
     generate = docstring(
         "Continue one prompt, or several; `num_samples` texts of each, prompt by prompt.",
         "One prompt and one sample give a Generation, else a list. A text depends on its own "
         "prompt, seed, sample number and options alone, not on the texts beside it. What is left "
         "out keeps the model's own setting; in brackets is that of builtin:mini.",
-        [(KEPT[0], KEPT[2])],
+        KEPT,
     )
-    kept = f"        {KEPT[0]}: {KEPT[1]},\n"
     stream = docstring(
         "Yield every step of one text as a Draft, so that one can watch it settle.",
         "The last draft's text is what `generate` returns for the same prompt and options. What is "
         "left out keeps the model's own setting; in brackets is that of builtin:mini.",
-        [(name, text) for name, _, text in SEEN],
+        SEEN,
     )
-    both, changes = "str | Sequence[Prompt]", "given(locals())"
-    parts = [
-        SIGNATURE_HEAD,
-        method("generate", "prompts: str", "Generation", " ...", "overload", kept).replace(
-            "def generate(", "def generate(  # pyright: ignore[reportOverlappingOverload]"
-        ),
-        method(
-            "generate", "prompts: Sequence[Prompt]", "list[Generation]", " ...", "overload", kept
-        ),
-        method(
-            "generate",
-            f"prompts: {both}",
-            "Generation | list[Generation]",
-            f"\n{generate}        return self.run(prompts, {changes}, options, keep_steps)",
-            "explained",
-            kept,
-        ),
-        method(
-            "stream",
-            "prompt: Prompt",
-            "Iterator[Draft]",
-            f"\n{stream}        seen = candidates, guides, states\n"
-            f"        return self.run_stream(prompt, {changes}, options, *seen)",
-            "explained",
-            "".join(f"        {name}: {kind},\n" for name, kind, _ in SEEN),
-        ),
-    ]
+    tail = SIGNATURE_TAIL.format(generate=generate, stream=stream)
+    source = SIGNATURE_HEAD + listed.replace("Any | None", "Any") + tail
     command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(SIGNATURE), "-"]
-    source = "\n".join(parts)
     return subprocess.run(
         command, input=source, capture_output=True, text=True, check=True, cwd=ROOT
     ).stdout
 
 
-def docstring(first: str, second: str, more: Sequence[tuple[str, str]] = ()) -> str:
+def docstring(first: str, second: str, more: dict[str, str]) -> str:
     """Return the docstring of a method, with a line for every option, by group, and some more."""
     lines = [f'        """{first}', "", *wrap(second, "        ")]
     for group in GROUPS:
@@ -210,15 +223,8 @@ def docstring(first: str, second: str, more: Sequence[tuple[str, str]] = ()) -> 
         for name, _, option, text in arguments():
             if option.group == group:
                 lines += wrap(f"{name}: {text}{described(name, option)}", "            ", "    ")
-    more = [
-        *more,
-        (
-            "options",
-            "a whole set of options in place of the model's own; arguments beside it win",
-        ),
-    ]
     lines.append("")
-    for name, text in more:
+    for name, text in (more | WHOLE).items():
         lines += wrap(f"{name}: {text}", "        ", "    ")
     return "\n".join([*lines, '        """']) + "\n"
 

@@ -554,24 +554,33 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def explained(method: Callable[P, R], advise: Callable[[str], str] | None = None) -> Callable[P, R]:
-    """Return a method that answers an unknown argument with the name to use instead."""
-    known = tuple(inspect.signature(method).parameters)
-    remedy = advise or advice
+def explained(
+    method: Callable[P, R],
+    advise: Callable[[str], str] | None = None,
+    listed: Mapping[str, Any] | None = None,
+) -> Callable[P, R]:
+    """Return a method that answers an unknown argument with the name to use instead.
+
+    `listed` are the types of what it takes as `**changes`: its signature shows them by name.
+    """
+    shown, remedy = inspect.signature(method), advise or advice
+    if listed is not None:
+        known = [one for one in shown.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        known += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+            for name, kind in listed.items()
+        ]
+        shown = shown.replace(parameters=known)
 
     @wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
-            if name not in known:
+            if name not in shown.parameters:
                 raise TypeError(f"{method.__name__}() has no argument {name!r}; {remedy(name)}")
         return method(*args, **kwargs)
 
+    vars(call)["__signature__"] = shown
     return call
-
-
-def given(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of a call's arguments that are options and were given."""
-    return {n: v for n, v in arguments.items() if n in all_names() and v is not None}
 
 
 def nth_block(B: tuple[int, ...], number: int) -> int:

@@ -7,13 +7,86 @@ setting.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, overload
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 from ssdlm.engine.controls import Control
 from ssdlm.engine.plain import Prompt
 from ssdlm.engine.requests import Draft, Generation
-from ssdlm.options import GenerateOptions, explained, given
+from ssdlm.options import GenerateOptions, P, R, explained
+
+
+class Changes(TypedDict, total=False):
+    """The options that a call may set, by any of their names."""
+
+    length: int | None
+    max_new_tokens: int | None
+    B: int | Sequence[int] | None
+    stop: str | Sequence[str] | None
+    stop_at_end: bool | None
+    never_end: bool | None
+    mode: Literal["diffusion", "autoregressive", "speculative"] | None
+    draft_nodes: int | None
+    T: int | None
+    grid: Literal["uniform", "warped", "staggered", "sliding"] | None
+    width: float | None
+    rule: Literal["renoise", "adaptive", "ddpm", "ddpm_simplified"] | None
+    rho: float | None
+    returns: Literal["logits", "w_0"] | None
+    early_exit: bool | None
+    seed: int | Sequence[int] | None
+    num_samples: int | None
+    num_return_sequences: int | None
+    best_of: int | None
+    projection: Literal["greedy", "sampling", "multi_hot", "mean"] | None
+    do_sample: bool | None
+    top_p: float | None
+    nucleus: Literal["logits", "network"] | None
+    temperature: float | None
+    top_k: int | None
+    min_p: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    logit_bias: Mapping[int, float] | None
+    control: Control | Sequence[Control] | None
+    lam: float | Sequence[float] | None
+    gradient: Literal["logits", "simplex", "words", "fudge"] | None
+    threshold: float | None
+    thermostat: float | None
+    max_shift: float | None
+    band: Sequence[float] | None
+    reduction: Literal["sum", "mean"] | None
+    sees: Literal["context", "block"] | None
+    special_tokens: bool | None
+    control_by: str | Sequence[str] | None
+    control_by_weight: float | None
+    particles: int | None
+    particle_step: int | None
+    particle_weight: float | Sequence[float] | None
+    particle_potential: Literal["difference", "maximum"] | None
+    must: str | Sequence[str] | Sequence[str | Sequence[str]] | None
+    must_not: str | Sequence[str] | Sequence[str | Sequence[str]] | None
+    suffix: str | Sequence[str] | None
+    gap: str | Sequence[int] | Sequence[str | Sequence[int]] | None
+    pin: Mapping[int, str] | Sequence[Mapping[int, str]] | None
+    end_at_sentence: bool | Sequence[bool] | None
+    regex: str | Sequence[str] | None
+    json_schema: (
+        Mapping[str, Any]
+        | str
+        | os.PathLike[str]
+        | Sequence[Mapping[str, Any] | str | os.PathLike[str]]
+        | None
+    )
+    grammar: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
+    batch_size: int | None
+    streamer: Any
+
+
+def by_option(method: Callable[P, R]) -> Callable[P, R]:
+    """Return a method that shows an argument for each option, and answers an unknown one."""
+    kinds = {name: one.__forward_arg__ for name, one in Changes.__annotations__.items()}
+    return explained(method, listed=kinds)
 
 
 class Signature:
@@ -46,68 +119,9 @@ class Signature:
         self,
         prompts: str,
         *,
-        length: int | None = None,
-        max_new_tokens: int | None = None,
-        B: int | Sequence[int] | None = None,
-        stop: str | Sequence[str] | None = None,
-        stop_at_end: bool | None = None,
-        never_end: bool | None = None,
-        mode: Literal["diffusion", "autoregressive", "speculative"] | None = None,
-        draft_nodes: int | None = None,
-        T: int | None = None,
-        grid: Literal["uniform", "warped", "staggered", "sliding"] | None = None,
-        width: float | None = None,
-        rule: Literal["renoise", "adaptive", "ddpm", "ddpm_simplified"] | None = None,
-        rho: float | None = None,
-        returns: Literal["logits", "w_0"] | None = None,
-        early_exit: bool | None = None,
-        seed: int | Sequence[int] | None = None,
-        num_samples: int | None = None,
-        num_return_sequences: int | None = None,
-        best_of: int | None = None,
-        projection: Literal["greedy", "sampling", "multi_hot", "mean"] | None = None,
-        do_sample: bool | None = None,
-        top_p: float | None = None,
-        nucleus: Literal["logits", "network"] | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        min_p: float | None = None,
-        presence_penalty: float | None = None,
-        frequency_penalty: float | None = None,
-        logit_bias: Mapping[int, float] | None = None,
-        control: Control | Sequence[Control] | None = None,
-        lam: float | Sequence[float] | None = None,
-        gradient: Literal["logits", "simplex", "words", "fudge"] | None = None,
-        threshold: float | None = None,
-        thermostat: float | None = None,
-        max_shift: float | None = None,
-        band: Sequence[float] | None = None,
-        reduction: Literal["sum", "mean"] | None = None,
-        sees: Literal["context", "block"] | None = None,
-        special_tokens: bool | None = None,
-        control_by: str | Sequence[str] | None = None,
-        control_by_weight: float | None = None,
-        particles: int | None = None,
-        particle_step: int | None = None,
-        particle_weight: float | Sequence[float] | None = None,
-        particle_potential: Literal["difference", "maximum"] | None = None,
-        must: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
-        must_not: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
-        suffix: str | Sequence[str] | None = None,
-        gap: str | Sequence[int] | Sequence[str | Sequence[int]] | None = None,
-        pin: Mapping[int, str] | Sequence[Mapping[int, str]] | None = None,
-        end_at_sentence: bool | Sequence[bool] | None = None,
-        regex: str | Sequence[str] | None = None,
-        json_schema: Mapping[str, Any]
-        | str
-        | os.PathLike[str]
-        | Sequence[Mapping[str, Any] | str | os.PathLike[str]]
-        | None = None,
-        grammar: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
-        batch_size: int | None = None,
-        streamer: Any = None,
         keep_steps: bool = False,
         options: GenerateOptions | None = None,
+        **changes: Unpack[Changes],
     ) -> Generation: ...
 
     @overload
@@ -115,137 +129,19 @@ class Signature:
         self,
         prompts: Sequence[Prompt],
         *,
-        length: int | None = None,
-        max_new_tokens: int | None = None,
-        B: int | Sequence[int] | None = None,
-        stop: str | Sequence[str] | None = None,
-        stop_at_end: bool | None = None,
-        never_end: bool | None = None,
-        mode: Literal["diffusion", "autoregressive", "speculative"] | None = None,
-        draft_nodes: int | None = None,
-        T: int | None = None,
-        grid: Literal["uniform", "warped", "staggered", "sliding"] | None = None,
-        width: float | None = None,
-        rule: Literal["renoise", "adaptive", "ddpm", "ddpm_simplified"] | None = None,
-        rho: float | None = None,
-        returns: Literal["logits", "w_0"] | None = None,
-        early_exit: bool | None = None,
-        seed: int | Sequence[int] | None = None,
-        num_samples: int | None = None,
-        num_return_sequences: int | None = None,
-        best_of: int | None = None,
-        projection: Literal["greedy", "sampling", "multi_hot", "mean"] | None = None,
-        do_sample: bool | None = None,
-        top_p: float | None = None,
-        nucleus: Literal["logits", "network"] | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        min_p: float | None = None,
-        presence_penalty: float | None = None,
-        frequency_penalty: float | None = None,
-        logit_bias: Mapping[int, float] | None = None,
-        control: Control | Sequence[Control] | None = None,
-        lam: float | Sequence[float] | None = None,
-        gradient: Literal["logits", "simplex", "words", "fudge"] | None = None,
-        threshold: float | None = None,
-        thermostat: float | None = None,
-        max_shift: float | None = None,
-        band: Sequence[float] | None = None,
-        reduction: Literal["sum", "mean"] | None = None,
-        sees: Literal["context", "block"] | None = None,
-        special_tokens: bool | None = None,
-        control_by: str | Sequence[str] | None = None,
-        control_by_weight: float | None = None,
-        particles: int | None = None,
-        particle_step: int | None = None,
-        particle_weight: float | Sequence[float] | None = None,
-        particle_potential: Literal["difference", "maximum"] | None = None,
-        must: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
-        must_not: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
-        suffix: str | Sequence[str] | None = None,
-        gap: str | Sequence[int] | Sequence[str | Sequence[int]] | None = None,
-        pin: Mapping[int, str] | Sequence[Mapping[int, str]] | None = None,
-        end_at_sentence: bool | Sequence[bool] | None = None,
-        regex: str | Sequence[str] | None = None,
-        json_schema: Mapping[str, Any]
-        | str
-        | os.PathLike[str]
-        | Sequence[Mapping[str, Any] | str | os.PathLike[str]]
-        | None = None,
-        grammar: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
-        batch_size: int | None = None,
-        streamer: Any = None,
         keep_steps: bool = False,
         options: GenerateOptions | None = None,
+        **changes: Unpack[Changes],
     ) -> list[Generation]: ...
 
-    @explained
+    @by_option
     def generate(
         self,
         prompts: str | Sequence[Prompt],
         *,
-        length: int | None = None,
-        max_new_tokens: int | None = None,
-        B: int | Sequence[int] | None = None,
-        stop: str | Sequence[str] | None = None,
-        stop_at_end: bool | None = None,
-        never_end: bool | None = None,
-        mode: Literal["diffusion", "autoregressive", "speculative"] | None = None,
-        draft_nodes: int | None = None,
-        T: int | None = None,
-        grid: Literal["uniform", "warped", "staggered", "sliding"] | None = None,
-        width: float | None = None,
-        rule: Literal["renoise", "adaptive", "ddpm", "ddpm_simplified"] | None = None,
-        rho: float | None = None,
-        returns: Literal["logits", "w_0"] | None = None,
-        early_exit: bool | None = None,
-        seed: int | Sequence[int] | None = None,
-        num_samples: int | None = None,
-        num_return_sequences: int | None = None,
-        best_of: int | None = None,
-        projection: Literal["greedy", "sampling", "multi_hot", "mean"] | None = None,
-        do_sample: bool | None = None,
-        top_p: float | None = None,
-        nucleus: Literal["logits", "network"] | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        min_p: float | None = None,
-        presence_penalty: float | None = None,
-        frequency_penalty: float | None = None,
-        logit_bias: Mapping[int, float] | None = None,
-        control: Control | Sequence[Control] | None = None,
-        lam: float | Sequence[float] | None = None,
-        gradient: Literal["logits", "simplex", "words", "fudge"] | None = None,
-        threshold: float | None = None,
-        thermostat: float | None = None,
-        max_shift: float | None = None,
-        band: Sequence[float] | None = None,
-        reduction: Literal["sum", "mean"] | None = None,
-        sees: Literal["context", "block"] | None = None,
-        special_tokens: bool | None = None,
-        control_by: str | Sequence[str] | None = None,
-        control_by_weight: float | None = None,
-        particles: int | None = None,
-        particle_step: int | None = None,
-        particle_weight: float | Sequence[float] | None = None,
-        particle_potential: Literal["difference", "maximum"] | None = None,
-        must: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
-        must_not: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
-        suffix: str | Sequence[str] | None = None,
-        gap: str | Sequence[int] | Sequence[str | Sequence[int]] | None = None,
-        pin: Mapping[int, str] | Sequence[Mapping[int, str]] | None = None,
-        end_at_sentence: bool | Sequence[bool] | None = None,
-        regex: str | Sequence[str] | None = None,
-        json_schema: Mapping[str, Any]
-        | str
-        | os.PathLike[str]
-        | Sequence[Mapping[str, Any] | str | os.PathLike[str]]
-        | None = None,
-        grammar: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
-        batch_size: int | None = None,
-        streamer: Any = None,
         keep_steps: bool = False,
         options: GenerateOptions | None = None,
+        **changes: Unpack[Changes],
     ) -> Generation | list[Generation]:
         """Continue one prompt, or several; `num_samples` texts of each, prompt by prompt.
 
@@ -369,77 +265,18 @@ class Signature:
             [False]
         options: a whole set of options in place of the model's own; arguments beside it win
         """
-        return self.run(prompts, given(locals()), options, keep_steps)
+        return self.run(prompts, changes, options, keep_steps)
 
-    @explained
+    @by_option
     def stream(
         self,
         prompt: Prompt,
         *,
-        length: int | None = None,
-        max_new_tokens: int | None = None,
-        B: int | Sequence[int] | None = None,
-        stop: str | Sequence[str] | None = None,
-        stop_at_end: bool | None = None,
-        never_end: bool | None = None,
-        mode: Literal["diffusion", "autoregressive", "speculative"] | None = None,
-        draft_nodes: int | None = None,
-        T: int | None = None,
-        grid: Literal["uniform", "warped", "staggered", "sliding"] | None = None,
-        width: float | None = None,
-        rule: Literal["renoise", "adaptive", "ddpm", "ddpm_simplified"] | None = None,
-        rho: float | None = None,
-        returns: Literal["logits", "w_0"] | None = None,
-        early_exit: bool | None = None,
-        seed: int | Sequence[int] | None = None,
-        num_samples: int | None = None,
-        num_return_sequences: int | None = None,
-        best_of: int | None = None,
-        projection: Literal["greedy", "sampling", "multi_hot", "mean"] | None = None,
-        do_sample: bool | None = None,
-        top_p: float | None = None,
-        nucleus: Literal["logits", "network"] | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        min_p: float | None = None,
-        presence_penalty: float | None = None,
-        frequency_penalty: float | None = None,
-        logit_bias: Mapping[int, float] | None = None,
-        control: Control | Sequence[Control] | None = None,
-        lam: float | Sequence[float] | None = None,
-        gradient: Literal["logits", "simplex", "words", "fudge"] | None = None,
-        threshold: float | None = None,
-        thermostat: float | None = None,
-        max_shift: float | None = None,
-        band: Sequence[float] | None = None,
-        reduction: Literal["sum", "mean"] | None = None,
-        sees: Literal["context", "block"] | None = None,
-        special_tokens: bool | None = None,
-        control_by: str | Sequence[str] | None = None,
-        control_by_weight: float | None = None,
-        particles: int | None = None,
-        particle_step: int | None = None,
-        particle_weight: float | Sequence[float] | None = None,
-        particle_potential: Literal["difference", "maximum"] | None = None,
-        must: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
-        must_not: str | Sequence[str] | Sequence[str | Sequence[str]] | None = None,
-        suffix: str | Sequence[str] | None = None,
-        gap: str | Sequence[int] | Sequence[str | Sequence[int]] | None = None,
-        pin: Mapping[int, str] | Sequence[Mapping[int, str]] | None = None,
-        end_at_sentence: bool | Sequence[bool] | None = None,
-        regex: str | Sequence[str] | None = None,
-        json_schema: Mapping[str, Any]
-        | str
-        | os.PathLike[str]
-        | Sequence[Mapping[str, Any] | str | os.PathLike[str]]
-        | None = None,
-        grammar: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
-        batch_size: int | None = None,
-        streamer: Any = None,
         candidates: int = 0,
         guides: str | Sequence[str] = (),
         states: bool = False,
         options: GenerateOptions | None = None,
+        **changes: Unpack[Changes],
     ) -> Iterator[Draft]:
         """Yield every step of one text as a Draft, so that one can watch it settle.
 
@@ -567,4 +404,4 @@ class Signature:
         options: a whole set of options in place of the model's own; arguments beside it win
         """
         seen = candidates, guides, states
-        return self.run_stream(prompt, given(locals()), options, *seen)
+        return self.run_stream(prompt, changes, options, *seen)
