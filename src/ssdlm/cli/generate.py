@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ssdlm.engine.plain import Engine
     from ssdlm.engine.prompt_files import FileReport
     from ssdlm.engine.requests import Requests
-    from ssdlm.engine.sharing import SharedWriter
     from ssdlm.engine.writers import OptionsWriter
     from ssdlm.options import GenerateOptions
     from ssdlm.storage.cluster import Observe
@@ -283,7 +282,7 @@ def open_writer(arguments: argparse.Namespace) -> OptionsWriter:
     return writer
 
 
-def write_and_say(arguments: argparse.Namespace, writer: OptionsWriter | SharedWriter) -> None:
+def write_and_say(arguments: argparse.Namespace, writer: OptionsWriter) -> None:
     """Continue a file of prompts into a file of texts, and say so."""
     tell_of_particles(writer.engine, writer.options)
     report = write_file(arguments, writer)
@@ -294,7 +293,7 @@ def write_and_say(arguments: argparse.Namespace, writer: OptionsWriter | SharedW
     tell_of_scorers(writer.engine)
 
 
-def write_file(arguments: argparse.Namespace, writer: OptionsWriter | SharedWriter) -> FileReport:
+def write_file(arguments: argparse.Namespace, writer: OptionsWriter) -> FileReport:
     """Let a writer continue a file of prompts into a file of texts; return what is in it."""
     from ssdlm.denoiser import DenoiserModule
     from ssdlm.engine.prompt_files import generate_file

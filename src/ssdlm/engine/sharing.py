@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,10 +21,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Generation
 from ssdlm.engine.writers import OptionsWriter, PromptLine
-from ssdlm.options import GenerateOptions
 
 FOREVER = timedelta(days=365)
 """How long a process waits for another; one that has died is noticed at once."""
@@ -80,41 +78,16 @@ class Processes:
 
 
 @dataclass(frozen=True)
-class SharedWriter:
+class SharedWriter(OptionsWriter):
     """The writers of all processes as one, in the leader's hands."""
 
-    own: OptionsWriter
-    processes: Processes
+    processes: Processes = Processes(0, 1)
 
-    @property
-    def engine(self) -> Engine:
-        return self.own.engine
-
-    @property
-    def options(self) -> GenerateOptions:
-        return self.own.options
-
-    @property
-    def device(self) -> torch.device:
-        return self.own.device
-
-    @property
-    def num_processes(self) -> int:
-        return self.processes.count
-
-    def num_texts(self, line: PromptLine) -> int:
-        return self.own.num_texts(line)
-
-    def check(self, lines: Sequence[PromptLine]) -> None:
-        self.own.check(lines)
-
-    def guides(self, lines: Sequence[PromptLine]) -> Mapping[str, str]:
-        return self.own.guides(lines)
-
-    def write(self, lines: Sequence[PromptLine]) -> Iterable[Generation]:
-        """Return the texts of lines that are dealt out one by one, in the order of the lines."""
+    def write(self, lines: Sequence[PromptLine]) -> Iterator[Generation]:
+        """Yield the texts of lines that are dealt out one by one, in the order of the lines."""
         self.processes.tell(lines)
-        shares = self.processes.gather(answer(self.own, lines, self.processes))
+        own = OptionsWriter(self.engine, self.options)
+        shares = self.processes.gather(answer(own, lines, self.processes))
         refuse_failed(shares)
         for words in dict.fromkeys(word for share in shares for word in share.warnings):
             warnings.warn(words, stacklevel=2)
@@ -155,7 +128,7 @@ def share_out(
         try:
             refuse_failed(shares)
             assert writer is not None
-            lead(SharedWriter(writer, processes))
+            lead(SharedWriter(writer.engine, writer.options, processes.count, processes))
         except LostError:
             raise  # the others may be anywhere, and will notice
         except Exception:
