@@ -5,6 +5,7 @@ plain -> [writers] -> prompt_files, sharing
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -32,36 +33,36 @@ class PromptLine:
     """What is said so far, in place of a prompt."""
 
 
-@runtime_checkable
-class Writer(Protocol):
+class Writer(ABC):
     """A model together with how it is to write: it continues the lines of a file of prompts."""
 
+    num_processes: int = 1
+    """How many processes write."""
+
     @property
+    @abstractmethod
     def device(self) -> torch.device: ...
 
-    @property
-    def num_processes(self) -> int:
-        """How many processes write."""
-        ...
-
+    @abstractmethod
     def num_texts(self, line: PromptLine) -> int:
         """Return how many texts a line gets."""
-        ...
 
+    @abstractmethod
     def check(self, lines: Sequence[PromptLine]) -> None:
         """Raise a ValueError on lines that cannot be continued."""
 
     def guides(self, lines: Sequence[PromptLine]) -> Mapping[str, str]:
         """Return the digests of the guides that steer the lines; they must have been checked."""
-        ...
+        del lines
+        return {}
 
+    @abstractmethod
     def write(self, lines: Sequence[PromptLine]) -> Iterable[Generation]:
         """Give the texts of the lines, line by line."""
-        ...
 
 
 @dataclass(frozen=True)
-class OptionsWriter:
+class OptionsWriter(Writer):
     """An engine and the options of all lines that set no others."""
 
     engine: Engine
@@ -123,14 +124,13 @@ class KeywordModel(Protocol):
 
 
 @dataclass(frozen=True)
-class KeywordWriter:
+class KeywordWriter(Writer):
     """A model of another kind and the keywords that it writes with."""
 
     model: KeywordModel
     options: Mapping[str, Any]
     num_samples: int = 1
     batch_size: int = 32
-    num_processes: int = 1
 
     @property
     def device(self) -> torch.device:
@@ -149,10 +149,6 @@ class KeywordWriter:
                 raise ValueError(f"{name}={line.changes[name]!r} cannot be set by a line here")
         prompts = [line.prompt for line in lines]
         self.model.check(prompts, num_samples=self.num_samples, **self.options)
-
-    def guides(self, lines: Sequence[PromptLine]) -> Mapping[str, str]:
-        del lines
-        return {}
 
     def write(self, lines: Sequence[PromptLine]) -> list[Generation]:
         return self.model.generate(
