@@ -12,7 +12,7 @@ from ssdlm.ops.soft_embedding import chunks
 
 @pytest.fixture(params=[5, 1000])
 def example(request, monkeypatch):
-    """Hidden states, head, prior, weights and noised tokens, in chunks of several sizes."""
+    """Hidden states, head, prior and noised tokens, in chunks of several sizes."""
     monkeypatch.setattr(kernel, "chunks", lambda count: chunks(count, request.param))
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(37, 8, generator=generator).requires_grad_()
@@ -24,21 +24,18 @@ def example(request, monkeypatch):
         5 * torch.rand(37, generator=generator),
     )
     prior = torch.randn(23, generator=generator).requires_grad_()
-    weights = torch.rand(37, generator=generator)
-    return hidden, head, prior, weights, noisy
+    return hidden, head, prior, noisy.tokens, noisy
 
 
-def plain_cross_entropy(hidden, head, prior, weights, target, *, loss):
-    """Return what both functions do, from one V-wide tensor that autograd keeps."""
+def plain_cross_entropy(hidden, head, prior, tokens, noisy=None, *, loss):
+    """Return the same from one V-wide tensor that autograd keeps."""
     logits = hidden @ head.T + prior
-    tokens = target.tokens if isinstance(target, Noisy) else target
-    if isinstance(target, Noisy):
-        logits = logits + noisy_logits(*target.parts())
+    if noisy is not None:
+        logits = logits + noisy_logits(*noisy.parts())
     if loss == "l2":
         corners = torch.nn.functional.one_hot(tokens, logits.shape[-1])
-        return (weights * (logits.softmax(-1) - corners).square().sum(-1)).sum()
-    nll = torch.nn.functional.cross_entropy(logits, tokens, reduction="none")
-    return (weights * nll).sum()
+        return (logits.softmax(-1) - corners).square().sum(-1).mean()
+    return torch.nn.functional.cross_entropy(logits, tokens)
 
 
 def outcome(loss_of, loss, hidden, head, prior, *rest):
@@ -49,29 +46,22 @@ def outcome(loss_of, loss, hidden, head, prior, *rest):
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "l2"])
-def test_block_cross_entropy_matches_plain(example, loss):
-    fast = outcome(kernel.block_cross_entropy, loss, *example)
-    slow = outcome(plain_cross_entropy, loss, *example)
-    assert_close(fast, slow, roundings=NETWORK)
-
-
-@pytest.mark.parametrize("loss", ["cross_entropy", "l2"])
-def test_clean_cross_entropy_matches_plain(example, loss):
-    *tensors, noisy = example
-    fast = outcome(kernel.clean_cross_entropy, loss, *tensors, noisy.tokens)
-    slow = outcome(plain_cross_entropy, loss, *tensors, noisy.tokens)
+@pytest.mark.parametrize("count", [4, 5], ids=["clean", "noised"])
+def test_head_loss_matches_plain(example, loss, count):
+    fast = outcome(kernel.head_loss, loss, *example[:count])
+    slow = outcome(plain_cross_entropy, loss, *example[:count])
     assert_close(fast, slow, roundings=NETWORK)
 
 
 def test_padding_changes_nothing(example):
-    hidden, head, prior, weights, noisy = example
+    hidden, head, prior, tokens, noisy = example
     z = torch.nn.functional.pad(noisy.z, (0, 9), value=7.0)
     wide = Noisy(z, noisy.tokens, noisy.gain_z, noisy.gain_w)
-    narrow = outcome(kernel.block_cross_entropy, "l2", *example)
+    narrow = outcome(kernel.head_loss, "l2", *example)
 
     def with_padding(hidden, head, prior, *rest, loss):
         tables = pad_table(head, 32), pad_prior(prior, 32)
-        return kernel.block_cross_entropy(hidden, *tables, *rest, loss=loss)
+        return kernel.head_loss(hidden, *tables, *rest, loss=loss)
 
-    wide = outcome(with_padding, "l2", hidden, head, prior, weights, wide)
+    wide = outcome(with_padding, "l2", hidden, head, prior, tokens, wide)
     assert_close(wide, narrow, roundings=NETWORK)

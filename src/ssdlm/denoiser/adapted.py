@@ -42,7 +42,7 @@ from ssdlm.denoiser.network import (
 from ssdlm.denoiser.slots import Network
 from ssdlm.diffusion.evidence import as_levels
 from ssdlm.diffusion.loss import Losses
-from ssdlm.ops.cross_entropy import block_cross_entropy
+from ssdlm.ops.cross_entropy import head_loss
 from ssdlm.ops.noisy_logits import Noisy, noisy_logits
 from ssdlm.ops.padding import pad_prior, pad_table
 from ssdlm.ops.soft_embedding import soft_embedding
@@ -226,11 +226,9 @@ class AdaptedDenoiser(Network):
         del earlier
         noisy = self.noised(tokens, progress, z)
         hidden = self.last_norm(self.run(tokens, progress, noisy, blocks))
-        count, width = hidden.shape[0] * hidden.shape[1], z.shape[-1]
-        head = pad_table(self.head.to(self.dtype), width)
-        prior = pad_prior(self.prior, width)
-        mean = torch.full((count,), 1 / count, device=self.device)
-        total = block_cross_entropy(hidden.flatten(0, 1), head, prior, mean, noisy, loss=loss)
+        width = z.shape[-1]
+        head, prior = pad_table(self.head.to(self.dtype), width), pad_prior(self.prior, width)
+        total = head_loss(hidden.flatten(0, 1), head, prior, noisy.tokens, noisy, loss=loss)
         return Losses(total, total.detach(), torch.zeros_like(total).detach())
 
     def all_logits(self, tokens: Tokens, progress: Tensor, *, z: Tensor, blocks: Tensor) -> Tensor:

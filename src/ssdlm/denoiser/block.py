@@ -24,7 +24,7 @@ from ssdlm.denoiser.network import BlockNetwork, noised
 from ssdlm.diffusion.evidence import as_levels
 from ssdlm.diffusion.loss import Losses
 from ssdlm.diffusion.tree import TreePass, TreeRows
-from ssdlm.ops.cross_entropy import block_cross_entropy, clean_cross_entropy
+from ssdlm.ops.cross_entropy import head_loss
 from ssdlm.ops.noisy_logits import Noisy, noisy_logits
 from ssdlm.ops.padding import padded
 from ssdlm.ops.soft_embedding import chunks
@@ -347,13 +347,11 @@ class BlockDenoiser(BlockNetwork):
 
     def block_loss(self, hidden: Tensor, noisy: Noisy, loss: str) -> Tensor:
         """Return the mean loss of noised tokens (Eq. 8-9); evidence is added if it is used."""
-        head, prior, mean = self.head_for(len(hidden), noisy.z.shape[-1])
-        if self.has_evidence:
-            return block_cross_entropy(hidden, head, prior, mean, noisy, loss=loss)
-        return clean_cross_entropy(hidden, head, prior, mean, noisy.tokens, loss=loss)
+        head = self.head_for(noisy.z.shape[-1])
+        seen = noisy if self.has_evidence else None
+        return head_loss(hidden, *head, noisy.tokens, seen, loss=loss)
 
     def next_token_loss(self, clean: Tensor, tokens: Block, width: int) -> Tensor:
         """Return the mean loss of the context stream's output (N, L, D); `width` pads V."""
         targets = tokens[:, 1:].flatten()
-        head, prior, mean = self.head_for(len(targets), width)
-        return clean_cross_entropy(clean[:, :-1].flatten(0, 1), head, prior, mean, targets)
+        return head_loss(clean[:, :-1].flatten(0, 1), *self.head_for(width), targets)

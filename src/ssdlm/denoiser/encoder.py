@@ -19,7 +19,7 @@ from ssdlm.config import EncoderConfig
 from ssdlm.denoiser import DenoiserModule, row_by_row
 from ssdlm.diffusion import schedule
 from ssdlm.diffusion.evidence import as_levels
-from ssdlm.ops.cross_entropy import clean_cross_entropy
+from ssdlm.ops.cross_entropy import head_loss
 from ssdlm.ops.noisy_logits import Noisy
 from ssdlm.ops.padding import pad_prior, pad_table
 from ssdlm.ops.soft_embedding import soft_embedding
@@ -130,8 +130,7 @@ class EncoderDenoiser(DenoiserModule):
         decoder, width, dtype = self.backbone.get_output_embeddings(), z.shape[-1], self.dtype
         head = pad_table(decoder.weight.to(dtype), width)
         bias = pad_prior(decoder.bias.float(), width)
-        mean = torch.full((len(hidden),), 1 / len(hidden), device=self.device)
-        return clean_cross_entropy(hidden.to(dtype), head, bias, mean, block.flatten(), loss=loss)
+        return head_loss(hidden.to(dtype), head, bias, block.flatten(), loss=loss)
 
     def embed_noised(self, block: Block, progress: Tensor, z: Simplex) -> Tensor:
         """Return softmax(w_t) @ W_diff + W_time(t/T) (N, B, D) of noised tokens.

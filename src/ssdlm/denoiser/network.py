@@ -217,10 +217,9 @@ class BlockNetwork(Network):
         # In float32 from here on: differences of logits decide, and bf16 has three digits.
         return (hidden @ self.head.to(self.dtype).T).float() + self.prior
 
-    def head_for(self, count: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return output head and prior, padded to a width, and the weights of a mean."""
-        mean = torch.full((count,), 1 / count, device=self.device)
-        return pad_table(self.head.to(self.dtype), width), pad_prior(self.prior, width), mean
+    def head_for(self, width: int) -> tuple[Tensor, Tensor]:
+        """Return output head and prior, padded to a width."""
+        return pad_table(self.head.to(self.dtype), width), pad_prior(self.prior, width)
 
 
 def running_dtype(weight: Tensor) -> torch.dtype:

@@ -19,22 +19,19 @@ from ssdlm.shapes import Tensor
 
 
 @fused
-def noisy_step(
-    scores: Tensor, prior: Tensor, weights: Tensor, loss: str, z: Tensor, *rest: Tensor
+def head_step(
+    scores: Tensor, prior: Tensor, loss: str, tokens: Tensor, *noise: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return each token's loss, and the weighted gradient in the scores' precision."""
-    logits = scores.float() + prior + noisy_logits(z, *rest)
-    value, grad = loss_and_grad(logits, rest[0], loss)
-    return value, (weights.unsqueeze(-1) * grad).to(scores.dtype)
+    """Return each token's loss, and its gradient in the scores' precision.
 
-
-@fused
-def clean_step(
-    scores: Tensor, prior: Tensor, weights: Tensor, loss: str, tokens: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the same where there is no noisy token to see."""
-    value, grad = loss_and_grad(scores.float() + prior, tokens, loss)
-    return value, (weights.unsqueeze(-1) * grad).to(scores.dtype)
+    `noise` are the other factors of noised tokens, if they are seen.
+    """
+    logits = scores.float() + prior
+    if noise:
+        z, *gains = noise
+        logits = logits + noisy_logits(z, tokens, *gains)
+    value, grad = loss_and_grad(logits, tokens, loss)
+    return value, grad.to(scores.dtype)
 
 
 def loss_and_grad(logits: Tensor, tokens: Tensor, loss: str) -> tuple[Tensor, Tensor]:
@@ -52,75 +49,52 @@ def loss_and_grad(logits: Tensor, tokens: Tensor, loss: str) -> tuple[Tensor, Te
 
 
 class HeadLoss(torch.autograd.Function):
-    """The weighted sum of the tokens' losses."""
+    """The mean of the tokens' losses."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        loss: str,
-        hidden: Tensor,
-        weight: Tensor,
-        prior: Tensor,
-        weights: Tensor,
-        *parts: Tensor,
+        ctx: Any, loss: str, hidden: Tensor, weight: Tensor, prior: Tensor, *parts: Tensor
     ) -> Tensor:
         ctx.has_prior_grad = ctx.needs_input_grad[3]
         grad_hidden = torch.empty_like(hidden)
         has_weight_grad = ctx.needs_input_grad[2]
         grad_weight = torch.zeros_like(weight if has_weight_grad else prior, dtype=torch.float32)
         grad_prior = torch.zeros_like(prior, dtype=torch.float32)
-        unit = weights.max().clamp(min=1e-30)  # so that gradients suit fp16 before loss scaling
-        step = noisy_step if len(parts) == 4 else clean_step
-        values = weights.new_empty(len(hidden))
+        values = torch.empty(len(hidden), device=hidden.device)
         for part in chunks(len(hidden)):
             scores = hidden[part] @ weight.T
-            pieces = [tensor[part] for tensor in parts]
-            values[part], grad = step(scores, prior, weights[part] / unit, loss, *pieces)
+            # Of a sum, so that gradients suit fp16 before loss scaling.
+            values[part], grad = head_step(scores, prior, loss, *(one[part] for one in parts))
             if any(ctx.needs_input_grad):  # not in validation
                 grad_hidden[part] = grad @ weight
             if has_weight_grad:  # not of a frozen head
                 grad_weight += grad.T @ hidden[part]
             if ctx.has_prior_grad:
                 grad_prior += grad.sum(0, dtype=torch.float32)
-        ctx.save_for_backward(grad_hidden, grad_weight, grad_prior, unit)
+        ctx.save_for_backward(grad_hidden, grad_weight, grad_prior)
         ctx.weight_dtype = weight.dtype
-        return (weights * values).sum()
+        return (values / len(hidden)).sum()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        grad_hidden, grad_weight, grad_prior, unit = ctx.saved_tensors
+        grad_hidden, grad_weight, grad_prior = ctx.saved_tensors
         # All gradients are ready; what arrives from above is a number that scales them.
-        scale = grads[0] * unit
+        scale = grads[0] / len(grad_hidden)
         hidden = (scale * grad_hidden.float()).to(grad_hidden.dtype)
         prior = scale * grad_prior if ctx.has_prior_grad else None
         weight = (scale * grad_weight).to(ctx.weight_dtype) if ctx.needs_input_grad[2] else None
-        return None, hidden, weight, prior, *[None] * 5
+        return None, hidden, weight, prior, *[None] * 4
 
 
-def block_cross_entropy(
+def head_loss(
     hidden: Tensor,
     weight: Tensor,
     prior: Tensor,
-    weights: Tensor,
-    noisy: Noisy,
-    *,
-    loss: str = "cross_entropy",
-) -> Tensor:
-    """Return sum(weights * loss) of noised tokens.
-
-    Their logits are hidden @ weight.T + prior + noisy logits.
-    """
-    return HeadLoss.apply(loss, hidden, weight, prior, weights, *noisy.parts())
-
-
-def clean_cross_entropy(
-    hidden: Tensor,
-    weight: Tensor,
-    prior: Tensor,
-    weights: Tensor,
     tokens: Tensor,
+    noisy: Noisy | None = None,
     *,
     loss: str = "cross_entropy",
 ) -> Tensor:
-    """Return sum(weights * loss), where logits = hidden @ weight.T + prior."""
-    return HeadLoss.apply(loss, hidden, weight, prior, weights, tokens)
+    """Return the mean loss of tokens, where logits = hidden @ weight.T + prior + noisy logits."""
+    noise = () if noisy is None else (noisy.z, noisy.gain_z, noisy.gain_w)
+    return HeadLoss.apply(loss, hidden, weight, prior, tokens, *noise)
