@@ -11,13 +11,13 @@ from torch import nn
 
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser.attention import attend, attend_both
+from ssdlm.denoiser.slots import SlotLayer
 from ssdlm.ops.rotary import rotate
-from ssdlm.ops.rows import Behind, HeadNorms, add_product_, normed_product, place_and_attend
 from ssdlm.ops.rows import plain_norm as norm
 from ssdlm.shapes import Tensor
 
 
-class Layer(nn.Module):
+class Layer(SlotLayer):
     """Pre-norm attention and feed-forward; norms have no weights, queries and keys are normed.
 
     The network gives a new layer its `initial_values`.
@@ -26,7 +26,7 @@ class Layer(nn.Module):
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
         width, hidden = config.D, config.D * config.expansion
-        self.num_heads = config.num_heads
+        self.num_heads, self.head_size = config.num_heads, config.D // config.num_heads
         self.is_compiled = False
         self.qkv = nn.Parameter(torch.empty(3, width, width))
         self.out = nn.Parameter(torch.empty(width, width))
@@ -46,27 +46,6 @@ class Layer(nn.Module):
         weights = (self.qkv, self.out, self.up, self.down)
         run = compiled_pass() if self.is_compiled else layer_pass
         return run(both, rotary, bias, *weights, self.num_heads, num_noisy)
-
-    def read(
-        self,
-        x: Tensor,
-        keys_values: Tensor,
-        at: Behind,
-        rotary: Tensor,
-        read: slice,
-        how: dict[str, bool],
-    ) -> Tensor:
-        """Return the rows `read` after this layer; keys and values of all go behind the slots'."""
-        (N, R, D), (keys, values) = x.shape, keys_values
-        qkv = normed_product(x, self.qkv.flatten(0, 1), None, **how)
-        qkv = qkv.view(N, R, 3 * self.num_heads, D // self.num_heads)
-        exact = {"is_invariant": how["is_invariant"]}
-        attended = place_and_attend(qkv, keys, values, at, rotary, HeadNorms(), **exact).flatten(2)
-        if read != slice(None):
-            x, attended = x[:, read].contiguous(), attended[:, read].contiguous()
-        x = add_product_(x, attended, self.out, **how)
-        up = normed_product(x, self.up, None, is_squared=True, **how)
-        return add_product_(x, up, self.down, **how)
 
     def project(self, x: Tensor, rotary: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return project(x, rotary, self.qkv, self.num_heads)

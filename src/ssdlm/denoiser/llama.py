@@ -8,7 +8,6 @@ causal, slots -> [llama] -> storage.causal
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import cast
 
 import torch
@@ -17,73 +16,36 @@ from torch import nn
 
 from ssdlm.config import CausalConfig
 from ssdlm.denoiser.causal import CausalDenoiser
-from ssdlm.denoiser.slots import Network, Slots
+from ssdlm.denoiser.slots import Network, SlotLayer, Slots
 from ssdlm.ops.rotary import rotation_by
-from ssdlm.ops.rows import (
-    Behind,
-    HeadNorms,
-    LowRank,
-    Rows,
-    add_product_,
-    normed_product,
-    place_and_attend,
-    weighted_norm,
-)
+from ssdlm.ops.rows import Behind, HeadNorms, Rows, weighted_norm
 from ssdlm.shapes import Block, Tensor
 
-NOTHING: Mapping[str, LowRank] = {}
 
-
-class LlamaLayer(nn.Module):
+class LlamaLayer(SlotLayer):
     """Pre-norm attention, whose queries share keys in groups, and a gated feed-forward part."""
+
+    is_gated = True
 
     def __init__(self, config: CausalConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.eps, self.head_size = config, config.eps, config.head_size
         D, d, hidden = config.D, config.head_size, config.hidden
         heads = config.num_heads + 2 * config.num_kv_heads
         self.attention_norm, self.mlp_norm = empty(D), empty(D)
         self.qkv, self.out = empty(heads * d, D), empty(D, config.num_heads * d)
         self.up, self.down = empty(2 * hidden, D), empty(D, hidden)
-        self.qkv_bias = empty(heads * d) if config.has_qkv_bias else None
-        self.out_bias = empty(D) if config.has_out_bias else None
+        if config.has_qkv_bias:
+            self.qkv_bias = empty(heads * d)
+        if config.has_out_bias:
+            self.out_bias = empty(D)
         self.query_norm = empty(d) if config.has_qk_norms else None
         self.key_norm = empty(d) if config.has_qk_norms else None
 
-    def read(
-        self,
-        x: Tensor,
-        keys_values: Tensor,
-        at: Behind,
-        rotary: Tensor,
-        read: slice,
-        how: dict[str, bool],
-        more: Mapping[str, LowRank] = NOTHING,
-    ) -> Tensor:
-        """Return the rows `read` after this layer; keys and values of all go behind the slots'.
-
-        `more` is added to its matrices, by their names.
-        """
-        eps, (keys, values) = self.config.eps, keys_values
-        qkv = normed_product(x, self.qkv, self.attention_norm, more.get("qkv"), eps=eps, **how)
-        qkv = qkv if self.qkv_bias is None else qkv + self.qkv_bias
-        heads, exact = qkv.unflatten(-1, (-1, self.config.head_size)), how["is_invariant"]
-        attended = place_and_attend(
-            heads, keys, values, at, rotary, self.head_norms(), is_invariant=exact
-        ).flatten(2)
-        if read != slice(None):
-            x, attended = x[:, read].contiguous(), attended[:, read].contiguous()
-        x = add_product_(x, attended, self.out, more.get("out"), **how)
-        x = x if self.out_bias is None else x + self.out_bias
-        gated = {"eps": eps, "is_gated": True, **how}
-        up = normed_product(x, self.up, self.mlp_norm, more.get("up"), **gated)
-        return add_product_(x, up, self.down, more.get("down"), **how)
-
     def head_norms(self) -> HeadNorms | None:
-        """Return how queries and keys are normed, if they are."""
         if self.query_norm is None or self.key_norm is None:
             return None
-        return HeadNorms(self.config.eps, torch.stack((self.query_norm, self.key_norm)))
+        return HeadNorms(self.eps, torch.stack((self.query_norm, self.key_norm)))
 
 
 class LlamaDenoiser(CausalDenoiser, Network):

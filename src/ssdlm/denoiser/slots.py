@@ -9,15 +9,85 @@ shape is fixed and nothing is looked at on the way, so that a GPU can repeat a p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, TypeGuard
 
 import torch
+from torch import nn
 
 from ssdlm.denoiser import DenoiserModule, RowDenoiser, plain_products
-from ssdlm.ops.rows import Behind, has_row_kernels, product
+from ssdlm.ops.rows import (
+    Behind,
+    HeadNorms,
+    LowRank,
+    add_product_,
+    has_row_kernels,
+    normed_product,
+    place_and_attend,
+    product,
+)
 from ssdlm.shapes import Tensor
+
+NOTHING: Mapping[str, LowRank] = {}
+
+
+class SlotLayer(nn.Module):
+    """A pre-norm layer for rows behind slots: attention, and a feed-forward part."""
+
+    qkv: Tensor
+    out: Tensor
+    up: Tensor
+    down: Tensor
+    attention_norm: Tensor | None
+    """Weights of the norm before attention, if it has some; `mlp_norm` are those behind it."""
+    mlp_norm: Tensor | None
+    qkv_bias: Tensor | None
+    out_bias: Tensor | None
+    eps = 1e-6
+    """What norms add to a mean square."""
+    is_gated = False
+    """Whether one half of what is inside gates the other; else what is positive is squared."""
+    head_size: int
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention_norm = self.mlp_norm = self.qkv_bias = self.out_bias = None
+
+    def head_norms(self) -> HeadNorms | None:
+        """Return how queries and keys are normed, if they are."""
+        return HeadNorms(self.eps)
+
+    def read(
+        self,
+        x: Tensor,
+        keys_values: Tensor,
+        at: Behind,
+        rotary: Tensor,
+        read: slice,
+        how: dict[str, bool],
+        more: Mapping[str, LowRank] = NOTHING,
+    ) -> Tensor:
+        """Return the rows `read` after this layer; keys and values of all go behind the slots'.
+
+        `more` is added to its matrices, by their names.
+        """
+        (keys, values), exact = keys_values, how["is_invariant"]
+        normed = {"eps": self.eps, **how}
+        weight = self.qkv.flatten(0, -2)
+        qkv = normed_product(x, weight, self.attention_norm, more.get("qkv"), **normed)
+        qkv = qkv if self.qkv_bias is None else qkv + self.qkv_bias
+        heads = qkv.unflatten(-1, (-1, self.head_size))
+        attended = place_and_attend(
+            heads, keys, values, at, rotary, self.head_norms(), is_invariant=exact
+        ).flatten(2)
+        if read != slice(None):
+            x, attended = x[:, read].contiguous(), attended[:, read].contiguous()
+        x = add_product_(x, attended, self.out, more.get("out"), **how)
+        x = x if self.out_bias is None else x + self.out_bias
+        inside = {"is_gated": self.is_gated, "is_squared": not self.is_gated, **normed}
+        up = normed_product(x, self.up, self.mlp_norm, more.get("up"), **inside)
+        return add_product_(x, up, self.down, more.get("down"), **how)
 
 
 class Network(DenoiserModule, RowDenoiser):

@@ -73,13 +73,13 @@ class HeadLoss(torch.autograd.Function):
                 grad_prior += grad.sum(0, dtype=torch.float32)
         ctx.save_for_backward(grad_hidden, grad_weight, grad_prior)
         ctx.weight_dtype = weight.dtype
-        return (values / len(hidden)).sum()
+        return (values * (1 / len(hidden))).sum()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_weight, grad_prior = ctx.saved_tensors
         # All gradients are ready; what arrives from above is a number that scales them.
-        scale = grads[0] / len(grad_hidden)
+        scale = grads[0] * (1 / len(grad_hidden))
         hidden = (scale * grad_hidden.float()).to(grad_hidden.dtype)
         prior = scale * grad_prior if ctx.has_prior_grad else None
         weight = (scale * grad_weight).to(ctx.weight_dtype) if ctx.needs_input_grad[2] else None
