@@ -32,14 +32,7 @@ from ssdlm.denoiser.adapter import (
 from ssdlm.denoiser.attention import noisy_bias
 from ssdlm.denoiser.causal import CausalCache
 from ssdlm.denoiser.llama import LlamaDenoiser
-from ssdlm.denoiser.network import (
-    NUM_TIME_FEATURES,
-    level_features,
-    noised,
-    running_dtype,
-    smoothed_unigram,
-)
-from ssdlm.denoiser.slots import Network
+from ssdlm.denoiser.network import NUM_TIME_FEATURES, NoisyNetwork, noised, running_dtype
 from ssdlm.diffusion.evidence import as_levels
 from ssdlm.diffusion.loss import Losses
 from ssdlm.ops.cross_entropy import head_loss
@@ -49,11 +42,10 @@ from ssdlm.ops.soft_embedding import soft_embedding
 from ssdlm.shapes import Block, Context, Simplex, Tensor, Tokens
 
 
-class AdaptedDenoiser(Network):
+class AdaptedDenoiser(NoisyNetwork):
     """logits_theta of Eq. 13 as network + ell, by a causal language model and its adapter."""
 
     config: AdapterConfig
-    log_unigram: Tensor
     has_evidence = True
     has_drafts = False
     is_exact = True
@@ -115,11 +107,6 @@ class AdaptedDenoiser(Network):
     def blank(self) -> Tensor:
         """Return what a position without evidence reads: the mean word."""
         return self.log_unigram.softmax(-1).to(self.dtype) @ self.tables()
-
-    @torch.no_grad()
-    def set_unigram(self, counts: Tensor) -> None:
-        """Store the smoothed log frequencies of the training tokens."""
-        self.log_unigram.copy_(smoothed_unigram(counts))
 
     def transformer_layers(self) -> list[AdapterLayer]:
         return cast(list[AdapterLayer], list(self.layers))
@@ -193,15 +180,6 @@ class AdaptedDenoiser(Network):
             x = layer(own, x, rotary, None, seen[..., :num_past, :].movedim(1, 0))
         return self.to_logits(x) + ell
 
-    def embed_noisy(self, soft: Tensor, left: Tensor, progress: Tensor, blank: Tensor) -> Tensor:
-        """Return the input of noisy rows: left neighbour, own evidence and level.
-
-        Evidence and level enter as what they add to knowing nothing, which adds nothing.
-        """
-        features = level_features(progress).to(soft.dtype)
-        own = F.linear(soft - blank, self.own_embed.to(soft.dtype))
-        return left + own + F.linear(features, self.time_embed.to(soft.dtype))
-
     def to_logits(self, x: Tensor) -> Tensor:
         """Return what the head says of rows that have gone through the layers."""
         return (self.last_norm(x) @ self.head.to(self.dtype).T).float()
@@ -226,9 +204,8 @@ class AdaptedDenoiser(Network):
         del earlier
         noisy = self.noised(tokens, progress, z)
         hidden = self.last_norm(self.run(tokens, progress, noisy, blocks))
-        width = z.shape[-1]
-        head, prior = pad_table(self.head.to(self.dtype), width), pad_prior(self.prior, width)
-        total = head_loss(hidden.flatten(0, 1), head, prior, noisy.tokens, noisy, loss=loss)
+        head = self.head_for(z.shape[-1])
+        total = head_loss(hidden.flatten(0, 1), *head, noisy.tokens, noisy, loss=loss)
         return Losses(total, total.detach(), torch.zeros_like(total).detach())
 
     def all_logits(self, tokens: Tokens, progress: Tensor, *, z: Tensor, blocks: Tensor) -> Tensor:

@@ -104,7 +104,7 @@ class BlockDenoiser(BlockNetwork):
         soft, noise = blank.expand(*left.shape[:2], -1), torch.ones_like(left[..., 0])
         x = self.embed_noisy(soft, left, noise, blank)
         # A block's first position stands where its left neighbour does, if shifted.
-        draft = rows.depth[rows.owner] + rows.offset + (not self.config.is_shifted)
+        draft = rows.depth[rows.owner] + rows.offset + (not self.is_shifted)
         positions = past.shape[4] + torch.cat((rows.depth, draft))
         mask = rows.mask(past.shape[4])
         hidden, new = self.run(torch.cat((words, x), 1), positions, mask, past)
@@ -312,7 +312,7 @@ class BlockDenoiser(BlockNetwork):
         length, words = tokens.shape[1], self.embed(tokens)
         soft = self.soft_words(noisy).unflatten(0, tokens.shape)
         left = words
-        if self.config.is_shifted:
+        if self.is_shifted:
             # The left neighbour is noisy inside a block, and clean at a block's first position.
             start = self.start.to(words.dtype).expand(len(words), 1, -1)
             clean = torch.cat((start, words[:, :-1]), 1)

@@ -28,11 +28,41 @@ from ssdlm.shapes import Block, Context, Simplex, Tensor
 NUM_TIME_FEATURES = 16
 
 
-class BlockNetwork(Network):
+class NoisyNetwork(Network):
+    """A network whose noisy rows start from their left neighbour, if it is shifted."""
+
+    log_unigram: Tensor
+    own_embed: Tensor
+    time_embed: Tensor
+    has_tied_simplex = True
+    """Whether simplexes are multiplied by the words, and what comes out by `own_embed`."""
+
+    @torch.no_grad()
+    def set_unigram(self, counts: Tensor) -> None:
+        """Store the smoothed log frequencies of the training tokens."""
+        self.log_unigram.copy_(smoothed_unigram(counts))
+
+    def embed_noisy(self, soft: Tensor, left: Tensor, progress: Tensor, blank: Tensor) -> Tensor:
+        """Return the input of noisy rows: left neighbour, own evidence and level.
+
+        Evidence and level enter as what they add to knowing nothing, which adds nothing.
+        """
+        width = len(self.time_embed)
+        own = soft[..., -width:] - blank[-width:]
+        if self.has_tied_simplex:
+            own = F.linear(own, self.own_embed.to(own.dtype))
+        x = own + left if self.is_shifted else own
+        return x + F.linear(level_features(progress).to(x.dtype), self.time_embed.to(x.dtype))
+
+    def head_for(self, width: int) -> tuple[Tensor, Tensor]:
+        """Return output head and prior, padded to a width."""
+        return pad_table(self.head.to(self.dtype), width), pad_prior(self.prior, width)
+
+
+class BlockNetwork(NoisyNetwork):
     """A transformer over words and soft words, and the tables around it."""
 
     config: BlockConfig
-    log_unigram: Tensor
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
@@ -41,6 +71,7 @@ class BlockNetwork(Network):
         self.denoises_blocks = config.block_weight > 0
         self.has_memory = config.has_self_conditioning
         self.has_evidence = config.has_evidence
+        self.is_shifted, self.has_tied_simplex = config.is_shifted, config.has_tied_simplex
         width = config.D
         self.words = nn.Parameter(torch.empty(config.V, width))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
@@ -70,7 +101,7 @@ class BlockNetwork(Network):
         for index, layer in enumerate(self.transformer_layers()):
             for name, value in layer.initial_values():
                 yield f"layers.{index}.{name}", value
-        if self.config.has_tied_simplex:
+        if self.has_tied_simplex:
             yield "own_embed", torch.randn(width, width) * width**-0.5
         else:
             yield "simplex_embed", torch.randn(self.simplex_embed.shape)
@@ -91,11 +122,6 @@ class BlockNetwork(Network):
     def prior(self) -> Tensor:
         """What is known of a token before any evidence; the paper's form has no such thing."""
         return self.log_unigram if self.has_evidence else torch.zeros_like(self.log_unigram)
-
-    @torch.no_grad()
-    def set_unigram(self, counts: Tensor) -> None:
-        """Store the smoothed log frequencies of the training tokens."""
-        self.log_unigram.copy_(smoothed_unigram(counts))
 
     def transformer_layers(self) -> list[Layer]:
         return cast(list[Layer], list(self.layers))
@@ -159,17 +185,6 @@ class BlockNetwork(Network):
         """Return what a position without evidence reads: the mean word under the prior."""
         return self.prior.softmax(-1).to(self.dtype) @ self.tables()
 
-    def embed_noisy(self, soft: Tensor, left: Tensor, progress: Tensor, blank: Tensor) -> Tensor:
-        """Return the input of noisy positions: left neighbour, own evidence and level.
-
-        Evidence and level enter as what they add to knowing nothing, which adds nothing.
-        """
-        own = soft[..., -self.config.D :] - blank[-self.config.D :]
-        if self.config.has_tied_simplex:
-            own = F.linear(own, self.own_embed.to(own.dtype))
-        x = own + left if self.config.is_shifted else own
-        return x + F.linear(level_features(progress).to(x.dtype), self.time_embed.to(x.dtype))
-
     def embed_block(self, soft: Tensor, left: Tensor, progress: Tensor, blank: Tensor) -> Tensor:
         """Return the input of a noisy block, behind what stands before it: `left` (N, 1, D)."""
         left = torch.cat((left, soft[:, :-1, : self.config.D]), 1)
@@ -182,7 +197,7 @@ class BlockNetwork(Network):
 
     def noisy_positions(self, num_past: int, num_new: int) -> Tensor:
         """Return the rotary positions of a noisy block: of the words it starts from, if shifted."""
-        first = num_past - self.config.is_shifted
+        first = num_past - self.is_shifted
         return torch.arange(first, first + num_new, device=self.device)
 
     def rotary(self, positions: Tensor) -> Tensor:
@@ -202,13 +217,13 @@ class BlockNetwork(Network):
 
     def word_before(self, context: Context) -> Tensor:
         """Return what stands before a block, (N, 1, D): a word, or the start of a text."""
-        if context.shape[1] == 0 and self.config.is_shifted:
+        if context.shape[1] == 0 and self.is_shifted:
             return self.start.to(self.dtype).expand(len(context), 1, -1)
         return self.embed(context[:, -1:])
 
     def tables(self) -> Tensor:
         """Return what simplexes are multiplied by: the words, and W_diff where it is apart."""
-        if self.config.has_tied_simplex:
+        if self.has_tied_simplex:
             return self.words.to(self.dtype)
         return torch.cat((self.words, self.simplex_embed), 1).to(self.dtype)
 
@@ -216,10 +231,6 @@ class BlockNetwork(Network):
         """Return next-token or network logits; the prior is in them, evidence is not."""
         # In float32 from here on: differences of logits decide, and bf16 has three digits.
         return (hidden @ self.head.to(self.dtype).T).float() + self.prior
-
-    def head_for(self, width: int) -> tuple[Tensor, Tensor]:
-        """Return output head and prior, padded to a width."""
-        return pad_table(self.head.to(self.dtype), width), pad_prior(self.prior, width)
 
 
 def running_dtype(weight: Tensor) -> torch.dtype:

@@ -95,6 +95,8 @@ class Network(DenoiserModule, RowDenoiser):
 
     has_kernels = True
     """Whether its layers have Triton bodies, with which a GPU repeats a pass as one graph."""
+    is_shifted = True
+    """Whether an open row starts from the word before it, at that word's place."""
     is_exact = False
     """Whether a word's row says all of the position after it where nothing further has evidence.
 
@@ -152,10 +154,8 @@ class Slots:
     @staticmethod
     def takes(denoiser: Any) -> TypeGuard[Network]:
         """Tell whether a network's rows can be read here: not if it is of the paper's form."""
-        if not isinstance(denoiser, Network):
-            return False
-        is_shifted = getattr(denoiser.config, "is_shifted", True)
-        return is_shifted and denoiser.has_evidence and not denoiser.has_memory
+        is_known = isinstance(denoiser, Network) and denoiser.is_shifted
+        return is_known and denoiser.has_evidence and not denoiser.has_memory
 
     @staticmethod
     def has_kernels(network: Network) -> bool:
