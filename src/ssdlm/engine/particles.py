@@ -18,7 +18,7 @@ the text's own, by counters: what becomes of it does not depend on other texts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -26,7 +26,7 @@ import torch
 from ssdlm.engine.controls import Controls
 from ssdlm.engine.ending import end
 from ssdlm.engine.requests import Request
-from ssdlm.engine.schedule import Job, Schedule
+from ssdlm.engine.schedule import Job, Schedule, Worker
 from ssdlm.engine.ways import Way
 from ssdlm.guidance.scorers import ScorerError
 from ssdlm.ops.counters import uniform
@@ -163,10 +163,8 @@ class Swarm:
         return float(uniform(seeds, block=stream, step=self.round, B=1))
 
 
-class Swarms:
+class Swarms(Worker):
     """The worker of texts with particles: within, these are requests of a schedule of their own."""
-
-    is_shared = True
 
     def __init__(
         self,
@@ -180,13 +178,8 @@ class Swarms:
         self.schedule, self.finish, self.controls = schedule, finish, controls
         self.swarms: list[Swarm] = []
 
-    @property
-    def num_jobs(self) -> int:
-        return sum(not swarm.job.is_over for swarm in self.swarms)
-
-    @property
-    def is_idle(self) -> bool:
-        return self.num_jobs == 0
+    def texts(self) -> Iterable[Job]:
+        return (swarm.job for swarm in self.swarms)
 
     def room(self) -> int:
         return self.num_places - len(self.swarms)

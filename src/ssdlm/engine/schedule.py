@@ -9,10 +9,10 @@ and nobody waits for ever.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 from ssdlm.diffusion.sampler import Step
 from ssdlm.engine.requests import Request
@@ -73,66 +73,58 @@ class Job:
         return self.tokens + self.step.tokens[self.row, : self.step.window.start].tolist()
 
 
-@runtime_checkable
-class Worker(Protocol):
+class Worker(ABC):
     """Something that writes the texts of some jobs, a few passes at a time."""
 
-    is_shared: bool
+    is_shared = True
     """Whether jobs of its kind wait for room in it, and do not get a worker of their own."""
+    num_places: int
+    """How many jobs it has room for when it has none."""
+
+    @abstractmethod
+    def texts(self) -> Iterable[Job]:
+        """Return the jobs that it has, those that are over included."""
 
     @property
-    def num_jobs(self) -> int: ...
+    def num_jobs(self) -> int:
+        return sum(not job.is_over for job in self.texts())
 
     @property
     def is_idle(self) -> bool:
         """Whether it has no job, and nothing that it keeps for one."""
-        ...
-
-    @property
-    def num_places(self) -> int:
-        """How many jobs it has room for when it has none."""
-        ...
+        return self.num_jobs == 0
 
     def room(self) -> int:
         """Return how many jobs more it takes now."""
-        ...
+        return self.num_places - self.num_jobs
 
+    @abstractmethod
     def join(self, jobs: Sequence[Job]) -> None:
         """Take jobs in, no more than there is room for."""
-        ...
 
+    @abstractmethod
     def turn(self) -> list[Job]:
         """Let go of the jobs that are over, do some passes for the others, and return them."""
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """Let go of everything: no job is left."""
-        ...
 
 
-class Batch:
+class Batch(Worker):
     """Jobs that go through the plain loop together; nobody joins them on the way."""
 
     is_shared = False
 
     def __init__(self, size: int, start: Callable[[list[Request]], Iterator[Step]]) -> None:
-        self.size, self.start = size, start
+        self.num_places, self.start = size, start
         self.jobs: list[Job] = []
 
-    @property
-    def num_jobs(self) -> int:
-        return sum(not job.is_over for job in self.jobs)
-
-    @property
-    def is_idle(self) -> bool:
-        return self.num_jobs == 0
-
-    @property
-    def num_places(self) -> int:
-        return self.size
+    def texts(self) -> Iterable[Job]:
+        return self.jobs
 
     def room(self) -> int:
-        return 0 if self.jobs else self.size
+        return 0 if self.jobs else self.num_places
 
     def join(self, jobs: Sequence[Job]) -> None:
         self.jobs = list(jobs)

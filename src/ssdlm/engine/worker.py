@@ -6,25 +6,24 @@ batch, runners -> [worker] -> schedule
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from ssdlm.diffusion.sampler import Step
 from ssdlm.engine.batch import Text
 from ssdlm.engine.requests import Request
 from ssdlm.engine.runners import Key, Runners
-from ssdlm.engine.schedule import Job, passes_by_block, tokens_to_go
+from ssdlm.engine.schedule import Job, Worker, passes_by_block, tokens_to_go
 from ssdlm.engine.views import View
 
 
-class BatchWorker:
+class BatchWorker(Worker):
     """Writes the texts of jobs that join and leave a decode batch."""
-
-    is_shared = True
 
     def __init__(self, runners: Runners, key: Key, request: Request, count: int) -> None:
         self.runners, self.key = runners, key
         self.batch, self.is_new = runners.open(key, request, count)
+        self.num_places = self.batch.num_slots
         self.jobs: dict[int, Job] = {}
         """Those in the slots; one that is over may be kept for others to go on with."""
         self.forked: set[int] = set()
@@ -36,20 +35,12 @@ class BatchWorker:
         self.ahead = 0
         """Passes on their way that nobody has looked at."""
 
-    @property
-    def num_jobs(self) -> int:
-        return sum(not job.is_over for job in self.jobs.values())
-
-    @property
-    def num_places(self) -> int:
-        return self.batch.num_slots
+    def texts(self) -> Iterable[Job]:
+        return self.jobs.values()
 
     @property
     def is_idle(self) -> bool:
         return not any(not job.is_over or job.is_kept for job in self.jobs.values())
-
-    def room(self) -> int:
-        return self.num_places - self.num_jobs
 
     def join(self, jobs: Sequence[Job]) -> None:
         self.collect()  # of passes that those who come have no part in
