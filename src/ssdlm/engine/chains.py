@@ -84,7 +84,7 @@ class Chains:
     def __init__(
         self, denoiser: Denoiser, tokenizer: Tokenizer | None, *, is_deterministic: bool = False
     ) -> None:
-        self.denoiser, self.tokenizer = cast(RowDenoiser, denoiser), tokenizer  # see `check`
+        self.denoiser, self.tokenizer = cast(RowDenoiser, denoiser), tokenizer  # see `check_stream`
         # A GPU's products of many rows round otherwise than those of one.
         is_exact = denoiser.device.type == "cpu" or not is_deterministic
         has_drafts = isinstance(denoiser, RowDenoiser) and denoiser.has_drafts
@@ -98,11 +98,6 @@ class Chains:
         if self.denoiser.device.type != "cpu":
             alone.fill_all()  # a moment, after which no pass waits to see which are missing
         return alone
-
-    def check(self, options: GenerateOptions) -> None:
-        """Raise on a mode that the model does not have."""
-        mode = f"mode={options.mode}"
-        check_stream(self.denoiser, mode, "predicts the next token; use mode=diffusion")
 
     def steps(self, batch: Sequence[Request]) -> Iterator[Step]:
         """Yield the steps of requests of equal context length; with guesses, of one request."""

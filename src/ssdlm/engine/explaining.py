@@ -14,7 +14,7 @@ from ssdlm.denoiser import DenoiserModule
 from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Request, Written
 from ssdlm.engine.runners import is_single
-from ssdlm.engine.strategy import before_suffix, bias_of, strategy_of
+from ssdlm.engine.strategy import bias_of, strategy_of_text
 from ssdlm.engine.wanted import asked_of
 from ssdlm.engine.ways import explained
 
@@ -153,10 +153,8 @@ def num_passes(engine: Engine, request: Request, written: Written) -> int:
             max(1, math.ceil(options.T * size / B)) for size, B in zip(blocks, whole, strict=True)
         )
     else:
-        strategy = strategy_of(options, engine.denoiser)
-        if num_given := sum(blocks) - options.length:
-            strategy = before_suffix(strategy, options, num_given)
-        passes = sum(strategy.grid(B).T + engine.denoiser.num_context_passes for B in blocks)
+        grid = strategy_of_text(request, engine.denoiser).grid
+        passes = sum(grid(B).T + engine.denoiser.num_context_passes for B in blocks)
     # On a GPU a program reads the prompt by itself; elsewhere it goes with the first pass.
     is_read_apart = written.device != "cpu" and written.program != "reference" and is_by_token
     passes += is_read_apart and len(request.context) > 1

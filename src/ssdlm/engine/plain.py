@@ -47,7 +47,7 @@ from ssdlm.engine.requests import (
 from ssdlm.engine.runners import CPU_SLOTS, Key, Runners
 from ssdlm.engine.schedule import Batch, Job, Schedule, Worker
 from ssdlm.engine.showing import Piece
-from ssdlm.engine.strategy import before_suffix, bias_of, for_gap, strategy_of
+from ssdlm.engine.strategy import bias_of, for_gap, strategy_of, strategy_of_text
 from ssdlm.engine.wanted import Compile, placed, wanted_of
 from ssdlm.engine.worker import BatchWorker
 from ssdlm.guidance.described import described
@@ -139,7 +139,8 @@ class Engine:
                 f"logit_bias names token {unknown[0]}, and the model has 0 to {V - 1}; use these"
             )
         if options.mode != "diffusion":
-            self.chains.check(options)
+            mode = f"mode={options.mode}"
+            check_stream(self.denoiser, mode, "predicts the next token; use mode=diffusion")
             return
         strategy_of(options, self.denoiser)
         check_description(options, self.denoiser, self.tokenizer)
@@ -409,7 +410,8 @@ class Engine:
             start = len(batch[0].context) - batch[0].num_before
             denoiser = biased(denoiser, bias, start)
         never, last = unwritten(options, self.tokenizer), end_token(options, self.tokenizer)
-        strategy = replace(strategy_of(options, self.denoiser), suppress=never, end_of_text=last)
+        strategy = strategy_of_text(batch[0], self.denoiser)
+        strategy = replace(strategy, suppress=never, end_of_text=last)
         if placements := [one.placement for one in batch if one.placement is not None]:
             is_drawn = options.returns == "w_0"
             if options.has_grammar:
@@ -425,6 +427,4 @@ class Engine:
             strategy = replace(strategy, suppress=())  # else a legal token could be lost to one
             if is_drawn or options.has_grammar:
                 strategy = replace(strategy, project=denoiser.legal_projection(strategy.project))
-        if num_given := sum(batch[0].blocks()) - options.length:
-            strategy = before_suffix(strategy, options, num_given)
         return denoiser, strategy

@@ -71,7 +71,8 @@ def generate_file(
         lines = [as_messages(line, system) for line in lines]
     counts = [num_texts(writer, line) for line in lines]
     refuse_bad(writer, lines)
-    run = digest(lines, with_guides(identity, writer.guides(lines)))
+    guides = writer.guides(lines)
+    run = digest(lines, {**identity, "guides": guides} if guides else identity)
     if shard is not None:
         own = shard.share(len(lines), "prompts")
         lines, counts = lines[own.start : own.stop], counts[own.start : own.stop]
@@ -158,11 +159,6 @@ def num_together(job: Job, start: int) -> int:
     size = PROMPTS_AT_A_TIME.get(job.writer.device.type, MANY) * processes
     texts = list(accumulate(job.counts[start : start + size]))
     return max(processes, sum(count <= MOST_TEXTS * processes for count in texts))
-
-
-def with_guides(identity: Mapping[str, Any], guides: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return what a run is known by, its guides included where it has any."""
-    return {**identity, "guides": guides} if guides else identity
 
 
 def is_stream(target: Path) -> bool:

@@ -90,6 +90,11 @@ class Request:
         return self.described[-1:] == self.context[-1:]
 
     @property
+    def num_given(self) -> int:
+        """How many tokens are given after a gap."""
+        return sum(self.blocks()) - self.options.length
+
+    @property
     def own_tokens(self) -> tuple[int, ...]:
         """The tokens of the context that are the text's."""
         return self.context[len(self.context) - self.num_before :]

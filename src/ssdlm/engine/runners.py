@@ -34,7 +34,7 @@ from ssdlm.engine.programs.guided import GuidedWindow
 from ssdlm.engine.programs.tree import Tree
 from ssdlm.engine.programs.window import Window
 from ssdlm.engine.requests import Request, Written, noise_seeds
-from ssdlm.engine.strategy import before_suffix, bias_of, strategy_of
+from ssdlm.engine.strategy import bias_of, strategy_of_text
 from ssdlm.engine.views import BlockView, SlidingView, TokenView, View
 from ssdlm.guidance.gradient import guided
 from ssdlm.options import GenerateOptions
@@ -207,7 +207,7 @@ class Runners:
             key = self.chain_key(request, is_masked=is_masked)
             return key._replace(is_watched=is_watched, **shaped)
         if not request.slides:
-            B, given = request.blocks()[0], sum(request.blocks()) - options.length
+            B, given = request.blocks()[0], request.num_given
             path = B, options.T, options.grid, options.width, given and options.length
             return Key(program, path, 0, guides, self.capacity(request, B + 1), **rest)
         pace = pace_of(options)
@@ -299,11 +299,7 @@ class Runners:
 
     def grid(self, request: Request) -> Grid:
         """Return the noise levels of a text's blocks."""
-        options, B = request.options, request.blocks()[0]
-        strategy = strategy_of(options, self.denoiser)
-        if num_given := sum(request.blocks()) - options.length:
-            strategy = before_suffix(strategy, options, num_given)
-        return strategy.grid(B)
+        return strategy_of_text(request, self.denoiser).grid(request.blocks()[0])
 
     def entries(self, requests: Sequence[Request]) -> list[Entry]:
         """Return requests as a batch takes them."""

@@ -13,6 +13,7 @@ from ssdlm.diffusion.grid import BeforeGiven, Staggered, Uniform, Warped
 from ssdlm.diffusion.projection import Projection, Truncation, greedy, mean, multi_hot, sampling
 from ssdlm.diffusion.sampler import Strategy
 from ssdlm.diffusion.steps import Ddpm, Renoise, StepRule
+from ssdlm.engine.requests import Request
 from ssdlm.options import GenerateOptions
 from ssdlm.values import quote, show
 
@@ -80,6 +81,12 @@ def for_gap(options: GenerateOptions, denoiser: Denoiser) -> GenerateOptions:
     if not options.suffix or options.grid != "sliding" or not is_adapted or is_told:
         return options
     return replace(options, grid="warped").since(options.began)
+
+
+def strategy_of_text(request: Request, denoiser: Denoiser) -> Strategy:
+    """Return the strategy for a text; on what is given after a gap it spends no step."""
+    strategy, num_given = strategy_of(request.options, denoiser), request.num_given
+    return before_suffix(strategy, request.options, num_given) if num_given else strategy
 
 
 def before_suffix(strategy: Strategy, options: GenerateOptions, num_given: int) -> Strategy:

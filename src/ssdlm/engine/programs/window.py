@@ -285,8 +285,13 @@ class Window(DecodeBatch):
         if not self.is_split:
             super().one_pass()
             return
-        placed = self.places.placements if self.places is not None else ()
-        moving = [slot for slot in placed if self.show_places(slot)]
+        moving: list[int] = []
+        if self.places is not None:
+            moving = [
+                slot
+                for slot in self.places.placements
+                if self.places.show(slot, self.ended[slot], self.clock[slot])
+            ]
         self.show_pins()
         self.do("say", self.say)
         self.ask()
@@ -337,11 +342,6 @@ class Window(DecodeBatch):
                 if not self.has_pins:  # a graph that was recorded before looks at none
                     self.has_pins = True
                     self.graphs.pop("say", None)
-
-    def show_places(self, slot: int) -> bool:
-        """Get ready for a pass of a text with words or pins; tell whether words may yet move."""
-        assert self.places is not None
-        return self.places.show(slot, self.ended[slot], self.clock[slot])
 
     def move_words(self, slot: int) -> None:
         """Put a text's words where they are likeliest, as guides would have the logits."""
