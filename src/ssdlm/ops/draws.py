@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ssdlm.ops.counters import WORD, box_muller, gumbel, philox, to_unit
+from ssdlm.ops.counters import NUM_STREAMS, WORD, gumbel, normal, philox, to_unit
 from ssdlm.ops.nucleus import LEAST, draw_from, perturbed, suppress, truncated
 from ssdlm.ops.where import on_gpu
 from ssdlm.shapes import Tensor
@@ -146,9 +146,8 @@ def new_evidence_(
         return
     _, W, V = out.shape
     for row, ell in enumerate(out):
-        first = int(firsts[row])
-        a, b, c, d = words(seeds[row], first, W, -(-V // 4), steps[row], streams[row])
-        z = torch.stack((*box_muller(a, b), *box_muller(c, d)), -1).flatten(-2)[..., :V]
+        at = {"block": int(streams[row]) // NUM_STREAMS, "step": int(steps[row])}
+        z = normal(seeds[row : row + 1], **at, B=W, V=V, first=int(firsts[row]))[0]
         own_z, own_w = (gain if gain.dim() == 1 else gain[row] for gain in (gain_z, gain_w))
         ell.copy_(own_z.unsqueeze(1) * z)
         ell.scatter_add_(1, tokens[row].unsqueeze(1), own_w.unsqueeze(1))
@@ -161,15 +160,6 @@ def few_uniforms(seed: Tensor, B: int, step: Tensor, stream: Tensor) -> Tensor:
     """
     key, at = (int(seed) & WORD, int(seed) >> 32 & WORD), (int(step), int(stream))
     return to_unit(torch.tensor([philox((0, place, *at), key)[0] for place in range(B)]))
-
-
-def words(
-    seed: Tensor, first: int, B: int, count: int, step: Tensor, stream: Tensor
-) -> tuple[Tensor, ...]:
-    """Return the four words (B, count) of counters at positions of one text."""
-    column = torch.arange(count, device=seed.device)
-    position = torch.arange(first, first + B, device=seed.device).unsqueeze(1)
-    return philox((column, position, step, stream), (seed & WORD, (seed >> 32) & WORD))
 
 
 def tokens_of(suppressed: Tensor) -> tuple[int, ...]:
