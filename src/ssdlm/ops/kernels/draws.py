@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ssdlm.ops.kernels.normals import box_muller, unit
+from ssdlm.ops.kernels.normals import normal_tile, unit
 from ssdlm.ops.kernels.rows import launch
 from ssdlm.shapes import Tensor
 
@@ -352,14 +352,10 @@ def evidence_kernel(
     place = tl.program_id(0).to(tl.int64)
     text, position = place // W, place % W
     counter = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    same = tl.zeros_like(counter)
     seed, step = tl.load(seeds + text), tl.load(steps + text).to(tl.int32)
     stream = tl.load(streams + text).to(tl.int32)
     position_then = (position + tl.load(firsts + text)).to(tl.int32)
-    a, b, c, d = tl.philox(seed, counter, same + position_then, same + step, same + stream)
-    z0, z1 = box_muller(a, b)
-    z2, z3 = box_muller(c, d)
-    z = tl.interleave(tl.interleave(z0, z2), tl.interleave(z1, z3))
+    z = normal_tile(seed, counter, position_then, step, stream)
     column = tl.program_id(1) * 4 * TILE + tl.arange(0, 4 * TILE)
     level = text * STRIDE + position
     bonus = tl.where(column == tl.load(tokens + place), tl.load(gain_w + level), 0.0)

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ssdlm.ops.kernels.normals import box_muller
+from ssdlm.ops.kernels.normals import normal_tile
 from ssdlm.ops.kernels.rows import launch, look
 from ssdlm.shapes import Tensor
 
@@ -30,14 +30,8 @@ def weights_kernel(
     place, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
     text, position = place // B, (place % B).to(tl.int32)
     counter = tile * COUNTERS + tl.arange(0, COUNTERS)
-    same = tl.zeros_like(counter)
     step, stream = tl.load(steps + text).to(tl.int32), tl.load(streams + text).to(tl.int32)
-    a, b, c, d = tl.philox(
-        tl.load(seeds + text), counter, same + position, same + step, same + stream
-    )
-    z0, z1 = box_muller(a, b)
-    z2, z3 = box_muller(c, d)
-    z = tl.interleave(tl.interleave(z0, z2), tl.interleave(z1, z3))
+    z = normal_tile(tl.load(seeds + text), counter, position, step, stream)
     column = tile * 4 * COUNTERS + tl.arange(0, 4 * COUNTERS)
     noise, bonus = tl.load(gain_z + text), tl.load(gain_w + text)
     value = noise * (z - FARTHEST) - bonus + tl.where(column == tl.load(tokens + place), bonus, 0.0)

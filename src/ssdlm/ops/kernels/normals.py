@@ -32,19 +32,23 @@ def box_muller(a, b):
     return radius * tl.cos(angle), radius * tl.sin(angle)
 
 
+@triton.jit
+def normal_tile(seed, counter, position, step, stream):
+    """Return four normals of each counter, z0 z1 z2 z3: the order of `counters.normal`."""
+    same = tl.zeros_like(counter)
+    a, b, c, d = tl.philox(seed, counter, same + position, same + step, same + stream)
+    z0, z1 = box_muller(a, b)
+    z2, z3 = box_muller(c, d)
+    return tl.interleave(tl.interleave(z0, z2), tl.interleave(z1, z3))
+
+
 @triton.jit(do_not_specialize=["step", "stream", "first", "B"])
 def write(out, seeds, step, stream, first, B, V, TILE: tl.constexpr):
     """Write the normals of one position of one row, as many as a tile has."""
     place = tl.program_id(0).to(tl.int64)
     counter = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    same = tl.zeros_like(counter)
     position = (first + place % B).to(tl.int32)
-    seed = tl.load(seeds + place // B)
-    a, b, c, d = tl.philox(seed, counter, same + position, same + step, same + stream)
-    z0, z1 = box_muller(a, b)
-    z2, z3 = box_muller(c, d)
-    # Counter by counter, z0 z1 z2 z3: the order of `counters.normal`.
-    z = tl.interleave(tl.interleave(z0, z2), tl.interleave(z1, z3))
+    z = normal_tile(tl.load(seeds + place // B), counter, position, step, stream)
     column = tl.program_id(1) * 4 * TILE + tl.arange(0, 4 * TILE)
     tl.store(out + place * V + column, z, mask=column < V)
 
