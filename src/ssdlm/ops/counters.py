@@ -43,13 +43,18 @@ def philox(counter: tuple[Number, ...], key: tuple[Number, ...]) -> tuple[Number
 
 def normal(seeds: Seeds, *, block: int, step: int, B: int, V: int, first: int = 0) -> Simplex:
     """Return standard normals (N, B, V) for one step of one block, from position `first` on."""
-    if on_gpu(seeds):
-        from ssdlm.ops.kernels.normals import normals
+    stream = block * NUM_STREAMS + NORMAL
+    return normals(seeds, stream=stream, step=step, B=B, V=V, first=first)
 
-        stream = block * NUM_STREAMS + NORMAL
-        return normals(seeds, stream=stream, step=step, B=B, V=V, first=first)
+
+def normals(seeds: Seeds, *, stream: int, step: int, B: int, V: int, first: int) -> Simplex:
+    """Return standard normals (N, B, V) of one step of a stream."""
+    if on_gpu(seeds):
+        from ssdlm.ops.kernels.normals import normals as kernel
+
+        return kernel(seeds, stream=stream, step=step, B=B, V=V, first=first)
     count = -(-V // 4)  # a counter gives four words, so four normals
-    words = words_at(seeds, block=block, step=step, B=B, count=count, stream=NORMAL, first=first)
+    words = words_at(seeds, step=step, B=B, count=count, stream=stream, first=first)
     one, other = box_muller(words[0], words[1]), box_muller(words[2], words[3])
     return torch.stack((*one, *other), -1).flatten(-2)[..., :V]
 
@@ -62,7 +67,7 @@ def uniform(seeds: Seeds, *, block: int, step: int, B: int) -> Levels:
 
 def uniforms(seeds: Seeds, *, block: int, steps: Tensor, B: int) -> Tensor:
     """Return `uniform` for several steps, (N, B, steps)."""
-    word, *_ = words_at(seeds, block=block, step=steps, B=B, count=1, stream=UNIFORM)
+    word, *_ = words_at(seeds, step=steps, B=B, count=1, stream=block * NUM_STREAMS + UNIFORM)
     return to_unit(word)
 
 
@@ -71,9 +76,7 @@ def gumbel(seeds: Seeds, *, position: int, V: int, count: int = 1) -> Simplex:
 
     With these added to log p, the greatest is a draw from p (the Gumbel-max trick).
     """
-    words = words_at(
-        seeds, block=0, step=0, B=count, count=-(-V // 4), stream=GUMBEL, first=position
-    )
+    words = words_at(seeds, step=0, B=count, count=-(-V // 4), stream=GUMBEL, first=position)
     word = torch.stack(words, -1).flatten(-2)[..., :V]
     # 1 - u, for it is u close to 1 that decides: there all 32 bits count, and no two are equal.
     rest = ((word.to(torch.float32) + 0.5) * 2**-32).clamp(max=1 - 2**-24)
@@ -81,7 +84,7 @@ def gumbel(seeds: Seeds, *, position: int, V: int, count: int = 1) -> Simplex:
 
 
 def words_at(
-    seeds: Seeds, *, block: int, step: int | Tensor, B: int, count: int, stream: int, first: int = 0
+    seeds: Seeds, *, step: int | Tensor, B: int, count: int, stream: int, first: int = 0
 ) -> tuple[Tensor, ...]:
     """Return the four words of counters 0..count-1 at B positions, each (N, B, count).
 
@@ -91,7 +94,7 @@ def words_at(
     key = (seeds & WORD).view(-1, 1, 1), ((seeds >> 32) & WORD).view(-1, 1, 1)
     column = torch.arange(count, **at).view(1, 1, -1)
     position = torch.arange(first, first + B, **at).view(1, -1, 1)
-    where = torch.as_tensor(step, **at), torch.tensor(block * NUM_STREAMS + stream, **at)
+    where = torch.as_tensor(step, **at), torch.tensor(stream, **at)
     return philox((column, position, *where), key)
 
 

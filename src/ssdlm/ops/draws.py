@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ssdlm.ops.counters import NUM_STREAMS, WORD, gumbel, normal, philox, to_unit
+from ssdlm.ops.counters import WORD, gumbel, normals, philox, to_unit
 from ssdlm.ops.nucleus import LEAST, draw_from, perturbed, suppress, truncated
 from ssdlm.ops.where import on_gpu
 from ssdlm.shapes import Tensor
@@ -146,8 +146,8 @@ def new_evidence_(
         return
     _, W, V = out.shape
     for row, ell in enumerate(out):
-        at = {"block": int(streams[row]) // NUM_STREAMS, "step": int(steps[row])}
-        z = normal(seeds[row : row + 1], **at, B=W, V=V, first=int(firsts[row]))[0]
+        at = {"stream": int(streams[row]), "step": int(steps[row]), "first": int(firsts[row])}
+        z = normals(seeds[row : row + 1], **at, B=W, V=V)[0]
         own_z, own_w = (gain if gain.dim() == 1 else gain[row] for gain in (gain_z, gain_w))
         ell.copy_(own_z.unsqueeze(1) * z)
         ell.scatter_add_(1, tokens[row].unsqueeze(1), own_w.unsqueeze(1))
