@@ -197,7 +197,7 @@ def test_guided_texts_of_a_batch_are_those_of_the_plain_loop(
 def test_whole_blocks_of_a_batch_are_those_of_the_plain_loop(returns):
     denoiser, T, B = tiny.encoder(), 7, 6
     batch = EncoderWindow(
-        denoiser, Uniform(T)(B), B=B, returns_logits=returns == "logits", num_slots=2, capacity=60
+        denoiser, Uniform(T)(B), B=B, ends_likely=returns == "logits", num_slots=2, capacity=60
     )
     rows = [
         row(0, length=12),

@@ -8,6 +8,7 @@ from tests import tiny
 
 from ssdlm import SSDLM
 from ssdlm.engine.batch import DecodeBatch
+from ssdlm.engine.runners import Runners
 from ssdlm.options import GenerateOptions
 
 PROMPTS = ["a b", "the river", "c", "d e f g h", "the", "b b"]
@@ -50,6 +51,34 @@ def test_texts_are_what_each_is_alone_on_every_path(model, packs, options):
     together = [text.tokens for text in model.generate(PROMPTS, **options, batch_size=16)]
     assert together == alone
     assert max(packs) >= len(PROMPTS)
+
+
+CUT_AS_IN_THE_PAPER = [
+    {"grid": "sliding", "width": 3.0, "projection": "greedy"},
+    {"grid": "sliding", "width": 3.0, "T": 8, "nucleus": "logits", "top_k": 9},
+    {"grid": "uniform", "top_p": 0.0},
+    {"grid": "uniform", "nucleus": "logits", "returns": "logits"},
+    {"grid": "warped", "returns": "logits"},
+    {"grid": "staggered", "T": 6, "projection": "greedy"},
+    {"grid": "staggered", "T": 6, "nucleus": "logits", "frequency_penalty": 0.7},
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [(tiny.block, options) for options in CUT_AS_IN_THE_PAPER]
+    + [(tiny.adapted, options) for options in CUT_AS_IN_THE_PAPER[:5]],
+)
+def test_greedy_texts_and_those_cut_as_in_the_paper_are_the_reference_loops(
+    monkeypatch, make, options
+):
+    model = SSDLM(make(), tiny.tokenizer(), USUAL)
+    written = model.generate(PROMPTS[:2], **options)
+    monkeypatch.setattr(Runners, "why_not", lambda *_: "asked not to")
+    plain = model.generate(PROMPTS[:2], **options)
+    assert [text.tokens for text in written] == [text.tokens for text in plain]
+    assert {text.written.program for text in written} == {"window"}
+    assert {text.written.program for text in plain} == {"reference"}
 
 
 def test_guides_steer_each_text_as_alone(model, packs):

@@ -140,8 +140,7 @@ def test_draws(V, has_evidence):
     logits, prior = 3 * normals(N, W, V), normals(V, seed=1)
     evidence = 2 * normals(N, W, V, seed=2) if has_evidence else None
     settings = settings_of(N)
-    if not has_evidence:
-        settings[2][6:8] *= -1  # the likeliest of the nucleus
+    settings[2][6:8] *= -1  # the likeliest of the nucleus
     trust = torch.zeros(N, W)
     (found_trust,) = there(torch.zeros(N, W))
     plain = draws.draw(logits, prior, evidence, *settings, trust)

@@ -28,34 +28,48 @@ SEVERAL_ENDS = (
     "this model has several end-of-text tokens, and never_end forbids them all, of which a program "
     "can forbid one; leave out never_end"
 )
-NOTHING_DRAWN = "top_p=0 draws nothing, and a program keeps what it draws; use a top_p above 0"
 ENDS_OTHERWISE = (
     "behind a description the open positions of this prompt start from another token, and only "
     "the reference loop reads them twice; begin with a word"
 )
-DRAWN = {"rule": ("renoise",), "rho": (0,)}
-WINDOW: Mapping[str, Sequence[object]] = {
-    "projection": ("sampling",),
-    "returns": ("w_0",),
-    "nucleus": ("network",),
-    **DRAWN,
+KEPT: Mapping[str, Sequence[object]] = {
+    "projection": ("sampling", "greedy"),
+    "rule": ("renoise",),
+    "rho": (0,),
 }
 """What options must be for an open position to be its latest token under fresh noise."""
-ENCODER: Mapping[str, Sequence[object]] = {"projection": ("sampling", "greedy"), **DRAWN}
-"""The same for an encoder."""
 TOGETHER = "uniform", "warped"
 """Grids on which all positions of a block have one level."""
 
 
-def of_state(options: GenerateOptions, needed: Mapping[str, Sequence[object]]) -> str:
+def of_state(options: GenerateOptions) -> str:
     """Return which option asks more of an open position than its latest token."""
-    for name, fitting in needed.items():
+    for name, fitting in KEPT.items():
         if (value := getattr(options, name)) not in fitting:
             return (
                 f"with {name}={show(value)} an open position keeps more than its latest token; use "
                 f"{name}={fitting[0]}"
             )
     return ""
+
+
+def likeliest_at_last(options: GenerateOptions) -> str:
+    return (
+        f"with returns={options.returns} and grid={options.grid} positions end one by one, and "
+        "each as its likeliest token; use returns=w_0"
+    )
+
+
+def placed_at_last(options: GenerateOptions) -> str:
+    asked = " and ".join(asked_of(options))
+    return f"{asked} with returns=logits is obeyed as logits, and not as tokens; use returns=w_0"
+
+
+def warmed(options: GenerateOptions) -> str:
+    return (
+        f"temperature={options.temperature:g} is for what the network adds, and nucleus=logits "
+        "cuts what comes of it; use nucleus=network"
+    )
 
 
 def averaged(options: GenerateOptions) -> str:

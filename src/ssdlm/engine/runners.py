@@ -85,6 +85,10 @@ class Key(NamedTuple):
     """Whether descriptions steer, so that each text has two slots."""
     is_strict: bool = False
     """Whether a graph holds all draws to grammars; forbidden words replace what was drawn."""
+    cuts_evidence: bool = False
+    """Whether top_p cuts logits with their evidence, and not what the network adds alone."""
+    ends_likely: bool = False
+    """Whether a block ends as its likeliest tokens, whatever was drawn before."""
     is_watched: bool = False
     """Whether a graph keeps frames of its passes."""
     has_guides: bool = False
@@ -156,11 +160,15 @@ class Runners:
             return reasons.ENDS_OTHERWISE
         if denoiser.is_exact and may_be_certain(request):
             return reasons.read_as_words(options)
-        is_drawn = options.projection == "sampling" and options.returns == "w_0"
-        if is_single(request) and (is_drawn or options.projection == "greedy"):
-            return ""
-        why = reasons.of_state(options, reasons.WINDOW)
-        return why or ("" if options.top_p > 0 else reasons.NOTHING_DRAWN)
+        if not is_single(request) and (why := reasons.of_state(options)):
+            return why
+        if ends_likely(request) and (request.slides or options.grid not in reasons.TOGETHER):
+            return reasons.likeliest_at_last(options)
+        if options.returns == "logits" and request.placement is not None and not is_single(request):
+            return reasons.placed_at_last(options)
+        return (
+            reasons.warmed(options) if cuts_evidence(request) and options.temperature != 1 else ""
+        )
 
     def why_no_encoder(self, request: Request) -> str:
         """Return why no program writes a text of an encoder; nothing where one does."""
@@ -173,7 +181,7 @@ class Runners:
             return reasons.staggered(options)
         if len(options.B) > 1:
             return reasons.SEVERAL_B
-        if why := reasons.of_state(options, reasons.ENCODER):
+        if why := reasons.of_state(options):
             return why
         is_long = room is not None and len(request.context) + options.length > room
         return reasons.too_long(room) if is_long else ""
@@ -199,10 +207,11 @@ class Runners:
         if has_chooser:  # whose loop does it
             shaped = {}
         rest |= shaped
+        rest["cuts_evidence"], rest["ends_likely"] = cuts_evidence(request), ends_likely(request)
         if PaddedEncoder.takes(self.denoiser):
-            path = options.B[0], options.T, options.grid, options.returns
-            capacity, room = self.capacity(request, 0), self.denoiser.max_len
-            return Key("encoder", path, capacity=min(capacity, room or capacity), **shaped)
+            path, capacity = (options.B[0], options.T, options.grid), self.capacity(request, 0)
+            capacity, ends = min(capacity, self.denoiser.max_len or capacity), rest["ends_likely"]
+            return Key("encoder", path, capacity=capacity, ends_likely=ends, **shaped)
         if options.mode != "diffusion":
             key = self.chain_key(request, is_masked=is_masked)
             return key._replace(is_watched=is_watched, **shaped)
@@ -385,11 +394,12 @@ class Runners:
             if key.program == "chain":
                 return Chain(denoiser, **sizes)
             return Tree(denoiser, draft_nodes=cast(int, key.path), pairs=self.pairs, **sizes)
+        sizes["ends_likely"] = key.ends_likely
         if key.program == "encoder":
-            is_logits, grid = options.returns == "logits", self.grid(request)
-            return EncoderWindow(denoiser, grid, B=B, returns_logits=is_logits, **sizes)
+            return EncoderWindow(denoiser, self.grid(request), B=B, **sizes)
         sizes |= {"is_masked": key.is_masked, "is_strict": key.is_strict}
         sizes["is_described"] = key.is_described
+        sizes["cuts_evidence"] = key.cuts_evidence
         if request.slides:
             path = Path.sliding(options.width, key.pace)
         else:
@@ -418,6 +428,16 @@ def may_be_certain(request: Request) -> bool:
 def is_single(request: Request) -> bool:
     """Tell whether one position at a time is open, and decided in a pass."""
     return request.slides and pace_of(request.options) == num_open(request.options.width, 1) == 1
+
+
+def cuts_evidence(request: Request) -> bool:
+    """Tell whether top_p cuts logits with their evidence, where positions have some."""
+    return request.options.nucleus == "logits" and not is_single(request)
+
+
+def ends_likely(request: Request) -> bool:
+    """Tell whether a text ends as its likeliest tokens, though others were drawn before."""
+    return request.options.returns == "logits" and request.options.projection != "greedy"
 
 
 def pace_of(options: GenerateOptions) -> int:

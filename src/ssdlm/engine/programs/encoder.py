@@ -30,12 +30,11 @@ class EncoderWindow(Window):
     is_dense = True
 
     def __init__(
-        self, denoiser: EncoderDenoiser, grid: Grid, *, B: int, returns_logits: bool, **sizes: Any
+        self, denoiser: EncoderDenoiser, grid: Grid, *, B: int, ends_likely: bool, **sizes: Any
     ) -> None:
         self.capacity = sizes["capacity"]
         DecodeBatch.__init__(self, denoiser, **sizes)
-        self.follow(Path.of_block(grid, B))
-        self.returns_logits = returns_logits
+        self.follow(Path.of_block(grid, B), ends_likely=ends_likely)
         # By the number of passes done: all noise first, then what a step leaves (Eq. 18).
         a = grid.alpha_bar.flip(0).clone()
         a[0] = 0.0
@@ -100,8 +99,5 @@ class EncoderWindow(Window):
         context = self.padded.embed_context(self.ids[here, : self.width])
         logits = self.padded.logits(block, context, lengths, sizes)
         logits, prior = self.biased(logits, self.prior)
-        suppressed, temperatures, top_ps, seeds = self.settings()
-        if self.returns_logits:  # a block ends as the likeliest tokens
-            top_ps = torch.where(at == self.T - 1, 0.0, top_ps)
-        settings = suppressed, temperatures, top_ps, seeds, at + 1, self.uniforms[here]
+        settings = *self.settings(), at + 1, self.uniforms[here]
         self.drawn = draw(logits, prior, None, *settings, cuts=self.cuts)

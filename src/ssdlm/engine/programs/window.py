@@ -39,12 +39,21 @@ class Window(DecodeBatch):
     """Whether any position ever has evidence."""
 
     def __init__(
-        self, denoiser: Network, path: Path, *, has_places: bool = False, **sizes: Any
+        self,
+        denoiser: Network,
+        path: Path,
+        *,
+        has_places: bool = False,
+        cuts_evidence: bool = False,
+        ends_likely: bool = False,
+        **sizes: Any,
     ) -> None:
         is_open = (path.levels > 0) & (path.levels < 1)
         self.is_noisy = bool(is_open.any()) or path.pace == 0
         super().__init__(denoiser, is_padded=not self.is_noisy, **sizes)
-        self.follow(path)
+        self.follow(path, ends_likely=ends_likely)
+        self.cuts_evidence = cuts_evidence
+        """Whether a nucleus is that of logits with their evidence."""
         self.rows = self.causal = Rows.causal(self.W, self.device)
         self.first = int(not denoiser.is_exact or self.W > 1)
         """The first open row."""
@@ -63,8 +72,10 @@ class Window(DecodeBatch):
         self.gain_z, self.gain_w = both
         self.certain = 2 * denoiser.K * self.denoiser.gain(self.levels.new_zeros(())).float()
 
-    def follow(self, path: Path) -> None:
+    def follow(self, path: Path, *, ends_likely: bool) -> None:
         """Take a path, and room for the tokens on it."""
+        self.ends_likely = ends_likely
+        """Whether a block's last draw is of its likeliest tokens."""
         self.path, (self.T, self.W) = path, path.levels.shape
         self.pace, self.slides = path.pace, path.pace > 0
         self.has_clean = bool((path.levels == 0).any())
@@ -142,14 +153,16 @@ class Window(DecodeBatch):
 
     def pick(self) -> None:
         """Draw a token for each open position."""
-        here = self.here
+        here, ell = self.here, self.ell
         logits, added = self.biased(*self.steered())
+        if self.cuts_evidence and ell is not None:
+            logits, added, ell = logits + added + ell, self.nothing, None
         settings = (*self.settings(), self.passes[here] + 1, self.uniforms[here])
         trust = torch.empty(logits.shape[:2], device=self.device) if self.is_watched else None
         if self.masks is None and self.places is None:
-            self.drawn = draw(logits, added, self.ell, *settings, trust=trust, cuts=self.cuts)
+            self.drawn = draw(logits, added, ell, *settings, trust=trust, cuts=self.cuts)
         else:
-            self.drawn = self.draw_legally(logits, added, trust, *settings)
+            self.drawn = self.draw_legally(logits, added, ell, trust, *settings)
         if trust is None:
             return
         for kept, new in ((self.seen, self.drawn), (self.trust, trust)):
@@ -159,8 +172,20 @@ class Window(DecodeBatch):
                 self.put(kept[0], new)
         self.frame.add_(1)
 
+    def settings(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        suppressed, temperatures, top_ps, seeds = super().settings()
+        if self.ends_likely:
+            is_last = self.passes[self.here] == self.T - 1
+            top_ps = torch.where(is_last, -top_ps.abs(), top_ps)
+        return suppressed, temperatures, top_ps, seeds
+
     def draw_legally(
-        self, logits: Tensor, added: Tensor, trust: Tensor | None, *settings: Any
+        self,
+        logits: Tensor,
+        added: Tensor,
+        ell: Tensor | None,
+        trust: Tensor | None,
+        *settings: Any,
     ) -> Tensor:
         """Draw from what is legal.
 
@@ -170,9 +195,9 @@ class Window(DecodeBatch):
         here, V = self.here, logits.shape[-1]
         if self.is_strict:
             legal = self.masked(logits)
-            return draw(legal, added, self.ell, *settings, trust=trust, cuts=self.cuts)
+            return draw(legal, added, ell, *settings, trust=trust, cuts=self.cuts)
         words, never = torch.arange(V, device=self.device), self.suppressed[here, None, None]
-        whole = logits + added if self.ell is None else logits + added + self.ell
+        whole = logits + added if ell is None else logits + added + ell
         shares = torch.where(words == never, LEAST, whole)
         is_free = self.strict[here, None, None] == 0
         if self.places is None:
@@ -183,7 +208,7 @@ class Window(DecodeBatch):
             is_free = is_free & (self.places.given[here] < 0).unsqueeze(-1)
         is_free = is_free & allowed.gather(-1, shares.argmax(-1, keepdim=True))
         legal = torch.where(allowed | is_free, logits, -torch.inf)
-        drawn = draw(legal, added, self.ell, *settings, trust=trust, cuts=self.cuts)
+        drawn = draw(legal, added, ell, *settings, trust=trust, cuts=self.cuts)
         is_legal = allowed.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
         if trust is not None:
             trust.mul_(is_legal)  # what takes the place of another was not drawn

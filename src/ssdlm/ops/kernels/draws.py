@@ -157,7 +157,10 @@ def draw_kernel(
             values = share_of(logits, prior, first, V, heat, never, TILE)
             inside, at = is_inside(values, peak, total, low), first + tl.arange(0, TILE)
             values += tl.load(evidence + at, mask=at < V, other=0.0)
-            crown = tl.maximum(crown, tl.max(tl.where(inside, values, -float("inf")), 0))
+            values = tl.where(inside, values, -float("inf"))
+            top = tl.max(values, 0)
+            best = tl.where(top > crown, first + tl.argmax(values, 0), best)
+            crown = tl.maximum(crown, top)
     for first in range(0, V, TILE):
         values = share_of(logits, prior, first, V, heat, never, TILE)
         inside, at = is_inside(values, peak, total, low), first + tl.arange(0, TILE)
