@@ -50,13 +50,13 @@ def test_a_row_does_not_depend_on_its_batch(model):
     assert model.generate(prompts[::-1], seed=3, **OPTIONS) == together[::-1]
 
 
-def test_hundreds_of_random_rows_are_the_same_in_any_company(model):
+def test_a_hundred_random_rows_are_the_same_in_any_company(model):
     generator = torch.Generator().manual_seed(0)
-    sizes = torch.randint(0, 9, (250,), generator=generator).tolist()
+    sizes = torch.randint(0, 9, (100,), generator=generator).tolist()
     prompts = [torch.randint(64, (size,), generator=generator).tolist() for size in sizes]
-    order = torch.randperm(250, generator=generator).tolist()
+    order = torch.randperm(100, generator=generator).tolist()
     options = {"length": 1, "T": 1}
-    together = model.generate(prompts, seed=list(range(250)), batch_size=125, **options)
+    together = model.generate(prompts, seed=list(range(100)), batch_size=50, **options)
     shuffled = model.generate([prompts[i] for i in order], seed=order, batch_size=3, **options)
     assert [text.tokens for text in shuffled] == [together[i].tokens for i in order]
 
@@ -151,7 +151,7 @@ def test_a_text_can_end_at_end_of_text(model):
 
 
 def test_a_text_need_not_end(model):
-    end, options = model.tokenizer.end_of_text, {"length": 12, "B": 4, "T": 2, "num_samples": 60}
+    end, options = model.tokenizer.end_of_text, {"length": 12, "B": 4, "T": 2, "num_samples": 24}
     free, bound = (
         model.generate(["the"], never_end=never_end, **options) for never_end in (False, True)
     )

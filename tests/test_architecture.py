@@ -8,6 +8,7 @@ import ast
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -141,11 +142,21 @@ def targets(node: ast.AST, importer: str, sources: Sources) -> list[str]:
     return found
 
 
+@cache
+def tree_of(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
 def imports_of(sources: Sources) -> list[Import]:
     """Every import of every module, those inside functions too."""
-    found = []
-    for importer, text in sources.items():
-        tree = ast.parse(text)
+    return imports_in(tuple(sources.items()))
+
+
+@cache
+def imports_in(modules: tuple[tuple[str, str], ...]) -> list[Import]:
+    found, sources = [], dict(modules)
+    for importer, text in modules:
+        tree = tree_of(text)
         loaded = {id(node) for node in nodes_on_load(tree)}
         for node in ast.walk(tree):
             for target in targets(node, importer, sources):
@@ -229,7 +240,7 @@ def effects_in_the_algorithm(sources: Sources) -> list[str]:
     for module, text in sources.items():
         if not is_algorithm(module):
             continue
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(tree_of(text)):
             if isinstance(node, ast.Call) and (
                 (isinstance(node.func, ast.Name) and node.func.id in {"print", "open"})
                 or (isinstance(node.func, ast.Attribute) and node.func.attr == "cuda")
@@ -295,7 +306,7 @@ def names_hidden_by_comprehensions(sources: Sources) -> list[str]:
     return [
         f"{module}:{node.lineno} {name} is a comprehension's variable and a global name"
         for module, text in sources.items()
-        for tree in [ast.parse(text)]
+        for tree in [tree_of(text)]
         for function in ast.walk(tree)
         if isinstance(function, ast.FunctionDef)
         for node in ast.walk(function)
