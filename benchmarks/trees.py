@@ -4,7 +4,8 @@
 
 A process of its own times all texts of a tree, each by the median of several calls after one that
 gets everything ready and one that records; a row has the medians over the processes of each tree,
-and the best. Both trees need the weights of builtin:mini.
+and the best. On a CPU seconds are the processor's, which other programs disturb little: give
+OMP_NUM_THREADS=1. Both trees need the weights of builtin:mini.
 """
 
 from __future__ import annotations
@@ -32,30 +33,31 @@ WAYS: dict[str, dict[str, Any]] = {
     "guided": {"control": "sentiment=positive"},
 }
 TOGETHER = ("default", "autoregressive", "regular expression", "guided")
-"""What is also timed for 32 texts at once."""
+"""What is also timed for several texts at once."""
 Figures = dict[str, list[float]]
 
 
-def cases() -> dict[str, tuple[int, dict[str, Any]]]:
+def cases(together: int) -> dict[str, tuple[int, dict[str, Any]]]:
     """Return how many texts there are of each row, and their options."""
     found = {f"one, {name}": (1, own) for name, own in WAYS.items()}
-    return found | {f"32, {name}": (32, WAYS[name]) for name in TOGETHER}
+    return found | {f"{together}, {name}": (together, WAYS[name]) for name in TOGETHER}
 
 
-def time_tree(device: str, length: int, calls: int, only: str) -> None:
+def time_tree(device: str, length: int, calls: int, together: int, only: str) -> None:
     """Print tokens per second of every row, in the tree that Python finds."""
     from ssdlm import SSDLM
 
+    clock = time.process_time if device == "cpu" else time.perf_counter
     model = SSDLM.from_pretrained("builtin:mini", device=device)
-    for name, (count, options) in cases().items():
-        if only not in name:
+    for name, (count, options) in cases(together).items():
+        if not any(part in name for part in only.split("|")):
             continue
         prompts = [f"{PROMPTS[at % len(PROMPTS)]} {at}" for at in range(count)]
         took = []
         for seed in range(calls + 2):
-            began = time.perf_counter()
+            began = clock()
             model.generate(prompts, length=length, seed=seed, **options)
-            took.append(time.perf_counter() - began)
+            took.append(clock() - began)
         print(json.dumps([name, count * length / median(took[2:])]), flush=True)
 
 
@@ -78,16 +80,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="processes of each tree")
     parser.add_argument("--calls", type=int, default=5)
     parser.add_argument("--length", type=int, default=50)
-    parser.add_argument("--only", default="", help="rows whose names contain this")
+    parser.add_argument("--together", type=int, default=32, help="texts at once")
+    parser.add_argument("--only", default="", help="rows whose names contain this, or this|that")
     parser.add_argument("--device", default="auto")
     given = parser.parse_args(argv)
-    how = (given.device, given.length, given.calls, given.only)
+    how = (given.device, given.length, given.calls, given.together, given.only)
     if not given.trees:
         time_tree(*how)
         return
     if len(given.trees) != 2:
         parser.error(f"{len(given.trees)} trees; give two folders, before and after")
-    flags = zip(("--device", "--length", "--calls", "--only"), map(str, how), strict=True)
+    names = "--device", "--length", "--calls", "--together", "--only"
+    flags = zip(names, map(str, how), strict=True)
     command = [sys.executable, __file__, *(word for pair in flags for word in pair)]
     found: list[Figures] = [{}, {}]
     for _ in range(given.rounds):
