@@ -84,7 +84,7 @@ TABLE = {
     "a kept state": (
         {"width": 3.0, "rho": 0.5}, "reference", "reference",
         "with rho=0.5 an open position keeps more than its latest token; use rho=0"),
-    "nothing drawn": ({"width": 3.0, "top_p": 0.0}, "reference", "reference", "use a top_p above"),
+    "nothing drawn": ({"width": 3.0, "top_p": 0.0}, "window", "window", ""),
     "an early end": (
         {"grid": "uniform", "early_exit": True}, "reference", "reference", "leave it out"),
     "an average": (

@@ -126,7 +126,7 @@ def test_different_settings_are_different_kinds(engine):
         ({"width": 3.0}, ""),
         ({"grid": "staggered"}, ""),
         ({"width": 3.0, "rho": 0.5}, "keeps more than its latest token"),
-        ({"width": 3.0, "projection": "mean"}, "keeps more than its latest token"),
+        ({"width": 3.0, "rule": "adaptive"}, "keeps more than its latest token"),
         ({"width": 3.0, "nucleus": "logits"}, ""),
         ({"width": 3.0, "nucleus": "logits", "temperature": 0.7}, "use nucleus=network"),
         ({"width": 3.0, "returns": "logits"}, "positions end one by one"),
