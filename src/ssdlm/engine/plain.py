@@ -142,8 +142,8 @@ class Engine:
             mode = f"mode={options.mode}"
             check_stream(self.denoiser, mode, "predicts the next token; use mode=diffusion")
             return
-        strategy_of(options, self.denoiser)
         check_description(options, self.denoiser, self.tokenizer)
+        strategy_of(options, self.denoiser)
         self.controls.apply(options)
         refuse_idle(options, options.given, self.controls.steering(options))
         if self.controls.num_particles(options) > 1:
