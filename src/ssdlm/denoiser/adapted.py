@@ -32,7 +32,13 @@ from ssdlm.denoiser.adapter import (
 from ssdlm.denoiser.attention import noisy_bias
 from ssdlm.denoiser.causal import CausalCache
 from ssdlm.denoiser.llama import LlamaDenoiser
-from ssdlm.denoiser.network import NUM_TIME_FEATURES, NoisyNetwork, noised, running_dtype
+from ssdlm.denoiser.network import (
+    NUM_TIME_FEATURES,
+    NoisyNetwork,
+    noised,
+    padded_head,
+    running_dtype,
+)
 from ssdlm.diffusion.evidence import as_levels
 from ssdlm.diffusion.loss import Losses
 from ssdlm.ops.cross_entropy import head_loss
@@ -204,7 +210,7 @@ class AdaptedDenoiser(NoisyNetwork):
         del earlier
         noisy = self.noised(tokens, progress, z)
         hidden = self.last_norm(self.run(tokens, progress, noisy, blocks))
-        head = self.head_for(z.shape[-1])
+        head = padded_head(self.head.to(self.dtype), self.prior, z.shape[-1])
         total = head_loss(hidden.flatten(0, 1), *head, noisy.tokens, noisy, loss=loss)
         return Losses(total, total.detach(), torch.zeros_like(total).detach())
 

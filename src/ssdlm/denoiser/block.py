@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from ssdlm.denoiser import each_row, row_by_row
 from ssdlm.denoiser.attention import causal_mask, noisy_bias
 from ssdlm.denoiser.layer import norm
-from ssdlm.denoiser.network import BlockNetwork, noised
+from ssdlm.denoiser.network import BlockNetwork, noised, padded_head
 from ssdlm.diffusion.evidence import as_levels
 from ssdlm.diffusion.loss import Losses
 from ssdlm.diffusion.tree import TreePass, TreeRows
@@ -347,11 +347,12 @@ class BlockDenoiser(BlockNetwork):
 
     def block_loss(self, hidden: Tensor, noisy: Noisy, loss: str) -> Tensor:
         """Return the mean loss of noised tokens (Eq. 8-9); evidence is added if it is used."""
-        head = self.head_for(noisy.z.shape[-1])
+        head = padded_head(self.head.to(self.dtype), self.prior, noisy.z.shape[-1])
         seen = noisy if self.has_evidence else None
         return head_loss(hidden, *head, noisy.tokens, seen, loss=loss)
 
     def next_token_loss(self, clean: Tensor, tokens: Block, width: int) -> Tensor:
         """Return the mean loss of the context stream's output (N, L, D); `width` pads V."""
         targets = tokens[:, 1:].flatten()
-        return head_loss(clean[:, :-1].flatten(0, 1), *self.head_for(width), targets)
+        head = padded_head(self.head.to(self.dtype), self.prior, width)
+        return head_loss(clean[:, :-1].flatten(0, 1), *head, targets)

@@ -54,10 +54,6 @@ class NoisyNetwork(Network):
         x = own + left if self.is_shifted else own
         return x + F.linear(level_features(progress).to(x.dtype), self.time_embed.to(x.dtype))
 
-    def head_for(self, width: int) -> tuple[Tensor, Tensor]:
-        """Return output head and prior, padded to a width."""
-        return pad_table(self.head.to(self.dtype), width), pad_prior(self.prior, width)
-
 
 class BlockNetwork(NoisyNetwork):
     """A transformer over words and soft words, and the tables around it."""
@@ -231,6 +227,11 @@ class BlockNetwork(NoisyNetwork):
         """Return next-token or network logits; the prior is in them, evidence is not."""
         # In float32 from here on: differences of logits decide, and bf16 has three digits.
         return (hidden @ self.head.to(self.dtype).T).float() + self.prior
+
+
+def padded_head(head: Tensor, prior: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Return output head and prior, padded to a width."""
+    return pad_table(head, width), pad_prior(prior, width)
 
 
 def running_dtype(weight: Tensor) -> torch.dtype:
