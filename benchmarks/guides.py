@@ -1,6 +1,8 @@
 """Make the built-in guides, and the judge of their work: python benchmarks/guides.py KIND ...
 
     sentiment   tweets of SemEval-2017 task 4A, its 2017 test held out
+    human       windows of labelled movie reviews that the judge `reviews` did not see, in
+                OUT.test.jsonl: texts of people for the bench of control
     opinions    those tweets and windows of labelled movie reviews, files alone: for guides of other
                 models, which `ssdlm train-guide` makes of them
     tense       windows of articles, books and reviews, labelled by their auxiliary verbs
@@ -26,6 +28,7 @@ import random
 import re
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,8 +193,10 @@ def judge(data: Path, *, each: int = 2000) -> tuple[list[Row], list[Row]]:
     return train, test
 
 
-def reviews(data: Path, name: str = "test", *, most: int = 3) -> tuple[list[Row], list[Row]]:
-    """Return windows of 20 to 60 words of labelled reviews; one review of ten is to test on."""
+def reviews(
+    data: Path, name: str = "test", *, most: int = 3, fewest: int = 20
+) -> tuple[list[Row], list[Row]]:
+    """Return windows of up to 60 words of labelled reviews; one review of ten is to test on."""
     draw, parts = random.Random(0), ([], [])
     path = data / f"imdb-labelled-{name}.jsonl.xz"
     with lzma.open(path, "rb") as lines:
@@ -199,8 +204,8 @@ def reviews(data: Path, name: str = "test", *, most: int = 3) -> tuple[list[Row]
             words = line.value["text"].replace("<br />", " ").split()
             label = SIDES[str(line.value["label"])]
             for _ in range(most):
-                start = draw.randrange(max(1, len(words) - 20))
-                text = " ".join(words[start : start + draw.randint(20, 60)])
+                start = draw.randrange(max(1, len(words) - fewest))
+                text = " ".join(words[start : start + draw.randint(fewest, 60)])
                 parts[number % 10 == 0].append({"text": text, "label": label})
     return parts
 
@@ -235,7 +240,8 @@ def main() -> None:
     judges = {"reviews": "a second judge", "tenses": "of tenses", "sources": "of sources"}
     for kind, about in judges.items():
         add_judge(kinds.add_parser(kind, help=about), kind)
-    add_judge(kinds.add_parser("opinions", help="labelled files for a guide"), "opinions")
+    for kind in FILES:
+        add_judge(kinds.add_parser(kind, help="labelled files alone"), kind)
     add_cost(kinds.add_parser("cost", help="time of a guided call against an unguided one"))
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
@@ -297,6 +303,8 @@ JUDGES = {
     "sources": (sources, ()),
 }
 """Judges over words: their texts, and the words that they do not see."""
+FILES = {"opinions": opinions, "human": partial(reviews, most=1, fewest=55)}
+"""What is written as labelled files alone."""
 
 
 def add_judge(command: argparse.ArgumentParser, kind: str) -> None:
@@ -308,8 +316,8 @@ def add_judge(command: argparse.ArgumentParser, kind: str) -> None:
 
 def make_judge(given: argparse.Namespace) -> None:
     """Write the labelled files, train a judge on them if it is for one, and print its accuracy."""
-    if given.kind == "opinions":
-        print(*write_rows(given.out, opinions(given.data)))
+    if given.kind in FILES:
+        print(*write_rows(given.out, FILES[given.kind](given.data)))
         return
     rows, without = JUDGES[given.kind]
     train, test = write_rows(given.out, rows(given.data))

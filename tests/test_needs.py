@@ -29,8 +29,7 @@ def model():
 IDLE = [
     ("gradient", "simplex", {}, "control"),
     ("threshold", 1.0, {}, "control"),
-    ("thermostat", 0.9, {}, "control"),
-    ("max_shift", 0.1, {}, "control"),
+    ("target", 0.8, {}, "control"),
     ("band", [0.2, 0.8], {}, "control"),
     ("reduction", "mean", {}, "control"),
     ("special_tokens", False, {}, "control"),

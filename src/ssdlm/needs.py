@@ -16,14 +16,11 @@ if TYPE_CHECKING:
     from ssdlm.options import GenerateOptions
 
 PATH = ("T", "grid", "width", "rule", "rho", "returns", "early_exit", "nucleus")
-HEARD = (
-    "gradient", "threshold", "thermostat", "max_shift", "band", "reduction", "sees",
-    "special_tokens",
-)  # fmt: skip
+HEARD = ("gradient", "threshold", "band", "reduction", "sees", "special_tokens")
 """Options that say how the gradient of a control is heard."""
 WEIGHTS = ("lam", "particle_weight")
 PARTICLES = ("particles", "particle_step", "particle_potential")
-OF_CONTROL = (*HEARD, *WEIGHTS, *PARTICLES)
+OF_CONTROL = (*HEARD, *WEIGHTS, *PARTICLES, "target")
 GRAMMARS = ("regex", "json_schema", "grammar")
 """Options that say what the whole text is."""
 PLANNED = ("must", "suffix", "gap", "pin", "end_at_sentence")
@@ -194,6 +191,10 @@ NEEDS = (
     Need(
         WEIGHTS, "control", lambda o, s: bool(o.control),
         "weighs nothing", "give control, or leave it out"),
+    Need(
+        ("target",), "control", lambda o, s: bool(o.control),
+        "is the share of texts that get a label, and none is asked for",
+        "give control, or leave it out"),
     Need(
         ("control_by_weight",), "control_by", lambda o, s: o.control_by is not None,
         "weighs nothing", "give control_by, or leave it out"),

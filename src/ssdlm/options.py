@@ -212,6 +212,10 @@ class GenerateOptions:
         (), WEIGHTS, CONTROL, "weight of control, one for all or one per control; without it, "
         "each guide's own, and beside particles 0.8 of that",
         low=0, high=MOST, remedy=f"use 0 (no control) to {MOST}", metavar="X")
+    target: tuple[float, ...] = option(
+        (), WEIGHTS, CONTROL, "the share of texts that seek the label, while the others avoid it, "
+        "one for all or one per control; without it all texts do",
+        low=0, high=1, remedy="use a share from 0 to 1, such as 0.8", metavar="P")
     gradient: GradientName = stored(
         "logits", TEXT, CONTROL, "where a classifier's gradient is taken: in the logits (the "
         "paper), in the simplex, or of the latter the few words that stand out; fudge asks instead "
@@ -221,15 +225,6 @@ class GenerateOptions:
         2.0, REAL, CONTROL, "words: standard deviations over the vocabulary from which a word "
         "stands out",
         low=0, high=MOST, remedy="use 0 (all) to about 3", metavar="X")
-    thermostat: float = stored(
-        0.0, REAL, CONTROL, "the probability of a label, by its classifier, at which the nudge is "
-        "0: it shrinks as the text becomes right; 0 for a nudge that stays",
-        low=0, high=1, remedy="use 0 (none) to 1, such as 0.97", metavar="P")
-    max_shift: float = stored(
-        1.0, REAL, CONTROL, "the most that a control moves the probabilities of a position (total "
-        "variation)",
-        low=0, high=1, is_open=True, remedy="use more than 0 and at most 1 (as far as it goes)",
-        metavar="X")
     band: tuple[float, ...] = stored(
         (0.0, 1.0), LEVELS, CONTROL, "the noise levels t/T between which a classifier is asked",
         low=0, high=1, remedy="give two levels between 0 and 1, the lower one first",

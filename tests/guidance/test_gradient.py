@@ -13,12 +13,11 @@ from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.diffusion.simplex import to_logits
 from ssdlm.guidance.gradient import (
     guided,
-    logit_slope,
+    logit_gradient,
     soft_threshold,
     weighted,
     without_repeats,
 )
-from ssdlm.ops.nudges import shifts, within
 from ssdlm.options import DecodeConfig
 
 
@@ -108,33 +107,6 @@ def test_gradients_are_taken_whatever_mode_the_caller_is_in(is_grad):
         moved = guided(denoiser, likes(7), 1.0).denoise(cache, w_t, torch.tensor(0.5))
         assert torch.is_grad_enabled() == is_grad
     assert not moved.requires_grad
-
-
-def test_a_cap_keeps_as_much_of_the_nudged_probabilities_as_it_allows():
-    generator = torch.Generator().manual_seed(0)
-    logits, nudge = (3 * torch.randn(2, 3, 50, generator=generator) for _ in range(2))
-    moves = shifts(logits, nudge)
-    most = float(moves.median())
-    probs, nudged = logits.softmax(-1), (logits + nudge).softmax(-1)
-    found = (logits + within(logits, nudge, most)).softmax(-1)
-    share = (most / moves).clamp(max=1).unsqueeze(-1)
-    assert share.min() < 1 == share.max()
-    assert_close(found, (1 - share) * probs + share * nudged, roundings=NETWORK)
-    assert_close(shifts(logits, within(logits, nudge, most)), moves.clamp(max=most), roundings=99)
-
-
-def test_a_thermostat_weakens_the_nudge_of_each_text_as_it_becomes_right():
-    denoiser, cache, w_t = setup()
-    progress, bare = torch.tensor(0.5), denoiser.denoise(cache, w_t, torch.tensor(0.5))
-    probs = likes(7)(cache.context, bare).exp()
-    middle = float(probs.median())
-    full = guided(denoiser, likes(7), 2.0).denoise(cache, w_t, progress) - bare
-    for thermostat in (middle, 1.0):
-        found = guided(denoiser, likes(7), 2.0, thermostat=thermostat)
-        share = (1 - probs / thermostat).clamp(min=0).view(-1, 1, 1)
-        moved = found.denoise(cache, w_t, progress)
-        assert_close(moved, bare + share * full, roundings=NETWORK)
-        assert (share == 0).sum() == (2 if thermostat == middle else 0)
 
 
 def of_words(context, logits):
@@ -300,4 +272,4 @@ def test_functions_that_say_nothing_usable_are_refused_by_name(returned, message
 
     context, logits = torch.tensor([[1, 2]]), torch.randn(1, 3, 8)
     with pytest.raises(ValueError, match=f"control mine .*{message}"):
-        logit_slope(mine, context, logits)
+        logit_gradient(mine, context, logits)

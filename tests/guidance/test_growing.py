@@ -5,8 +5,8 @@ import torch
 from tests import tiny
 from tests.closeness import NETWORK, assert_close
 
-from ssdlm.guidance import load_guide
-from ssdlm.guidance.gradient import logit_slope, next_slope
+from ssdlm.guidance import gradient, load_guide
+from ssdlm.guidance.gradient import logit_gradient, next_gain
 from ssdlm.guidance.growing import GrowingGuide, can_grow
 from ssdlm.guidance.padding import PaddedGuide
 
@@ -46,13 +46,11 @@ def test_it_says_what_a_guide_says_that_reads_all_again(kind, W, num_known, tmp_
     growing = grown(guide, TEXTS, num_known, N=4)  # one slot has no text
     logits = 3 * torch.randn(4, W, tiny.V, generator=torch.Generator().manual_seed(0))
     found = growing(NOTHING, logits)
-    said, gradients = logit_slope(growing, NOTHING, logits)
+    gradients = logit_gradient(growing, NOTHING, logits)
     for slot, text in enumerate(TEXTS):
         context, own = torch.tensor([text]), logits[slot : slot + 1]
         assert_close(found[slot], guide(context, own)[0], roundings=NETWORK)
-        alone = logit_slope(guide, context, own)
-        assert_close(gradients[slot], alone.gradient[0], roundings=NETWORK)
-        assert_close(said[slot], alone.log_prob[0], roundings=NETWORK)
+        assert_close(gradients[slot], logit_gradient(guide, context, own)[0], roundings=NETWORK)
 
 
 def test_padded_guides_have_the_gradient_that_autograd_finds(tmp_path):
@@ -60,8 +58,8 @@ def test_padded_guides_have_the_gradient_that_autograd_finds(tmp_path):
     logits = 3 * torch.randn(1, 2, tiny.V, generator=torch.Generator().manual_seed(1))
     context = torch.tensor([TEXTS[0]])
     padded = PaddedGuide(guide, torch.tensor([len(TEXTS[0])]))
-    found, alone = (logit_slope(one, context, logits) for one in (padded, guide))
-    assert_close(found, alone, roundings=NETWORK)
+    gradient = logit_gradient(padded, context, logits)
+    assert_close(gradient, logit_gradient(guide, context, logits), roundings=NETWORK)
 
 
 def test_a_text_that_comes_to_a_slot_is_read_from_its_own_beginning(tmp_path):
@@ -92,6 +90,15 @@ def test_what_candidates_would_make_of_a_text_is_what_they_do_make_of_it(tmp_pat
         padded = PaddedGuide(guide, torch.tensor([len(text)])).candidates(context, some[None])
         assert_close(row, padded[0], roundings=NETWORK)
         logits = 3 * torch.randn(1, 1, tiny.V, generator=torch.Generator().manual_seed(1))
-        said, gain = next_slope(guide, context, logits)  # of all: there are fewer than 200
+        gain = next_gain(guide, context, logits)  # of all: there are fewer than 200
         assert_close(row, gain[0, 0, some], roundings=NETWORK)
-        assert_close(said[0], (logits.softmax(-1) * gain).sum(), roundings=NETWORK)
+
+
+def test_beyond_the_likeliest_tokens_all_count_as_the_worst_of_these(tmp_path, monkeypatch):
+    guide = fitted(tmp_path)
+    logits = torch.arange(tiny.V).float().view(1, 1, -1)
+    whole = next_gain(guide, torch.tensor([TEXTS[0]]), logits)
+    monkeypatch.setattr(gradient, "CANDIDATES", 5)
+    cut = next_gain(guide, torch.tensor([TEXTS[0]]), logits)
+    assert_close(cut[..., -5:], whole[..., -5:], roundings=NETWORK)
+    assert (cut[..., :-5] == cut[..., -5:].min()).all()

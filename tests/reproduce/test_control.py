@@ -41,7 +41,14 @@ def bench(tmp_path_factory) -> dict[str, Path]:
 def arguments(bench, out: Path, *more: str) -> list[str]:
     judges = f"sentiment={bench['linear']},{bench['network']}"
     sets = ["attributes=sentiment", f"bench_guides={bench['sentiment']}", "bench_texts=8,8"]
-    sets += ["bench_length=4", "bench_particles=2", f"judge={bench['ppl']}", "bench_features="]
+    sets += [
+        "bench_length=4",
+        "bench_particles=2",
+        "bench_words=0.5:2",
+        f"judge={bench['ppl']}",
+        "bench_features=",
+        "bench_both=1:4",
+    ]
     given = ["--scale", "toy", "--model", f"m={bench['model']}", "--judge", judges]
     given += ["--human", f"sentiment={bench['texts']}", "--prompts", str(bench["prompts"])]
     return ["reproduce", "control", *given, "--set", *sets, "--out", str(out), *more]
@@ -53,7 +60,8 @@ def test_the_bench_writes_once_measures_and_has_a_page(bench, tmp_path):
     made = sorted((out / "cells").glob("m/sentiment/*/*/generations.jsonl"))
     names = {path.parts[-3] for path in made}
     assert names == {
-        "none", "paper-500", "ours", "particles", "fk-maximum", "both", "best-of-n"
+        "none", "paper-500", "fudge-8", "ours", "words-0.5-2", "particles", "fk-maximum", "both",
+        "both-1-4", "best-of-n",
     }  # fmt: skip
     times = [path.stat().st_mtime_ns for path in made]
     assert cli.main(arguments(bench, out)) == 0
@@ -69,7 +77,7 @@ def test_the_bench_writes_once_measures_and_has_a_page(bench, tmp_path):
     page = (out / "control.md").read_text()
     assert "| sentiment | linear | 100.0 |" in page
     texts = (out / "control-texts.md").read_text()
-    assert texts.count("- positive: `the river") == len(names)
+    assert texts.count("| positive | `the river") == len(names)
 
 
 def test_a_judge_that_is_the_guide_is_refused_by_its_weights(bench, tmp_path, capsys):

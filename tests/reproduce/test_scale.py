@@ -39,6 +39,7 @@ def test_fields_are_overridden_by_name():
         ("mini", ["T"], "'T' has no value"),
         ("mini", ["topp=1"], "no field 'topp'; the nearest is 'top_p'"),
         ("mini", ["name=x"], "no field 'name'"),
+        ("mini", ["bench_words=1-4"], "THRESHOLD:LAMBDA, as 0.5:2; not '1-4'"),
         ("mini", ["T=many"], "T=many is not a whole number"),
     ],
 )

@@ -20,7 +20,6 @@ from ssdlm.guidance.gradient import (
     Asked,
     InSimplex,
     LogProb,
-    Slope,
     UserFunction,
     guided,
     title_of,
@@ -243,8 +242,7 @@ class Controls:
         """Return `steer` by what guides are asked outside a graph, for logits of a shape."""
 
         def fit(guide: ClassifierGuide | LogProb) -> LogProb:
-            zeros = torch.zeros(*shape, device=self.denoiser.device)
-            return Asked(self.fit(guide), Slope(zeros[:, 0, 0].clone(), zeros))
+            return Asked(self.fit(guide), torch.zeros(*shape, device=self.denoiser.device))
 
         return self.steer(options, fit)
 
@@ -287,8 +285,6 @@ class Controls:
             reduction=options.reduction,
             gradient=options.gradient,
             threshold=options.threshold,
-            thermostat=options.thermostat,
-            max_shift=options.max_shift,
             band=options.band,
             has_windows=not self.reads_block(options),
         )

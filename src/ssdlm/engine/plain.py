@@ -48,6 +48,7 @@ from ssdlm.engine.runners import CPU_SLOTS, Key, Runners
 from ssdlm.engine.schedule import Batch, Job, Schedule, Worker
 from ssdlm.engine.showing import Piece
 from ssdlm.engine.strategy import bias_of, for_gap, strategy_of, strategy_of_text
+from ssdlm.engine.targets import Targets, check_targets
 from ssdlm.engine.wanted import Compile, placed, wanted_of
 from ssdlm.engine.worker import BatchWorker
 from ssdlm.guidance.described import described
@@ -115,7 +116,7 @@ class Engine:
         firsts = placed(firsts, wanted, compile or self.compile)
         for request in (one for group in firsts for one in group):
             check_room(request, self.denoiser)
-        requests = Requests(firsts)
+        requests = Requests(firsts, Targets().aimed)
         if requests[0].options.streamer is not None and len(requests) > 1:
             raise ValueError(f"streamer takes one text, and {len(requests)} are asked for")
         return requests
@@ -144,6 +145,7 @@ class Engine:
             return
         check_description(options, self.denoiser, self.tokenizer)
         strategy_of(options, self.denoiser)
+        check_targets(options)
         self.controls.apply(options)
         refuse_idle(options, options.given, self.controls.steering(options))
         if self.controls.num_particles(options) > 1:

@@ -136,9 +136,14 @@ class Request:
 class Requests(Sequence[Request]):
     """A request for each sample of each prompt, made when it is asked for: there may be many."""
 
-    def __init__(self, firsts: Sequence[Sequence[Request]]) -> None:
-        self.firsts = firsts
-        """The first request of each prompt, for each length that is tried."""
+    def __init__(
+        self,
+        firsts: Sequence[Sequence[Request]],
+        aimed: Callable[[Request], Request] = lambda request: request,
+    ) -> None:
+        self.firsts, self.aimed = firsts, aimed
+        """The first request of each prompt, for each length that is tried; and what each text's
+        request becomes, by its targets."""
         counts = [one[0].options.num_samples * one[0].num_candidates for one in firsts]
         self.ends = list(accumulate(counts))
 
@@ -155,7 +160,7 @@ class Requests(Sequence[Request]):
             return [self[place] for place in places]
         prompt = bisect_right(self.ends, places)
         start = self.ends[prompt - 1] if prompt else 0
-        return candidate_of(self.firsts[prompt], places - start)
+        return self.aimed(candidate_of(self.firsts[prompt], places - start))
 
 
 def candidate_of(firsts: Sequence[Request], place: int) -> Request:

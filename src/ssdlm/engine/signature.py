@@ -50,10 +50,9 @@ class Changes(TypedDict, total=False):
     logit_bias: Mapping[int, float] | None
     control: Control | Sequence[Control] | None
     lam: float | Sequence[float] | None
+    target: float | Sequence[float] | None
     gradient: Literal["logits", "simplex", "words", "fudge"] | None
     threshold: float | None
-    thermostat: float | None
-    max_shift: float | None
     band: Sequence[float] | None
     reduction: Literal["sum", "mean"] | None
     sees: Literal["context", "block"] | None
@@ -209,16 +208,14 @@ class Signature:
                 particles
             lam: weight of control, one for all or one per control; without it, each guide's own,
                 and beside particles 0.8 of that
+            target: the share of texts that seek the label, while the others avoid it, one for all
+                or one per control; without it all texts do
             gradient: where a classifier's gradient is taken: in the logits (the paper), in the
                 simplex, or of the latter the few words that stand out; fudge asks instead what each
                 of the 200 likeliest tokens would make of the text; one of logits, simplex, words,
                 fudge [words; logits where a model says nothing]
             threshold: words: standard deviations over the vocabulary from which a word stands out
                 [2]
-            thermostat: the probability of a label, by its classifier, at which the nudge is 0: it
-                shrinks as the text becomes right; 0 for a nudge that stays [0]
-            max_shift: the most that a control moves the probabilities of a position (total
-                variation) [1]
             band: the noise levels t/T between which a classifier is asked [0,1]
             reduction: add control over the rows of a batch, or average it (the authors' code); one
                 of sum, mean [sum]
@@ -343,16 +340,14 @@ class Signature:
                 particles
             lam: weight of control, one for all or one per control; without it, each guide's own,
                 and beside particles 0.8 of that
+            target: the share of texts that seek the label, while the others avoid it, one for all
+                or one per control; without it all texts do
             gradient: where a classifier's gradient is taken: in the logits (the paper), in the
                 simplex, or of the latter the few words that stand out; fudge asks instead what each
                 of the 200 likeliest tokens would make of the text; one of logits, simplex, words,
                 fudge [words; logits where a model says nothing]
             threshold: words: standard deviations over the vocabulary from which a word stands out
                 [2]
-            thermostat: the probability of a label, by its classifier, at which the nudge is 0: it
-                shrinks as the text becomes right; 0 for a nudge that stays [0]
-            max_shift: the most that a control moves the probabilities of a position (total
-                variation) [1]
             band: the noise levels t/T between which a classifier is asked [0,1]
             reduction: add control over the rows of a batch, or average it (the authors' code); one
                 of sum, mean [sum]

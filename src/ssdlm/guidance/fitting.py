@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch.nn import functional as F
@@ -80,6 +81,11 @@ class ClassifierGuide:
             state.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
             state.update(weight.cpu().contiguous().view(torch.uint8).numpy())
         return state.hexdigest()
+
+    @cached_property
+    def opposite(self) -> ClassifierGuide:
+        """The guide that avoids what this one seeks, or seeks what it avoids; always the same."""
+        return replace(self, avoid=not self.avoid)
 
     @property
     def frame(self) -> tuple[list[int], list[int]]:

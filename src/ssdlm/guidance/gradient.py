@@ -12,50 +12,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 
 from ssdlm.denoiser import Denoiser, DenoiserWrapper, row_by_row
-from ssdlm.ops.nudges import (
-    SMALLEST,
-    moderate,
-    shift,
-    soft_threshold,
-    through_softmax,
-    warmth_of,
-)
+from ssdlm.ops.nudges import SMALLEST, shift, soft_threshold, through_softmax
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 from ssdlm.values import shorten
-
-LogProb = Callable[[Context, Simplex], Tensor]
-"""f_phi(y | w_logits, context): one log-probability per row, differentiable in the logits."""
-
 
 CANDIDATES = 200
 """Tokens of which "fudge" asks what they would make of a text (Yang and Klein, 2021)."""
 SURE = 100.0
 """A logit, far above all others, of what is decided."""
 
-
-class Slope(NamedTuple):
-    """What a `LogProb` says of some texts, and where it rises."""
-
-    log_prob: Tensor
-    """(N,)"""
-    gradient: Simplex
-    """(N, W, V), in the logits or in the simplex."""
-
-
-Found = TypeVar("Found", Tensor, Slope)
+LogProb = Callable[[Context, Simplex], Tensor]
+"""f_phi(y | w_logits, context): one log-probability per row, differentiable in the logits."""
 
 
 @runtime_checkable
 class InSimplex(Protocol):
     """A `LogProb` that has its gradient in the simplex at hand, before the softmax's factor."""
 
-    def simplex_slope(self, context: Context, logits: Simplex) -> Slope:
-        """Return log_prob, and its gradient in the probabilities that the logits stand for."""
+    def simplex_gradient(self, context: Context, logits: Simplex) -> Simplex:
+        """Return the gradient of log_prob in the probabilities that the logits stand for."""
         ...
 
     def candidates(self, context: Context, tokens: Tensor) -> Tensor:
@@ -82,11 +62,6 @@ class guided(DenoiserWrapper):
     no gradient: it asks what each likely token would make of log_prob as the next one."""
     threshold: float = 2.0
     """For "words": deviations up to which a token's nudge is 0; from one more on it is lam."""
-    thermostat: float = 0.0
-    """The probability at which a nudge is 0: it is multiplied by how far log_prob is below, as a
-    share. 0 is without one."""
-    max_shift: float = 1.0
-    """The most by which a term moves the probabilities of a position, as a total variation."""
     band: tuple[float, ...] = (0.0, 1.0)
     """The noise levels t/T at which the classifier is asked, both ends included."""
     has_windows: bool = False
@@ -130,23 +105,22 @@ class guided(DenoiserWrapper):
         """Return logits + lam * gradient, where the noise level is in the band."""
         logits = logits.detach()
         lam = self.lam / len(logits) if self.reduction == "mean" else self.lam
-        nudge = partial(self.nudge, lam)
         if self.band == (0.0, 1.0):
-            return logits + row_by_row(nudge, context, logits)
+            return logits + lam * row_by_row(self.nudge, context, logits)
         low, high = self.band
         in_band = (progress >= low) & (progress <= high)
         if not bool(in_band.any()):  # the classifier need not be asked
             return logits
         in_band = in_band.reshape(*in_band.shape, *[1] * (3 - in_band.dim()))
-        return logits + in_band * row_by_row(nudge, context, logits)
+        return logits + lam * in_band * row_by_row(self.nudge, context, logits)
 
-    def nudge(self, lam: float, context: Context, logits: Simplex) -> Simplex:
-        """Return lam times the gradient of log_prob; of a sum, each term's, times its weight.
+    def nudge(self, context: Context, logits: Simplex) -> Simplex:
+        """Return the gradient of log_prob; of a sum, each term's for itself, times its weight.
 
         Terms are told apart since "words" is not linear: each has tokens that stand out.
         """
         works = [
-            partial(self.nudge_by, log_prob, lam * weight, most, context, logits)
+            partial(self.nudge_by, log_prob, weight, most, context, logits)
             for log_prob, weight, most in self.terms(logits.device)
         ]
         return torch.stack(side_by_side(works, logits.device)).sum(0)
@@ -160,32 +134,28 @@ class guided(DenoiserWrapper):
         return [(*term, most) for term, most in zip(terms, self.shifts, strict=True)]
 
     def nudge_by(
-        self, log_prob: LogProb, scale: float, most: Tensor, context: Context, logits: Simplex
+        self, log_prob: LogProb, weight: float, most: Tensor, context: Context, logits: Simplex
     ) -> Simplex:
         """Return the nudge of one term, and keep the most that it ever was in `most`."""
-        said, gradient = self.slope(log_prob, context, logits)
+        gradient = self.rise(log_prob, context, logits)
         if self.gradient in ("simplex", "words"):
             # By the chain rule it is p (s - mean s), where s is the gradient in the simplex.
             gradient = gradient / logits.softmax(-1).clamp(min=SMALLEST)
         if self.gradient == "words":
             gradient = without_repeats(soft_threshold(gradient, self.threshold), context)
-        part = moderate(logits, scale * gradient, self.warmth(said), self.max_shift)
-        most.copy_(torch.maximum(most, shift(logits, part)))
+        part = weight * gradient
+        most.copy_(torch.maximum(most, shift(logits, self.lam * part)))
         return part
 
-    def slope(self, log_prob: LogProb, context: Context, logits: Simplex) -> Slope:
-        """Return what a term says, and where it rises in the logits."""
+    def rise(self, log_prob: LogProb, context: Context, logits: Simplex) -> Simplex:
+        """Return where a term rises in the logits."""
         if isinstance(log_prob, Asked):
-            return log_prob.said
-        find = next_slope if self.gradient == "fudge" else logit_slope
+            return log_prob.gradient
+        find = next_gain if self.gradient == "fudge" else logit_gradient
         return find(log_prob, context, logits)
 
-    def warmth(self, log_prob: Tensor) -> Tensor | None:
-        """Return what a term's nudge of each text is multiplied by, None for 1."""
-        return warmth_of(log_prob, self.thermostat)
 
-
-def side_by_side(works: Sequence[Callable[[], Found]], device: torch.device) -> list[Found]:
+def side_by_side(works: Sequence[Callable[[], Tensor]], device: torch.device) -> list[Tensor]:
     """Return what each piece of work gives; a GPU, mostly idle in each, does all at once."""
     if device.type != "cuda" or len(works) == 1:
         return [work() for work in works]
@@ -198,8 +168,7 @@ def side_by_side(works: Sequence[Callable[[], Found]], device: torch.device) -> 
             results.append(work())
     for stream, result in zip(streams, results, strict=True):
         home.wait_stream(stream)
-        for part in result if isinstance(result, Slope) else (result,):
-            part.record_stream(home)
+        result.record_stream(home)
     return results
 
 
@@ -208,8 +177,8 @@ class Asked:
     """A `LogProb` that is asked outside a graph: what it says is in a tensor that the graph has."""
 
     log_prob: LogProb
-    said: Slope
-    """In the logits."""
+    gradient: Simplex
+    """Of the logits (N, W, V)."""
 
     def __call__(self, context: Context, logits: Simplex) -> Tensor:
         return self.log_prob(context, logits)
@@ -234,11 +203,10 @@ class UserFunction:
             ) from error
 
 
-def logit_slope(log_prob: LogProb, context: Context, logits: Simplex) -> Slope:
-    """Return log-probabilities, and the gradient of each in its row's own logits."""
+def logit_gradient(log_prob: LogProb, context: Context, logits: Simplex) -> Simplex:
+    """Return the gradient of a log-probability in each row's own logits."""
     if isinstance(log_prob, InSimplex):
-        said, gradient = log_prob.simplex_slope(context, logits)
-        return Slope(said, through_softmax(gradient, logits))
+        return through_softmax(log_prob.simplex_gradient(context, logits), logits)
     with torch.enable_grad():
         logits = logits.detach().requires_grad_()
         said = log_prob(context, logits)
@@ -254,16 +222,16 @@ def logit_slope(log_prob: LogProb, context: Context, logits: Simplex) -> Slope:
             f"control {title_of(log_prob)} has a gradient that is not finite; see that there is no "
             "logarithm of 0 in it"
         )
-    return Slope(said.detach(), gradient)
+    return gradient
 
 
 @torch.no_grad()
-def next_slope(log_prob: LogProb, context: Context, logits: Simplex) -> Slope:
-    """Return a log-probability, and what it is with each token as the next one (FUDGE).
+def next_gain(log_prob: LogProb, context: Context, logits: Simplex) -> Simplex:
+    """Return what a log-probability is with each token as the next one (FUDGE).
 
     That is asked of the likeliest tokens; all others count as the worst of them.
     """
-    probs, tokens = logits[:, 0].softmax(-1).topk(min(CANDIDATES, logits.shape[-1]))
+    tokens = logits[:, 0].topk(min(CANDIDATES, logits.shape[-1])).indices
     if isinstance(log_prob, InSimplex):
         said = log_prob.candidates(context, tokens)
     else:
@@ -272,7 +240,7 @@ def next_slope(log_prob: LogProb, context: Context, logits: Simplex) -> Slope:
         said = log_prob(context.repeat_interleave(k, 0), rows).view_as(tokens)
     found = torch.zeros_like(logits)
     found[:, 0] = said.amin(1, True).expand_as(found[:, 0]).scatter(1, tokens, said)
-    return Slope((probs * said).sum(1) / probs.sum(1), found)
+    return found
 
 
 def title_of(control: Any) -> str:

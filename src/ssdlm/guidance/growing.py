@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from ssdlm.guidance.fitting import ClassifierGuide, FittedGuide
-from ssdlm.guidance.gradient import Slope
-from ssdlm.guidance.padding import can_be_padded, simplex_slope, soft_words
+from ssdlm.guidance.padding import can_be_padded, simplex_gradient, soft_words
 from ssdlm.shapes import Context, Simplex, Tensor
 
 
@@ -117,15 +116,15 @@ class GrowingGuide:
         del context  # it was read before
         return self.log_prob(soft_words(logits, self.table))
 
-    def simplex_slope(self, context: Context, logits: Simplex) -> Slope:
-        """Return log p(label), and its gradient in the probabilities of the open positions."""
+    def simplex_gradient(self, context: Context, logits: Simplex) -> Simplex:
+        """Return the gradient of log p(label) in the probabilities of the open positions."""
         del context
-        return simplex_slope(self.log_prob, logits, self.table)
+        return simplex_gradient(self.log_prob, logits, self.table)
 
-    def read_and_climb(self, tokens: Tensor, active: Tensor, logits: Simplex) -> Slope:
-        """Return `simplex_slope` after the last token (N, 1) of each active text is read."""
+    def read_and_climb(self, tokens: Tensor, active: Tensor, logits: Simplex) -> Simplex:
+        """Return `simplex_gradient` after the last token (N, 1) of each active text is read."""
         self.read(tokens, active)
-        return self.simplex_slope(tokens, logits)
+        return self.simplex_gradient(tokens, logits)
 
     def log_prob(self, soft: Tensor) -> Tensor:
         """Return log p(label) for texts with open positions (N, W, D) behind them."""

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 
 from ssdlm.guidance.classifiers import has_independent_labels
 from ssdlm.guidance.fitting import FittedGuide
-from ssdlm.guidance.gradient import Slope
 from ssdlm.guidance.growing import GrowingGuide
 from ssdlm.guidance.padding import soft_words
 from ssdlm.ops.where import on_gpu
@@ -40,18 +39,18 @@ class PackedGuide(GrowingGuide):
         super().__init__(fitted, lengths)
         self.kernels, self.packed = guides, guides.Packed(*self.pack())
 
-    def read_and_climb(self, tokens: Tensor, active: Tensor, logits: Simplex) -> Slope:
+    def read_and_climb(self, tokens: Tensor, active: Tensor, logits: Simplex) -> Simplex:
         if logits.shape[1] > 1:
             return super().read_and_climb(tokens, active, logits)
         guide, config = self.guide, self.guide.classifier.config
         soft = soft_words(logits, self.table)
-        said, gradient = self.kernels.climb(
+        gradient = self.kernels.climb(
             soft, tokens, active, self.lengths, self.table, self.packed, *self.seen,
             label=guide.label, is_avoided=guide.avoid,
             is_alone=has_independent_labels(guide.classifier),
             has_end=len(self.end.scores) > 0, eps=float(config.layer_norm_eps),
         )  # fmt: skip
-        return Slope(said, gradient @ self.table.T)
+        return gradient @ self.table.T
 
     @torch.no_grad()
     def pack(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:

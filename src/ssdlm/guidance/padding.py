@@ -14,7 +14,6 @@ import torch
 from ssdlm.denoiser.encoder import HEADS
 from ssdlm.guidance.classifiers import longest_text
 from ssdlm.guidance.fitting import ClassifierGuide, FittedGuide
-from ssdlm.guidance.gradient import Slope
 from ssdlm.shapes import Context, Simplex, Tensor
 
 
@@ -48,9 +47,9 @@ class PaddedGuide:
         """Return log p(label) for each row; differentiable in the logits."""
         return self.log_prob(context, soft_words(logits, self.table))
 
-    def simplex_slope(self, context: Context, logits: Simplex) -> Slope:
-        """Return log p(label), and its gradient in the probabilities of the open positions."""
-        return simplex_slope(partial(self.log_prob, context), logits, self.table)
+    def simplex_gradient(self, context: Context, logits: Simplex) -> Simplex:
+        """Return the gradient of log p(label) in the probabilities of the open positions."""
+        return simplex_gradient(partial(self.log_prob, context), logits, self.table)
 
     @torch.no_grad()
     def candidates(self, context: Context, tokens: Tensor) -> Tensor:
@@ -85,14 +84,15 @@ def soft_words(logits: Simplex, table: Tensor) -> Tensor:
     return logits.softmax(-1).to(table.dtype) @ table
 
 
-def simplex_slope(log_prob: Callable[[Tensor], Tensor], logits: Simplex, table: Tensor) -> Slope:
-    """Return what is a function of `soft_words`, and its gradient in the probabilities.
+def simplex_gradient(
+    log_prob: Callable[[Tensor], Tensor], logits: Simplex, table: Tensor
+) -> Simplex:
+    """Return the gradient in the probabilities of what is a function of `soft_words`.
 
     It is each token's embedding times the gradient there, so nothing V-wide is walked back.
     """
     soft = soft_words(logits, table).detach()
     with torch.enable_grad():
         soft.requires_grad_()
-        said = log_prob(soft)
-        (gradient,) = torch.autograd.grad(said.sum(), soft)
-    return Slope(said.detach(), gradient @ table.T)
+        (gradient,) = torch.autograd.grad(log_prob(soft).sum(), soft)
+    return gradient @ table.T

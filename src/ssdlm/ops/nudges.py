@@ -24,29 +24,26 @@ def add_nudge(
     tokens: Tensor,
     active: Tensor,
     most: Tensor,
-    warmth: Tensor | None = None,
     *,
     scale: float,
     threshold: float,
-    max_shift: float = 1.0,
 ) -> Tensor:
     """Return base + scale * nudge at logits (N, W, V) for a gradient in their simplex.
 
     `present` (N, V) is 1 for the tokens of a text; the latest of active ones is put there. `most`
-    keeps the largest shift so far. `warmth` (N,) multiplies each text's nudge, None is 1.
+    keeps the largest shift so far.
     """
     if on_gpu(logits):
         from ssdlm.ops.kernels import nudges as kernels
 
-        known = present, tokens, active, most, warmth
-        settings = {"scale": scale, "threshold": threshold, "max_shift": max_shift}
-        return kernels.add_nudge(base, logits, gradient, *known, **settings, smallest=SMALLEST)
+        known = present, tokens, active, most
+        settings = {"scale": scale, "threshold": threshold, "smallest": SMALLEST}
+        return kernels.add_nudge(base, logits, gradient, *known, **settings)
     gain = through_softmax(gradient, logits) / logits.softmax(-1).clamp(min=SMALLEST)
     nudge = soft_threshold(gain, threshold)
     is_present = present.bool().scatter(1, tokens.view(-1, 1), True)
     present.copy_(torch.where(active.bool().view(-1, 1), is_present, present.bool()))
     nudge = scale * nudge.where(~is_present.unsqueeze(1) | (nudge < 0), 0.0)
-    nudge = moderate(logits, nudge, warmth, max_shift)
     most.copy_(torch.maximum(most, shift(logits, nudge)))
     return base + nudge
 
@@ -57,38 +54,8 @@ def can_nudge(device: torch.device, V: int) -> bool:
 
 
 def shift(logits: Simplex, nudge: Simplex) -> Tensor:
-    """Return the most that a nudge moves the probabilities of any position."""
-    return shifts(logits, nudge).amax()
-
-
-def shifts(logits: Simplex, nudge: Simplex) -> Tensor:
-    """Return how far a nudge moves the probabilities of each position (total variation)."""
-    return ((logits + nudge).softmax(-1) - logits.softmax(-1)).abs().sum(-1) / 2
-
-
-def moderate(logits: Simplex, nudge: Simplex, warmth: Tensor | None, max_shift: float) -> Simplex:
-    """Return a nudge times each text's warmth, which moves no position by more than `max_shift`."""
-    if warmth is not None:
-        nudge = nudge * warmth.view(-1, 1, 1)
-    return nudge if max_shift >= 1 else within(logits, nudge, max_shift)
-
-
-def within(logits: Simplex, nudge: Simplex, max_shift: float) -> Simplex:
-    """Return a nudge to as much of the nudged probabilities q as moves p by `max_shift`.
-
-    It is that to the mixture (1 - s) p + s q, which moves p by s times what q does.
-    """
-    share = (max_shift / shifts(logits, nudge).clamp(min=SMALLEST)).clamp(max=1).unsqueeze(-1)
-    total = (logits + nudge).logsumexp(-1, True) - logits.logsumexp(-1, True)
-    return torch.logaddexp((1 - share).log(), share.log() + nudge - total)
-
-
-def warmth_of(log_prob: Tensor, thermostat: float) -> Tensor | None:
-    """Return how far each text's probability is below a thermostat, as a share of it.
-
-    None is without one, where `thermostat` is 0.
-    """
-    return (1 - log_prob.exp() / thermostat).clamp(min=0) if thermostat else None
+    """Return the most that a nudge moves the probabilities of any position (total variation)."""
+    return ((logits + nudge).softmax(-1) - logits.softmax(-1)).abs().sum(-1).amax() / 2
 
 
 def through_softmax(gradient: Simplex, logits: Simplex) -> Simplex:

@@ -37,6 +37,8 @@ from ssdlm.tokenizer import load_tokenizer
 METRICS = ("ppl", "dist", "self_bleu")
 SHOWN_TEXTS = 30
 """Of each arm, the first ones."""
+AS_WRITERS: dict[str, Options] = {SMOLLM2: {"temperature": 1.0}}
+"""Options of models that are made for answers: at their own temperature all texts are alike."""
 READERS = {SMOLLM2: DEFAULT_MODEL, "builtin:smol": DEFAULT_MODEL}
 """Who reads the texts of a writer for perplexity, where it is not the scale's judge."""
 
@@ -63,7 +65,7 @@ def settings(experiment: Experiment) -> list[Setting]:
                             str(file),
                             count,
                             samples,
-                            options_of(experiment, arm, target, number),
+                            options_of(experiment, model, arm, target, number),
                             measures_of(experiment, target),
                             judge_of(experiment, model),
                             has_reference=False,
@@ -79,13 +81,16 @@ def attributes(experiment: Experiment) -> list[str]:
     return [one for one in experiment.scale.attributes if set(one.split("+")) <= known.keys()]
 
 
-def options_of(experiment: Experiment, arm: Arm, target: Target, number: int) -> Options:
+def options_of(
+    experiment: Experiment, model: str, arm: Arm, target: Target, number: int
+) -> Options:
     """Return how an arm writes the texts of one target, each target by noise of its own."""
     scale = experiment.scale
     usual = {"length": scale.bench_length, "seed": scale.seed + number}
     usual |= {"never_end": True, "stop_at_end": False}
     control = [] if arm.weight is None else target.controls(scale, arm.weight)
     by = {"control_by": target.description()} if arm.is_described else {}
+    usual |= AS_WRITERS.get(model, {})
     return usual | ({"control": control} if control else {}) | by | arm.options
 
 
@@ -229,15 +234,16 @@ def record(experiment: Experiment) -> None:
             some = targets(experiment.scale, attribute)
             for arm in arms(experiment.scale, model):
                 each = -(-SHOWN_TEXTS // len(some))
-                lines = [
-                    f"- {target.name}: {code(line['prompt'] + line['text'])}"
+                rows = [
+                    [target.name, code(line["prompt"] + line["text"])]
                     for target in some
                     for line in first_texts(
                         experiment, f"{role}/{attribute}/{arm.name}/{target.name}", each
                     )
                 ]
-                if lines:
-                    parts.append(f"## {role}, {attribute}: {arm.name}\n\n" + "\n".join(lines))
+                if rows:
+                    table = markdown(["steered to", "text"], rows, words=2)
+                    parts.append(f"## {role}, {attribute}: {arm.name}\n\n{table}")
     write_text(experiment.out / "control-texts.md", "\n\n".join(parts) + "\n")
 
 

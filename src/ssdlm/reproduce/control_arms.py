@@ -82,7 +82,11 @@ def arms(scale: Scale, model: str) -> Iterator[Arm]:
         paper = {"gradient": "logits"}
         about = f"the paper's gradient, in the logits, at lambda {lam:g}"
         yield Arm(f"paper-{lam:g}", about, f":{lam:g}", paper, needs_gradient=True)
+    for lam in scale.bench_fudge:
+        about = f"what each likely token would make of log p, times {lam:g}: FUDGE"
+        yield Arm(f"fudge-{lam:g}", about, f":{lam:g}", {"gradient": "fudge"}, needs_gradient=True)
     yield Arm("ours", "the default of `--control NAME=LABEL`")
+    yield from words_arms("words", scale.bench_words, {})
     yield Arm(
         "particles", "particles weighed by differences of the guide's log-odds, without a "
         "gradient: Feynman-Kac steering by differences", ":0", count,
@@ -92,6 +96,7 @@ def arms(scale: Scale, model: str) -> Iterator[Arm]:
         ":0", count | {"particle_potential": "maximum"},
     )  # fmt: skip
     yield Arm("both", "the gradient, and particles beside it", "", count, needs_gradient=True)
+    yield from words_arms("both", scale.bench_both, count)
     last = {"particle_step": scale.bench_length, "particle_weight": [SURE]}
     yield Arm("best-of-n", "of as many whole texts the one with the best log-odds", ":0",
               count | last)  # fmt: skip
@@ -100,6 +105,16 @@ def arms(scale: Scale, model: str) -> Iterator[Arm]:
                   is_instructed=True)  # fmt: skip
         yield Arm("description", "a description that leads the text: `--control-by`", None,
                   is_described=True)  # fmt: skip
+
+
+def words_arms(name: str, pairs: Sequence[str], options: Options) -> Iterator[Arm]:
+    """Yield an arm of gradient=words for each THRESHOLD:LAMBDA."""
+    for pair in pairs:
+        threshold, lam = pair.split(":")
+        about = f"gradient=words with threshold={threshold}, so of more words, at lambda {lam}"
+        about += ", and particles beside it" if options else ""
+        own = {"gradient": "words", "threshold": float(threshold)} | options
+        yield Arm(f"{name}-{threshold}-{lam}", about, f":{lam}", own, needs_gradient=True)
 
 
 def guides(scale: Scale) -> dict[str, str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ssdlm.engine.chat import chat_text, said
 from ssdlm.engine.prompt_files import generate_file, read_prompts
+from ssdlm.needs import decides_one
 from ssdlm.progress import bar
 from ssdlm.reproduce.experiment import Experiment
 from ssdlm.reproduce.setting import (
@@ -124,7 +125,7 @@ def generate_by_model(
     model = models.open(source)
     part = files.generations.with_name(f"{files.generations.name}.part")
     is_resumed = part.exists() or files.generations.exists()
-    if setting.needs_gradient and not has_gradient(model, setting):
+    if setting.needs_gradient and not can_climb(model, setting):
         return
     samples = {"num_samples": setting.num_samples}
     write = model.writer(**samples, batch_size=experiment.batch_size, **setting.options)
@@ -155,12 +156,14 @@ def generate_by_model(
     write_json(files.made, asked | costs)
 
 
-def has_gradient(model: SSDLM | AutoregressiveLM, setting: Setting) -> bool:
-    """Tell whether a guide of a setting has a gradient for the tokens of a model."""
+def can_climb(model: SSDLM | AutoregressiveLM, setting: Setting) -> bool:
+    """Tell whether a guide of a setting has a gradient for a model's tokens, and may follow it."""
     from ssdlm.api import SSDLM
 
     assert isinstance(model, SSDLM)
     options = model.options.change(**setting.options)
+    if options.gradient == "fudge" and not decides_one(options):
+        return False
     return model.engine.controls.steering(options).has_gradient
 
 

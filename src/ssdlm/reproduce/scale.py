@@ -19,6 +19,10 @@ SAMPLER = re.compile(r"(top_p|typical_p)=(0?\.\d*[1-9]\d*|1(\.0*)?)")
 """How an autoregressive model draws, with a share of probability above 0 and up to 1."""
 
 
+WORDS = re.compile(r"\d+(\.\d+)?:\d+(\.\d+)?")
+"""How gradient=words is written: threshold and lambda."""
+
+
 @dataclass(frozen=True)
 class Scale:
     """Counts, lengths and grids of all experiments, and their judges; the defaults are the paper's.
@@ -91,6 +95,9 @@ class Scale:
     bench_length: int = 50  # tokens of each
     bench_particles: int = 8  # and texts of which the best is kept
     bench_lams: tuple[float, ...] = (500.0,)  # of the paper's gradient; chosen on its 15 prompts
+    bench_words: tuple[str, ...] = ("1:4", "0.5:2")  # THRESHOLD:LAMBDA of gradient=words; the same
+    bench_both: tuple[str, ...] = ("0.5:2",)  # the same, with particles beside it
+    bench_fudge: tuple[float, ...] = (8.0,)  # weights of what the next token would make of a text
     bench_features: str = "minilm"  # for MAUVE against human texts of a label; empty for none
     instructed: tuple[str, ...] = ("smollm2",)  # models that are also told what to write
 
@@ -142,4 +149,9 @@ def scale_of(name: str, overrides: Sequence[str] = ()) -> Scale:
     for sampler in scale.samplers:
         if not SAMPLER.fullmatch(sampler):
             raise ValueError(f"samplers={sampler} is no sampler; write top_p=0.9 or typical_p=0.2")
+    for pair in (*scale.bench_words, *scale.bench_both):
+        if not WORDS.fullmatch(pair):
+            raise ValueError(
+                f"bench_words and bench_both are THRESHOLD:LAMBDA, as 0.5:2; not {pair!r}"
+            )
     return scale

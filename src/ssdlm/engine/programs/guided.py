@@ -18,7 +18,7 @@ from ssdlm.denoiser.slots import Network
 from ssdlm.engine.batch import Entry
 from ssdlm.engine.path import Path
 from ssdlm.engine.programs.window import Window
-from ssdlm.guidance.gradient import Asked, InSimplex, Slope, guided, side_by_side
+from ssdlm.guidance.gradient import Asked, InSimplex, guided, side_by_side
 from ssdlm.guidance.growing import GrowingGuide
 from ssdlm.ops.nudges import SMALLEST, add_nudge, can_nudge
 from ssdlm.shapes import Tensor
@@ -151,9 +151,7 @@ class GuidedWindow(Window):
             context, logits = self.ids[slot, : count + window.start], self.view[slot, :num]
             for guide in self.asked:
                 own = context.unsqueeze(0), logits.unsqueeze(0)
-                said = self.steering.slope(guide.log_prob, *own)
-                guide.said.log_prob[slot] = said.log_prob[0]
-                guide.said.gradient[slot, :num] = said.gradient[0]
+                guide.gradient[slot, :num] = self.steering.rise(guide.log_prob, *own)[0]
 
     def steered(self) -> tuple[Tensor, Tensor]:
         own, view = self.look()
@@ -164,7 +162,7 @@ class GuidedWindow(Window):
         else:
             for guide in self.growing:
                 guide.read(self.last, self.active)
-            nudged = base + self.steering.nudge(self.steering.lam, self.ids, view)
+            nudged = base + self.steering.lam * self.steering.nudge(self.ids, view)
         return nudged if self.hears_all else own + self.heard(nudged), self.nothing
 
     def heard(self, nudge: Tensor) -> Tensor:
@@ -177,21 +175,20 @@ class GuidedWindow(Window):
     def nudged(self, base: Tensor, whole: Tensor) -> Tensor:
         """Return base + lam * nudge at the whole logits, by a launch for each guide."""
         works = [partial(self.climb, term, whole) for term, _, _ in self.terms]
-        how, slopes = self.steering, side_by_side(works, self.device)
-        for (said, gradient), (_, weight, most) in zip(slopes, self.terms, strict=True):
-            known = self.present, self.last, self.active, most, how.warmth(said)
-            settings = {"threshold": how.threshold, "max_shift": how.max_shift}
-            base = add_nudge(base, whole, gradient, *known, scale=how.lam * weight, **settings)
+        gradients = side_by_side(works, self.device)
+        for gradient, (_, weight, most) in zip(gradients, self.terms, strict=True):
+            known = self.present, self.last, self.active, most
+            scale, threshold = self.steering.lam * weight, self.steering.threshold
+            base = add_nudge(base, whole, gradient, *known, scale=scale, threshold=threshold)
         return base
 
-    def climb(self, guide: Any, whole: Tensor) -> Slope:
-        """Return a guide's slope in the simplex, after it has read what was decided last."""
+    def climb(self, guide: Any, whole: Tensor) -> Tensor:
+        """Return a guide's gradient in the simplex, after it has read what was decided last."""
         if isinstance(guide, Asked):
-            said, gradient = guide.said
-            return Slope(said, gradient / whole.softmax(-1).clamp(min=SMALLEST))
+            return guide.gradient / whole.softmax(-1).clamp(min=SMALLEST)
         if isinstance(guide, GrowingGuide):
             return guide.read_and_climb(self.last, self.active, whole)
-        return guide.simplex_slope(self.ids, whole)
+        return guide.simplex_gradient(self.ids, whole)
 
     def write(self, tokens: Tensor, gets_one: Tensor) -> None:
         if not self.is_fused or len(self.growing) < len(self.terms):

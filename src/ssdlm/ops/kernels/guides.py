@@ -95,30 +95,9 @@ def label_gradient(
 
 
 @triton.jit
-def label_log_prob(
-    scores, number, is_label, label, IS_AVOIDED: tl.constexpr, IS_ALONE: tl.constexpr
-):
-    """Return a label's log-probability by the scores of all labels."""
-    is_it = number == label
-    scores = tl.where(is_label, scores, -float("inf"))
-    if IS_ALONE:
-        score = tl.sum(tl.where(is_it, scores, 0.0), 0)
-        score = -score if IS_AVOIDED else score
-        found = tl.minimum(score, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(score)))
-    else:
-        top = tl.max(scores, 0)
-        is_sought = (number != label) if IS_AVOIDED else is_it
-        shares = tl.exp(scores - top)
-        sought = tl.where(is_sought & is_label, scores, -float("inf"))
-        best = tl.max(sought, 0)
-        found = best + tl.log(tl.sum(tl.exp(sought - best), 0)) - top - tl.log(tl.sum(shares, 0))
-    return found
-
-
-@triton.jit
 def climb_kernel(
-    soft, tokens, active, lengths, table, matrices, vectors, head, places, scores, values, said,
-    out, D, H, L, C, label, eps, HAS_END: tl.constexpr, IS_AVOIDED: tl.constexpr,
+    soft, tokens, active, lengths, table, matrices, vectors, head, places, scores, values, out,
+    D, H, L, C, label, eps, HAS_END: tl.constexpr, IS_AVOIDED: tl.constexpr,
     IS_ALONE: tl.constexpr, X: tl.constexpr, LABELS: tl.constexpr,
 ):  # fmt: skip
     """Read one text's last token, and find the gradient in the soft word that is open behind it."""
@@ -177,8 +156,6 @@ def climb_kernel(
         head + number[:, None] * (X + 1) + column[None, :], mask=(number < C)[:, None], other=0.0
     )
     found = times(last, dense) + tl.load(head + number * (X + 1) + X, mask=number < C, other=0.0)
-    log_prob = label_log_prob(found, number, number < C, label, IS_AVOIDED, IS_ALONE)
-    tl.store(said + text, log_prob)
     slope = label_gradient(found, number, number < C, label, IS_AVOIDED, IS_ALONE)
     # And back.
     slope = back(last, slope) * (1.0 - dense * dense)
@@ -204,17 +181,17 @@ def climb(
     soft: Tensor, tokens: Tensor, active: Tensor, lengths: Tensor, table: Tensor, packed: Packed,
     scores: Tensor, values: Tensor, *, label: int, is_avoided: bool, is_alone: bool,
     has_end: bool, eps: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return log p(label), and its gradient in the soft words (N, 1, D) behind texts.
+) -> Tensor:  # fmt: skip
+    """Return the gradient of log p(label) in the soft words (N, 1, D) behind texts.
 
     Of each text the last token is read first; what is known of active ones, (N, H) scores and
     (N, H, d) values, has it from then on.
     """
     (N, _, D), (C, X), H = soft.shape, packed.head.shape, scores.shape[1]
-    said, out, X = soft.new_empty(N), torch.empty_like(soft), X - 1
+    out, X = torch.empty_like(soft), X - 1
     launch(
-        climb_kernel, (N,), soft, tokens, active, lengths, table, *packed, scores, values, said,
-        out, D, H, packed.places.shape[1], C, label, eps, HAS_END=has_end, IS_AVOIDED=is_avoided,
+        climb_kernel, (N,), soft, tokens, active, lengths, table, *packed, scores, values, out,
+        D, H, packed.places.shape[1], C, label, eps, HAS_END=has_end, IS_AVOIDED=is_avoided,
         IS_ALONE=is_alone, X=X, LABELS=max(2, triton.next_power_of_2(C)), num_warps=WARPS,
     )  # fmt: skip
-    return said, out
+    return out

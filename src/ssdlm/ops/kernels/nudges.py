@@ -22,16 +22,9 @@ def softmax_of(logits):
 
 
 @triton.jit
-def log_sum(logits):
-    """Return the logarithm of what a softmax divides a whole row by."""
-    top = tl.max(logits, 0)
-    return top + tl.log(tl.sum(tl.exp(logits - top), 0))
-
-
-@triton.jit
 def nudge_kernel(
-    base, logits, gradient, present, tokens, active, most, warmth, out, scale, threshold, max_shift,
-    smallest, V, W, HAS_WARMTH: tl.constexpr, IS_CAPPED: tl.constexpr, TILE: tl.constexpr,
+    base, logits, gradient, present, tokens, active, most, out, scale, threshold, smallest, V, W,
+    TILE: tl.constexpr,
 ):  # fmt: skip
     """Move one row's tokens that stand out in a guide's gradient, but none that is there."""
     row, column = tl.program_id(0).to(tl.int64), tl.arange(0, TILE)
@@ -50,36 +43,25 @@ def nudge_kernel(
     is_present = is_present | (column == latest)
     tl.store(present + latest, 1, mask=tl.load(active + text) != 0)
     nudge = scale * tl.where(gain < 0, -size, tl.where(is_present, 0.0, size))
-    if HAS_WARMTH:
-        nudge *= tl.load(warmth + text)
     shift = tl.sum(tl.abs(softmax_of(values + nudge) - probs), 0) / 2
-    if IS_CAPPED:
-        share = tl.minimum(max_shift / tl.maximum(shift, smallest), 1.0)
-        shift *= share
-        total = log_sum(values + nudge) - log_sum(values)
-        kept, moved = tl.log(tl.maximum(1 - share, smallest)), tl.log(share) + nudge - total
-        top = tl.maximum(kept, moved)
-        nudge = top + tl.log(tl.exp(kept - top) + tl.exp(moved - top))
     tl.atomic_max(most, shift)
     tl.store(out + at, tl.load(base + at, mask=inside, other=0.0) + nudge, mask=inside)
 
 
 def add_nudge(
     base: Tensor, logits: Tensor, gradient: Tensor, present: Tensor, tokens: Tensor,
-    active: Tensor, most: Tensor, warmth: Tensor | None = None, *, scale: float, threshold: float,
-    smallest: float, max_shift: float = 1.0,
+    active: Tensor, most: Tensor, *, scale: float, threshold: float, smallest: float,
 ) -> Tensor:  # fmt: skip
     """Return base + scale * nudge at logits (N, W, V) for a gradient in their simplex.
 
     `present` (N, V) is 1 for the tokens of a text; the latest of active ones is put there. `most`
-    keeps the largest shift so far. `warmth` (N,) multiplies each text's nudge, None is 1.
+    keeps the largest shift so far.
     """
     N, W, V = logits.shape
     out, tile = torch.empty_like(base), triton.next_power_of_2(V)
     launch(
         nudge_kernel, (N * W,), base, logits, gradient.contiguous(), present, tokens, active,
-        most, most if warmth is None else warmth, out, float(scale), threshold, float(max_shift),
-        smallest, V, W, HAS_WARMTH=warmth is not None, IS_CAPPED=max_shift < 1, TILE=tile,
+        most, out, float(scale), threshold, smallest, V, W, TILE=tile,
         num_warps=max(4, tile // 512),
     )  # fmt: skip
     return out
