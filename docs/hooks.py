@@ -17,12 +17,17 @@ ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\]\((?P<path>\.\.?/[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 LANGUAGES = {".py": "python", ".json": "json", ".yml": "yaml", ".toml": "toml", ".md": "markdown"}
 CHANGELOG = "changelog.md"
+PAGE = ROOT / "src" / "ssdlm" / "serve" / "page"
+LOOK = ("look.css", "icon.svg")
+"""What the site has from the page that a server shows: colours, faces and the sign."""
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the changelog, and a page for every file outside docs/ that some page links to."""
+    """Add the changelog, the look, and a page for every file outside docs/ that is linked to."""
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
     files.append(File.generated(config, CHANGELOG, content=text))
+    for name in LOOK:
+        files.append(File.generated(config, name, abs_src_path=str(PAGE / name)))
     for page in files.documentation_pages():
         for match in LINK.finditer(page.content_string):
             target = outside(page.src_uri, match["path"])

@@ -1,6 +1,7 @@
 """The native form: options as JSON, answers as the library gives them, drafts as events."""
 
 import json
+import re
 from dataclasses import asdict, replace
 
 import pytest
@@ -212,6 +213,8 @@ def test_the_schemas_have_every_option(server):
     for name in {**native["properties"], **completion["properties"]}:
         assert f"<code>{name}</code>" in page.text
     assert "http://" not in page.text and "https://" not in page.text  # nothing from elsewhere
+    for path in re.findall(r'(?:href|src)="([^"]+)"', page.text):
+        assert server.get(path).status_code == 200, path
 
 
 def test_nothing_in_an_answer_breaks_json(server):

@@ -71,8 +71,11 @@ def docs_page(
         for path, help in paths.items()
     )
     return Response(
-        "<!doctype html><html lang=en><meta charset=utf-8><title>ssdlm serve</title>"
+        "<!doctype html><html lang=en><meta charset=utf-8><title>ssdlm: the API</title>"
         '<meta name=viewport content="width=device-width">'
+        '<link rel=icon href="/page/icon.svg"><link rel=stylesheet href="/page/look.css">'
+        '<link rel=stylesheet href="/page/docs.css">'
+        '<p class=top><a href="/"><img src="/page/icon.svg" alt=""> ssdlm</a></p>'
         f"<h1>Paths</h1><table>{listed}</table>"
         '<p>All of it as JSON: <a href="/openapi.json">openapi.json</a></p>'
         "<h1>Fields of POST /v1/generate</h1>"

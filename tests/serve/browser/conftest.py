@@ -1,4 +1,4 @@
-"""A server with a tiny model, and a real browser that looks at it."""
+"""A server with tiny models and a real browser that looks at it, which the tests share."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.serve.running import wait_for
 from ssdlm import SSDLM, GenerateOptions
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+TEMPLATE = "{% for one in messages %}{{ one.content }}\n{% endfor %}"
 SECONDS = 90
 """After which something that should have happened has not."""
 
@@ -31,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
 
 
-@pytest.fixture(scope="module")  # while it is open, its thread has a running event loop
+@pytest.fixture(scope="package")  # while it is open, its thread has a running event loop
 def browser() -> Iterator[Any]:
     """Debian's chromium, driven by Playwright."""
     sync_api = pytest.importorskip("playwright.sync_api")
@@ -50,39 +51,40 @@ class Site:
 
     address: str
     folder: Path
-    """Where its model and its guides are."""
+    """Where its models and its guides are."""
+
+    def ask(self, path: str, **body: Any) -> dict[str, Any]:
+        """Return the server's answer to one who does not watch."""
+        content = json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.address + path, content, headers)
+        with urllib.request.urlopen(request) as answer:
+            return json.loads(answer.read())
 
     def write(self, prompt: str, **options: Any) -> str:
-        """Return the text that the server writes for one who does not watch."""
-        body = json.dumps({"prompt": prompt, **options}).encode()
-        url, headers = f"{self.address}v1/generate", {"Content-Type": "application/json"}
-        with urllib.request.urlopen(urllib.request.Request(url, body, headers)) as answer:
-            return json.loads(answer.read())["texts"][0]["text"]
+        """Return the text that the server writes after a prompt."""
+        return self.ask("v1/generate", prompt=prompt, **options)["texts"][0]["text"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """`ssdlm serve` with a tiny model and two guides, one of two labels and one of three."""
+    """`ssdlm serve` with a denoiser, one that chats, a causal model, and guides."""
     folder = tmp_path_factory.mktemp("page")
-    options = GenerateOptions(length=12, B=(6,), T=4, top_p=0.9, returns="w_0", gradient="simplex")
-    SSDLM(tiny.block(), tiny.tokenizer(), options).save_pretrained(folder / "model")
-    yield from started(folder)
-
-
-@pytest.fixture(scope="module")
-def causal_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """The same with a causal language model, and a guide that reads none of its drafts."""
-    folder = tmp_path_factory.mktemp("causal")
-    causal.save(folder / "model", "llama")
-    yield from started(folder, ",tense")
-
-
-def started(folder: Path, more: str = "") -> Iterator[Site]:
-    """Serve the model of a folder, two guides and more, until the tests have been."""
+    options = GenerateOptions(length=12, B=(6,), T=6, top_p=0.9, returns="w_0", gradient="simplex")
+    SSDLM(tiny.block(), tiny.tokenizer(), options).save_pretrained(folder / "writer")
+    tokenizer = tiny.tokenizer()
+    tokenizer.settings["chat_template"] = TEMPLATE
+    SSDLM(tiny.block(), tokenizer, options).save_pretrained(folder / "talker")
+    causal.save(folder / "causal", "llama")
     mood = tiny.save_classifier(folder / "mood", names=("sad", "glad"))
     kind = tiny.save_classifier(folder / "kind", seed=2)
-    command = [sys.executable, "-m", "ssdlm", "serve", "--model", str(folder / "model")]
-    command += ["--port", "0", "--device", "cpu", "--guides", f"mood={mood},kind={kind}{more}"]
+    for guide in (mood, kind):  # so that it is known which models they can read
+        tiny.tokenizer().save(guide)
+    command = [sys.executable, "-m", "ssdlm", "serve", "--port", "0", "--device", "cpu"]
+    for name in ("writer", "talker", "causal"):
+        command += ["--model", str(folder / name)]
+    command += ["--model", "builtin:mini"]  # the others have no letters for JSON
+    command += ["--guides", f"mood={mood},kind={kind},tense"]
     log = folder / "log.txt"
     with log.open("w") as file:
         process = subprocess.Popen(command, stderr=file)
@@ -108,12 +110,7 @@ def open_page(browser: Any, site: Site) -> Iterator[Callable[..., Any]]:
         if message.type == "error" and "Failed to load resource" not in message.text:
             errors.append(message.text)
 
-    def open_one(
-        hash: str = "",
-        before: Callable[[Any], None] | None = None,
-        where: Site | None = None,
-        **kind: Any,
-    ) -> Any:
+    def open_one(hash: str = "", before: Callable[[Any], None] | None = None, **kind: Any) -> Any:
         context = browser.new_context(**kind)
         contexts.append(context)
         page = context.new_page()
@@ -122,9 +119,9 @@ def open_page(browser: Any, site: Site) -> Iterator[Callable[..., Any]]:
         page.on("pageerror", lambda error: errors.append(str(error)))
         if before is not None:
             before(page)
-        page.goto((where or site).address + hash)
+        page.goto(site.address + hash)
         if before is None:
-            page.wait_for_selector(".guide")
+            page.wait_for_selector("#guides .guide", state="attached")
         return page
 
     yield open_one

@@ -1,309 +1,256 @@
-// The page: settings in, a run, what is seen of it.
+// The page: its parts connected with each other.
 
-import { Chips } from "./chips.js";
+import { makeChat, openChat } from "./chat.js";
+import { $ } from "./dom.js";
 import { Drafts } from "./drafts.js";
-import { drawPath } from "./paths.js";
+import { note } from "./history.js";
+import { fitting, oddities, queryIn, settingsIn, toHash } from "./link.js";
+import { steer } from "./live.js";
+import { listenToModels, makeModels } from "./models.js";
+import { Past } from "./past.js";
+import { makePaths, measure, pathOf } from "./paths.js";
 import { picture } from "./picture.js";
-import { Refusal, events, getInfo } from "./server.js";
-import { PATHS, USUAL, costOf, fromAddress, optionsOf, toHash } from "./settings.js";
-import { WAYS } from "./share.js";
-import { Stage } from "./stage.js";
-import { GuideSlider, Meter } from "./steering.js";
-import { Timeline } from "./timeline.js";
-import { $, askForKey, refuse, say, sayBriefly } from "./words.js";
+import { rewrite } from "./rewrite.js";
+import { cease } from "./running.js";
+import { getInfo, getModels } from "./server.js";
+import { fill, makeChips, makeSliders, settings, sliders, tellSettings, usual } from "./settings.js";
+import { WAYS, copy } from "./share.js";
+import { sheet } from "./sheet.js";
+import { listenToSpeed, tellSpeed } from "./speed.js";
+import { state } from "./state.js";
+import { Text } from "./text.js";
+import { makeTheme } from "./theme.js";
+import { listenToTools, tellTools, toRewrite } from "./tools.js";
+import { act, choices, paper, settle, timeline, wait, watchers } from "./view.js";
+import { announce, forgive, listen, refuse, say, sayBriefly } from "./voice.js";
+import { write } from "./write.js";
 
-const CANDIDATES = 5;
-const SLOW = 1000; // milliseconds between what is seen, where little motion is wanted
-const THEMES = ["auto", "light", "dark"];
+const past = new Past();
+let round = 0; // of rewriting: each has seeds of its own
 
-const form = $("form");
-const isStill = matchMedia("(prefers-reduced-motion: reduce)");
-const stages = { main: new Stage($("main-text").lastElementChild), plain: new Stage($("plain-text").lastElementChild) };
-const timeline = new Timeline($("timeline"), show);
-const chips = {};
-let info = { guides: {}, defaults: {} };
-let sliders = [];
-let meters = [];
-let texts = {}; // the drafts of the run, by stage
-let running = null; // its AbortController
-let secondsPerPass = 0;
-let more = {}; // options of a link that the page has no control for
+// What people do.
 
-// Settings: from the form, and into it.
-
-function settings() {
-  const guides = {};
-  for (const slider of sliders) if (slider.value) guides[slider.name] = slider.value;
-  return {
-    prompt: $("prompt").value,
-    path: form.elements.path.value,
-    length: Number($("length").value),
-    T: Number($("T").value),
-    top_p: Number($("top_p").value),
-    seed: Math.max(0, Math.trunc(Number($("seed").value) || 0)),
-    must: chips.must.value,
-    must_not: chips.must_not.value,
-    suffix: $("suffix").value,
-    compare: $("compare").checked,
-    guides,
-    more,
-  };
-}
-
-/** Says what of a link is used beside the page's own settings, and what cannot be. */
-function tellLinked({ odd = [], ...given }) {
-  const now = settings();
-  const other = ["length", "T", "top_p", "seed"].filter((name) => given[name] !== now[name]);
-  const unknown = Object.keys(given.guides).filter((name) => !(name in info.guides));
-  const words = Object.entries(more).map(([name, value]) => {
-    return `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`;
+/** Shows a text that is new; a slider that goes on moving makes one state, not many. */
+function take(entry) {
+  if (entry.isLive && past.now?.isLive) past.replace(entry);
+  else past.push(entry);
+  settle(entry);
+  announce(entry.doc.text);
+  note(entry, (one) => {
+    past.push(one);
+    bring(one);
   });
-  const lines = [
-    words.length ? `The link also asks for ${words.join(", ")}.` : "",
-    ...odd.map((word) => `The link's ${word} is not known here and left out.`),
-    ...unknown.map((name) => `The link's guide ${name} is not on this server and left out.`),
-    ...other.map((name) => `The link's ${name}=${given[name]} is out of range; ${now[name]} is used.`),
-  ];
-  $("linked").textContent = lines.filter(Boolean).join(" ");
-  $("linked").hidden = !$("linked").textContent;
+  $("share").hidden = false;
+  const { steps, done } = entry.texts.main;
+  if (entry.kind !== "write") return say(entry.isLive ? "steered" : "rewritten");
+  const { passes } = steps.at(-1);
+  const isAlone = !entry.choices && !entry.texts.plain;
+  if (isAlone && !entry.body.particles) measure(entry.asked, passes, entry.took);
+  tellSpeed({ tokens: done.tokens.length, passes, took: entry.took, body: isAlone ? entry.body : null });
+  say("done");
+  sheet.show(done.text);
+  tellSettings();
 }
 
-/** Returns settings without what a model with one open position cannot do, which is told. */
-function fitting(given) {
-  if (info.most_open !== 1) return given;
-  const single = { path: "left", must: [], suffix: "" };
-  const lost = Object.keys(single).filter((name) => String(given[name]) !== String(single[name]));
-  const odd = [...(given.odd ?? []), ...lost.map((name) => `${name}=${given[name]}`)];
-  return { ...given, ...single, T: info.defaults.B?.[0] ?? 25, odd };
+/** Shows an earlier state of the text, and what it was asked for with. */
+function bring(entry) {
+  fill(entry.asked);
+  settle(entry);
+  say("");
 }
 
-function fill(given) {
-  for (const name of ["prompt", "length", "T", "top_p", "seed", "suffix"]) $(name).value = given[name];
-  form.elements.path.value = given.path;
-  more = given.more;
-  $("compare").checked = given.compare;
-  for (const name of ["must", "must_not"]) chips[name].value = given[name];
-  for (const slider of sliders) slider.value = given.guides[slider.name] ?? null;
-  $("words").open = given.must.length + given.must_not.length > 0 || $("words").open;
-  $("gap").open = Boolean(given.suffix) || $("gap").open;
-  tellLinked(given);
-  tellCost();
+async function start() {
+  const entry = await write();
+  if (entry) take(entry);
+  else if (state.entry && !state.running) settle(state.entry);
 }
 
-function tellCost() {
-  for (const name of ["length", "T", "top_p"]) {
-    form.querySelector(`output[for="${name}"]`).textContent = $(name).value;
-  }
-  const now = settings();
-  const { passes } = costOf(now, info);
-  const time = secondsPerPass ? `, about ${seconds(passes * secondsPerPass)} here` : "";
-  $("cost").textContent = `${passes} passes, ${(passes / now.length).toFixed(1)} per token${time}`;
-}
+Object.assign(act, {
+  change(doc) {
+    const entry = { ...state.entry, doc, kind: doc.text === state.entry.doc.text ? state.entry.kind : "typed" };
+    past.push(entry);
+    state.entry = entry;
+    choices.show(null);
+    history.replaceState(null, "", new URL(WAYS.link(entry)).hash);
+    if (entry.kind === "typed") say("Your words are kept. Enter writes the sentence around them anew.");
+  },
 
-function seconds(value) {
-  return value < 10 ? `${value.toFixed(1)} s` : `${Math.round(value)} s`;
-}
+  async rewrite(range) {
+    if (state.running || state.info.most_open === 1) return;
+    const spans = toRewrite(range);
+    if (!spans.length) return;
+    const { doc } = state.entry;
+    const seed = settings().seed + 3 * round++;
+    const work = rewrite(doc, spans, { seed, retry: () => act.rewrite(range) });
+    choices.focus();
+    const entry = await work;
+    if (!entry) return state.running || settle(state.entry);
+    take(entry);
+    history.replaceState(null, "", new URL(WAYS.link(entry)).hash);
+    if (document.activeElement === document.body) choices.focus();
+  },
 
-// A run.
+  undo() {
+    if (past.canUndo) bring(past.undo());
+  },
 
-async function write() {
-  stop();
-  const asked = settings();
-  const isCompared = asked.compare && Object.keys(asked.guides).length > 0;
-  const whole = new AbortController();
-  running = whole;
-  history.replaceState(null, "", location.pathname + toHash(asked));
-  const make = () => new Drafts(asked.prompt, asked.suffix ? asked.length : Infinity);
-  texts = isCompared ? { main: make(), plain: make() } : { main: make() };
-  $("plain-text").hidden = !isCompared;
-  $("main-text").querySelector("h2").hidden = !isCompared;
-  for (const [name, drafts] of Object.entries(texts)) stages[name].clear(drafts);
-  timeline.begin(texts.main, costOf(asked, info).steps);
-  $("meters").hidden = meters.length === 0;
-  setRunning(true);
-  const began = performance.now();
-  try {
-    await Promise.all(Object.keys(texts).map((name) => follow(name, asked, whole.signal)));
-    timeline.grow();
-    const { tokens } = texts.main.done;
-    const { passes } = texts.main.steps.at(-1);
-    const took = (performance.now() - began) / 1000;
-    secondsPerPass = took / passes;
-    say(`${tokens.length} tokens in ${passes} passes, ${seconds(took)}`);
-    $("share").hidden = false;
-    tellCost();
-  } catch (error) {
-    whole.abort(); // the other of two
-    if (error.status === 401) askForKey(write);
-    else if (error.name !== "AbortError") refuse(error.message);
-  }
-  if (running === whole) setRunning(false);
-}
+  redo() {
+    if (past.canRedo) bring(past.redo());
+  },
 
-/** Takes in the events of one text. */
-async function follow(name, asked, signal) {
-  const drafts = texts[name];
-  const options = optionsOf(asked, info, { isSteered: name === "main" });
-  const guides = Object.keys(info.guides);
-  const body = { prompt: asked.prompt, ...options, stream: true, candidates: CANDIDATES, guides };
-  say("waiting for the server");
-  for await (const event of events(body, signal)) {
-    if (event.event === "error") throw new Refusal(event.message, 200);
-    if (event.event === "queued") say(event.position ? `waiting: ${event.position} before you` : "writing");
-    if (event.event === "draft" && drafts.steps.length === 0) say("writing");
-    if (event.event === "block" && name === "main") $("spoken").textContent = event.text;
-    drafts.take(event);
-    if (event.event === "draft" || event.event === "done") redraw();
-  }
-  if (!drafts.done) throw new Refusal("The server broke off before the text was done.", 0);
-}
+  chosen: () => tellTools(past),
+});
 
-let drawn = 0;
-let isDue = false;
+choices.chose = (number) => {
+  if (state.running) return;
+  const { entry } = state;
+  const { drafts, doc } = entry.choices.list[number];
+  const texts = drafts ? { ...entry.texts, main: drafts } : entry.texts;
+  const chosen = { ...entry, texts, doc, choices: { ...entry.choices, chosen: number } };
+  past.replace(chosen);
+  settle(chosen);
+  if (entry.kind === "rewrite") history.replaceState(null, "", new URL(WAYS.link(chosen)).hash);
+};
 
-/** Shows the newest step at the next frame; slowly where little motion is wanted. */
-function redraw() {
-  if (isDue) return;
-  isDue = true;
-  const wait = isStill.matches && !texts.main.done ? SLOW - (performance.now() - drawn) : 0;
-  setTimeout(() => requestAnimationFrame(() => {
-    isDue = false;
-    drawn = performance.now();
-    if (texts.main.steps.length) timeline.grow();
-    else if (texts.plain) stages.plain.show(texts.plain.steps.length, true);
-  }), Math.max(0, wait));
-}
-
-function show(number, isNew) {
-  // While both are being written, each shows its newest; afterwards both are at one step.
-  const isLive = running && timeline.isFollowing;
-  for (const [name, drafts] of Object.entries(texts)) {
-    stages[name].show(isLive ? drafts.steps.length : number, isNew);
-  }
-  for (const meter of meters) meter.show(number, timeline.columns, texts.main, texts.plain);
-}
+choices.left = () => {
+  const place = state.entry.doc.marks.find(({ kind }) => kind === "new");
+  if (state.running || !place) return;
+  paper.choose(place);
+  paper.focus(place);
+};
 
 function stop() {
-  running?.abort();
-  running = null;
-  setRunning(false);
+  const drafts = timeline.drafts;
+  cease();
+  if (drafts?.around === "given" && !drafts.old.length && drafts.last) {
+    drafts.stop();
+    const asked = settings();
+    const entry = { asked, texts: { main: drafts }, doc: Text.of(drafts), choices: null, kind: "stopped" };
+    past.push(entry);
+    settle(entry);
+  } else if (state.entry) settle(state.entry);
 }
 
-function setRunning(isRunning) {
-  if (!isRunning) running = null;
-  $("go").hidden = isRunning;
-  $("stop").hidden = !isRunning;
-  $("error").hidden = $("error").hidden || isRunning;
-}
-
-// Elsewhere.
-
-async function copy(way) {
-  const text = texts.main.done ?? {};
-  const words = way === "text" ? text.prompt + text.text : WAYS[way](settings(), info);
-  try {
-    await navigator.clipboard.writeText(words);
-    sayBriefly(way === "link" ? "link copied" : "copied");
-  } catch {
-    prompt("Copy this:", words); // where the browser keeps its clipboard to itself
-  }
-}
-
-function savePicture() {
-  const svg = picture(texts.main, WAYS.command(settings(), info));
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" }));
-  link.download = "denoising.svg";
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-}
-
-function setTheme(theme) {
-  $("theme").textContent = `theme: ${theme}`;
-  if (theme === "auto") delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = theme;
-  localStorage.setItem("ssdlm-theme", theme);
-  timeline.redraw();
+function follow() {
+  tellSettings();
+  steer(take);
 }
 
 // The beginning.
 
-async function begin() {
+async function begin(model) {
+  const query = queryIn(location);
   try {
-    info = { guides: {}, defaults: {}, ...(await getInfo()) };
+    state.models = await getModels();
+    const wanted = model ?? query?.get("model");
+    const isThere = state.models.some(({ id }) => id === wanted);
+    state.info = { guides: {}, defaults: {}, ...(await getInfo(isThere ? wanted : undefined)) };
   } catch (error) {
-    if (error.status === 401) return askForKey(begin);
-    return refuse(error.message);
+    return refuse(error, () => begin(model));
   }
+  const { info } = state;
   // Drafts are watched here, and other guides read whole texts alone.
   const readers = Object.entries(info.guides).filter(([name]) => info.readers?.includes(name) ?? true);
   info.guides = Object.fromEntries(readers);
-  $("error").hidden = true;
-  $("model").textContent = info.model ?? "";
-  const listed = Object.entries(info.guides);
-  sliders = listed.map(([name, labels]) => new GuideSlider(name, labels, info, tellCost));
-  meters = listed.map(([name, labels]) => new Meter(name, labels));
-  $("guides").replaceChildren(...sliders.map((one) => one.element));
-  $("meters").replaceChildren(...meters.map((one) => one.element));
-  $("steering").hidden = listed.length === 0;
+  forgive();
+  makeModels(state.models, info.model, (other) => {
+    stop();
+    begin(other);
+  });
+  makeSliders(info, follow);
   $("examples").hidden = info.sources?.model !== "builtin:mini";
   $("length").max = Math.min(200, info.limits?.max_length ?? 200);
-  const linked = fromAddress(location);
   for (const element of document.querySelectorAll("[data-open]")) element.hidden = info.most_open === 1;
   $("single").hidden = info.most_open !== 1;
-  fill(fitting(linked ?? { ...USUAL, top_p: info.defaults.top_p ?? USUAL.top_p }));
-  if (linked) write();
-  else stages.main.clear(new Drafts($("prompt").value), " \u2026");
-  if (!linked && matchMedia("(hover: hover)").matches) $("prompt").focus();
+  openChat(state.models.find(({ id }) => id === info.model));
+  if (model) {
+    const given = { ...usual(info), prompt: $("prompt").value };
+    fill(given);
+    state.entry = null;
+    choices.show(null);
+    return wait(new Drafts(given.prompt));
+  }
+  if (query) return open(query);
+  fill(usual(info));
+  wait(new Drafts($("prompt").value));
+  if (matchMedia("(hover: hover)").matches) $("prompt").focus();
 }
 
-for (const label of form.querySelectorAll("#paths label")) {
-  drawPath(label.querySelector("svg"), label.querySelector("input").value);
+/** Opens a link: the text that it asks for is written, or one that was changed is shown. */
+function open(query) {
+  const given = fitting(settingsIn(query, state.info), state.info);
+  fill(given);
+  $("linked").textContent = oddities(given, settings(), state.info);
+  $("linked").hidden = !$("linked").textContent;
+  if (!given.text) return start();
+  const drafts = Drafts.whole("", { text: given.text, tokens: [] });
+  const asked = settings();
+  const body = { prompt: given.prompt, length: given.length, seed: given.seed };
+  take({ asked, texts: { main: drafts }, doc: new Text(given.text), choices: null, kind: "typed", body });
+  say("");
 }
-for (const element of form.querySelectorAll(".chips")) {
-  chips[element.dataset.name] = new Chips(element, tellCost);
-}
+
+listen();
+listenToModels();
+listenToSpeed();
+listenToTools(act);
+makePaths();
+makeChips();
+makeChat();
+makeTheme(() => timeline.redraw());
+watchers.push((number, texts) => {
+  const [step, plain] = [texts.main, texts.plain].map((one) => (one?.steps.length ? one.at(number) : undefined));
+  for (const slider of sliders) slider.read(step, plain);
+});
+
+const form = $("form");
 form.addEventListener("submit", (event) => {
   event.preventDefault();
-  write();
+  start();
 });
 form.addEventListener("input", (event) => {
-  if (event.target.name === "path") $("T").value = PATHS[event.target.value].T;
-  tellCost();
+  if (event.target.name === "path") $("T").value = pathOf(event.target.value, state.info).T;
+  if (event.target.id === "json_schema") sheet.build($("json_schema").value);
+  if (event.target.id === "gentle") follow();
+  else tellSettings();
 });
+$("compare").addEventListener("change", follow);
 $("prompt").addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
   form.requestSubmit();
 });
-for (const button of $("examples").querySelectorAll("button")) {
+for (const button of document.querySelectorAll("[data-fill]")) {
   button.addEventListener("click", () => {
-    $("prompt").value = button.textContent;
-    write();
+    const field = $(button.dataset.fill);
+    field.value = button.dataset.value ?? button.textContent;
+    field.dispatchEvent(new Event("input", { bubbles: true }));
+    if (field.id === "prompt") form.requestSubmit();
+    else field.focus();
   });
 }
-$("stop").addEventListener("click", () => {
-  stop();
-  say("stopped");
-});
+$("stop").addEventListener("click", stop);
 $("another").addEventListener("click", () => {
   $("seed").value = Number($("seed").value) + 1;
-  write();
+  start();
 });
-$("theme").addEventListener("click", () => {
-  const now = localStorage.getItem("ssdlm-theme") ?? "auto";
-  setTheme(THEMES[(THEMES.indexOf(now) + 1) % THEMES.length]);
-});
+$("release").addEventListener("click", () => sheet.clear());
 for (const button of document.querySelectorAll("[data-copy]")) {
-  button.addEventListener("click", () => copy(button.dataset.copy));
+  button.addEventListener("click", async () => {
+    if (await copy(WAYS[button.dataset.copy](state.entry, state.info))) sayBriefly("copied");
+  });
 }
-$("picture").addEventListener("click", savePicture);
-addEventListener("hashchange", () => {
-  const linked = fromAddress(location);
-  if (linked && toHash(linked) !== toHash(settings())) {
-    fill(linked);
-    write();
-  }
+$("picture").addEventListener("click", () => {
+  const { texts, body } = state.entry;
+  const svg = picture(texts.main, body ? WAYS.command({ body }, state.info) : "");
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" }));
+  link.download = "settling.svg";
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 });
-setTheme(localStorage.getItem("ssdlm-theme") ?? "auto");
+addEventListener("hashchange", () => {
+  const query = queryIn(location);
+  if (query && `#${query}` !== toHash(settings())) open(query);
+});
 begin();

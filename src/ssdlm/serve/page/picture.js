@@ -1,7 +1,5 @@
 // The denoising as an animated SVG, which needs nothing but itself.
 
-import { shown } from "./drafts.js";
-
 const COLUMNS = 72;
 const [FONT, LINE, MARGIN] = [15, 26, 20];
 const MOST_FRAMES = 80;
@@ -35,6 +33,12 @@ function wrapped(pieces) {
   return lines;
 }
 
+/** Returns what is seen at a step, piece by piece, each with its kind. */
+function piecesOf(drafts, number) {
+  const pieces = drafts.pieces(number).map(({ text, kind }) => [text, kind]);
+  return [[drafts.before, drafts.around], ...pieces, [drafts.after, "fixed"]];
+}
+
 function group(lines, attributes) {
   const rows = lines.map((line, row) => {
     const spans = line.map(([text, kind]) => `<tspan class="${kind}">${escape(text)}</tspan>`);
@@ -46,17 +50,18 @@ function group(lines, attributes) {
 /** Returns a run as an SVG: each of its steps at its time, the last one for longer. */
 export function picture(drafts, command) {
   const every = Math.ceil(drafts.steps.length / MOST_FRAMES);
-  const last = drafts.steps.length - 1;
+  const last = drafts.steps.length;
   const frames = drafts.steps
-    .filter((_, index) => index === last || index % every === 0)
-    .map(({ positions }) => wrapped([[drafts.prompt, "given"], ...positions.map((one, index) => [shown(one), drafts.kind(index, one)])]));
+    .map((_, index) => index + 1)
+    .filter((number) => number === last || (number - 1) % every === 0)
+    .map((number) => wrapped(piecesOf(drafts, number)));
   const height = Math.max(...frames.map((lines) => lines.length)) * LINE + 2 * MARGIN + 20;
   const width = Math.round(COLUMNS * FONT * 0.602) + 2 * MARGIN;
   const before = SECONDS_PER_FRAME * (frames.length - 1);
   const total = before + SECONDS_AT_THE_END;
   const style = `text{font:${FONT}px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;white-space:pre}
-rect{fill:#fbfaf7;stroke:#dedad1}.given{fill:#275f8f}.s{fill:#68655f;font-size:11px}${colours(LIGHT)}
-@media(prefers-color-scheme:dark){rect{fill:#131418;stroke:#2f3138}.given{fill:#8cbff0}.s{fill:#a09da6}${colours(DARK)}}
+rect{fill:#fbfaf7;stroke:#dedad1}.given{fill:#275f8f}.fixed{fill:#1c1b1a}.old{fill:#8f8b84}.s{fill:#68655f;font-size:11px}${colours(LIGHT)}
+@media(prefers-color-scheme:dark){rect{fill:#131418;stroke:#2f3138}.given{fill:#8cbff0}.fixed{fill:#eceaf0}.old{fill:#77747d}.s{fill:#a09da6}${colours(DARK)}}
 .f{visibility:hidden;animation:f ${total.toFixed(2)}s step-end infinite}.e{animation:e ${total.toFixed(2)}s step-end infinite}
 @keyframes f{0%{visibility:visible}${((100 * SECONDS_PER_FRAME) / total).toFixed(3)}%{visibility:hidden}}
 @keyframes e{0%{visibility:hidden}${((100 * before) / total).toFixed(3)}%{visibility:visible}}
@@ -65,9 +70,9 @@ rect{fill:#fbfaf7;stroke:#dedad1}.given{fill:#275f8f}.s{fill:#68655f;font-size:1
     const delay = `class="f" style="animation-delay:${(index * SECONDS_PER_FRAME).toFixed(2)}s"`;
     return group(lines, index === frames.length - 1 ? 'class="e"' : delay);
   });
-  const text = drafts.steps[last].positions.map(shown).join("");
+  const text = piecesOf(drafts, last).map(([piece]) => piece).join("");
   return `<svg xmlns="http://www.w3.org/2000/svg" xml:space="preserve" width="${width}" viewBox="0 0 ${width} ${height}">
-<title>A text settling out of noise: ${escape(drafts.prompt + text)}</title><style>${style}</style>
+<title>A text settling out of noise: ${escape(text)}</title><style>${style}</style>
 <rect x=".5" y=".5" width="${width - 1}" height="${height - 1}" rx="6"/>
 ${body.join("\n")}
 <text x="${MARGIN}" y="${height - 14}" class="s">${escape(shortened(command))}</text></svg>

@@ -1,12 +1,12 @@
-// The server's two answers: what it has, and the events of a text.
+// The server: what it has, and what it writes, event by event.
 
 const KEY = "ssdlm-key";
 
-/** An error in words, as the server says it. */
+/** An error as the server says it. */
 export class Refusal extends Error {
-  constructor(message, status) {
+  constructor(message, { status = 0, param = null, wait = null } = {}) {
     super(message);
-    this.status = status;
+    Object.assign(this, { status, param, wait });
   }
 }
 
@@ -22,39 +22,62 @@ async function ask(path, options = {}) {
     response = await fetch(path, { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refusal("The server does not answer. Is it still running?", 0);
+    throw new Refusal("The server does not answer. Is it still running?");
   }
   if (response.ok) return response;
-  const said = await response.json().catch(() => ({}));
-  let message = said.error?.message ?? `The server answers ${response.status} ${response.statusText}.`;
-  const wait = response.headers.get("Retry-After");
-  if (response.status === 429) message = `The server is busy${wait ? `; try again in ${wait} s` : ""}. ${message}`;
-  throw new Refusal(message, response.status);
+  const { error = {} } = await response.json().catch(() => ({}));
+  const { status, statusText, headers: told } = response;
+  const message = error.message ?? `the server answers ${status} ${statusText}`;
+  throw new Refusal(message, { status, param: error.param, wait: told.get("Retry-After") });
 }
 
-/** Returns what the server has: its model, its guides and their labels, its defaults. */
-export async function getInfo() {
-  return (await ask("/v1/info")).json();
+/** Returns what the server has of a model, or of its first: guides, labels, defaults, limits. */
+export async function getInfo(model) {
+  return (await ask(`/v1/info${model ? `?model=${encodeURIComponent(model)}` : ""}`)).json();
 }
 
-/** Yields the events of a text, as they come. */
-export async function* events(body, signal) {
-  const response = await ask("/v1/generate", {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(body),
-    signal,
-  });
+/** Returns the models there are, and what each can do. */
+export async function getModels() {
+  return (await (await ask("/v1/models")).json()).data;
+}
+
+function post(path, body, signal) {
+  const headers = { "Content-Type": "application/json" };
+  return ask(path, { method: "POST", headers, body: JSON.stringify(body), signal });
+}
+
+/** Returns the whole answer to a request. */
+export async function answer(path, body, signal) {
+  return (await post(path, body, signal)).json();
+}
+
+/** Yields the events of an answer, as they come. */
+export async function* events(path, body, signal) {
+  const response = await post(path, { ...body, stream: true }, signal);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await read(reader);
     if (done) return;
     const messages = (rest + value).split(/\r?\n\r?\n/);
     rest = messages.pop();
     for (const message of messages) {
-      const data = message.split(/\r?\n/).filter((line) => line.startsWith("data:"));
-      if (data.length) yield JSON.parse(data.map((line) => line.slice(5)).join("\n"));
+      const lines = message.split(/\r?\n/).filter((line) => line.startsWith("data:"));
+      const data = lines.map((line) => line.slice(5).trim()).join("\n");
+      if (!data || data === "[DONE]") continue;
+      const event = JSON.parse(data);
+      const wrong = event.event === "error" ? event : event.error;
+      if (wrong) throw new Refusal(wrong.message, { status: 400 });
+      yield event;
     }
+  }
+}
+
+async function read(reader) {
+  try {
+    return await reader.read();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refusal("The server broke off before the text was done.");
   }
 }

@@ -1,120 +1,67 @@
-// What is asked for: settings as an object, in the link, and as the body of a request.
+// What is asked for: read from the form, and put into it.
 
-export const PATHS = {
-  left: { grid: "sliding", width: 1, T: 25 },
-  window: { grid: "staggered", width: 8, T: 63 },
-  all: { grid: "warped", T: 100 },
-};
-export const USUAL = {
-  prompt: "The movie was", path: "left", length: 25, T: 25, top_p: 0.9, seed: 0,
-  must: [], must_not: [], suffix: "", compare: false, guides: {}, more: {},
-};
-const NUMBERS = ["length", "T", "top_p", "seed"];
-const GUIDE = "guide.";
-const KNOWN = ["prompt", "path", ...NUMBERS, "suffix", "must", "must_not", "compare"];
-const WORDS = ["regex", "stop", "bad_words"]; // options that are text even where they look like a number
+import { $ } from "./dom.js";
+import { Chips } from "./chips.js";
+import { isPath, pathOf, tellPaths } from "./paths.js";
+import { GuideSlider } from "./steering.js";
+import { sheet } from "./sheet.js";
+import { state } from "./state.js";
 
-/** Returns settings as the part of a link after #. */
-export function toHash(settings) {
-  const query = new URLSearchParams();
-  for (const name of ["prompt", "path", ...NUMBERS, "suffix"]) query.set(name, settings[name]);
-  for (const name of ["must", "must_not"]) for (const word of settings[name]) query.append(name, word);
-  for (const [name, { label, strength }] of Object.entries(settings.guides)) {
-    query.set(GUIDE + name, `${label}:${strength}`);
-  }
-  if (settings.compare) query.set("compare", "1");
-  if (!settings.suffix) query.delete("suffix");
-  for (const [name, value] of Object.entries(settings.more)) {
-    for (const one of Array.isArray(value) ? value : [value]) {
-      query.append(name, typeof one === "string" ? one : JSON.stringify(one));
-    }
-  }
-  return `#${query}`;
+export const NUMBERS = ["length", "T", "temperature", "top_p", "seed", "samples"];
+const TEXTS = ["prompt", "suffix", "regex", "json_schema"];
+const SWITCHES = ["compare", "gentle", "free"];
+const chips = {};
+export let sliders = [];
+
+/** Returns what a model's texts are like where nothing else is asked for. */
+export function usual(info) {
+  const { top_p = 0.9, temperature = 1 } = info.defaults;
+  const numbers = { length: 25, T: pathOf("left", info).T, temperature, top_p, seed: 0, samples: 1 };
+  const texts = { prompt: "The movie was", suffix: "", regex: "", json_schema: "" };
+  return { ...numbers, ...texts, path: "left", must: [], must_not: [], compare: false, gentle: false, free: false, guides: {}, more: {} };
 }
 
-/** Returns a value of a link as the library takes it. */
-function valueOf(name, word) {
-  if (WORDS.includes(name)) return word;
-  try {
-    return JSON.parse(word);
-  } catch {
-    return word;
+export function settings() {
+  const guides = {};
+  for (const slider of sliders) if (slider.value) guides[slider.name] = slider.value;
+  const found = { path: $("form").elements.path.value, guides, more: state.more, fixed: sheet.fixed };
+  if (state.models.length > 1) found.model = state.info.model;
+  for (const name of TEXTS) found[name] = $(name).value;
+  for (const name of NUMBERS) found[name] = Number($(name).value);
+  for (const name of SWITCHES) found[name] = $(name).checked;
+  for (const [name, one] of Object.entries(chips)) found[name] = one.value;
+  return { ...found, seed: Math.max(0, Math.trunc(found.seed || 0)) };
+}
+
+/** Puts settings into the form. */
+export function fill(given) {
+  for (const name of [...TEXTS, ...NUMBERS]) $(name).value = given[name];
+  for (const name of SWITCHES) $(name).checked = given[name];
+  $("form").elements.path.value = isPath(given.path) ? given.path : "left";
+  state.more = given.more;
+  for (const [name, one] of Object.entries(chips)) one.value = given[name];
+  for (const slider of sliders) slider.value = given.guides[slider.name] ?? null;
+  $("contents").open ||= given.must.length + given.must_not.length > 0 || Boolean(given.suffix);
+  $("structure").open ||= Boolean(given.regex || given.json_schema);
+  sheet.build(given.json_schema, given.fixed);
+  tellSettings();
+}
+
+/** Shows the figures beside the sliders, and what the paths cost. */
+export function tellSettings() {
+  for (const output of $("form").querySelectorAll("output")) output.textContent = $(output.htmlFor.value).value;
+  tellPaths(settings());
+}
+
+/** Makes a slider for each guide of the model. */
+export function makeSliders(info, changed) {
+  sliders = Object.entries(info.guides).map(([name, labels]) => new GuideSlider(name, labels, info, changed));
+  $("guides").replaceChildren(...sliders.map((one) => one.element));
+  $("steering").hidden = sliders.length === 0;
+}
+
+export function makeChips() {
+  for (const element of $("form").querySelectorAll(".chips")) {
+    chips[element.dataset.name] = new Chips(element, tellSettings);
   }
-}
-
-/**
- * Returns the settings of an address, after # or else after ?, or null where it has none.
- * What it leaves out is as usual. `more` has options that the page has no control for, `odd` what
- * it cannot mean.
- */
-export function fromAddress({ hash, search }) {
-  const parts = [hash, search].map((part) => new URLSearchParams(part.slice(1)));
-  const query = parts.find((part) => part.has("prompt"));
-  if (!query) return null;
-  const odd = [];
-  const settings = { ...USUAL, odd, guides: {}, more: {}, must: query.getAll("must"), must_not: query.getAll("must_not") };
-  settings.prompt = query.get("prompt");
-  settings.suffix = query.get("suffix") ?? "";
-  settings.compare = query.get("compare") === "1";
-  if (Object.hasOwn(PATHS, query.get("path") ?? "")) settings.path = query.get("path");
-  else if (query.has("path")) odd.push(`path=${query.get("path")}`);
-  settings.T = PATHS[settings.path].T;
-  for (const name of NUMBERS) {
-    const value = Number(query.get(name));
-    if (!query.has(name)) continue;
-    if (query.get(name) && Number.isFinite(value)) settings[name] = value;
-    else odd.push(`${name}=${query.get(name)}`);
-  }
-  for (const [key, value] of query) {
-    const [, label, strength] = /^(.*):([\d.]+)$/.exec(value) ?? [];
-    if (key.startsWith(GUIDE) && label) {
-      settings.guides[key.slice(GUIDE.length)] = { label, strength: Number(strength) };
-    } else if (key.startsWith(GUIDE)) {
-      odd.push(`${key}=${value}`);
-    } else if (!KNOWN.includes(key)) {
-      const values = query.getAll(key).map((word) => valueOf(key, word));
-      settings.more[key] = values.length > 1 ? values : values[0];
-    }
-  }
-  return settings;
-}
-
-/** Returns the options of a text, by the names of the library, without those that do nothing. */
-export function optionsOf(settings, info, { isSteered = true } = {}) {
-  const { grid, width } = PATHS[settings.path];
-  const options = { length: settings.length, grid, T: settings.T, top_p: settings.top_p, seed: settings.seed };
-  if (width !== undefined) options.width = width;
-  const control = isSteered ? controlsOf(settings, info) : [];
-  if (control.length) options.control = control;
-  if (settings.must.length) options.must = settings.must;
-  if (settings.must_not.length) options.must_not = settings.must_not;
-  if (settings.suffix) options.suffix = settings.suffix;
-  return { ...options, ...settings.more };
-}
-
-function controlsOf(settings, info) {
-  return Object.entries(settings.guides)
-    .filter(([name, { strength }]) => strength > 0 && name in info.guides)
-    .map(([name, { label, strength }]) => {
-      const weight = Number((strength * usualWeight(info, name)).toPrecision(3));
-      return `${name}=${label}:${weight}`;
-    });
-}
-
-/** Returns a guide's usual weight, which the server knows. */
-export function usualWeight(info, name) {
-  return info.lam?.[name] ?? 5;
-}
-
-/** Returns how many steps a text takes, and how many passes of the network. */
-export function costOf(settings, info) {
-  const B = info.defaults?.B?.[0] ?? 25;
-  const { length, T } = settings;
-  const isWhole = settings.must.length || settings.suffix; // planned for a block as a whole
-  if (settings.path === "left" && !isWhole) {
-    const steps = Math.ceil((length * T) / B);
-    return { steps, passes: steps };
-  }
-  const blocks = settings.suffix ? 1 : Math.ceil(length / B); // a gap and what follows are one
-  return { steps: blocks * T, passes: blocks * (T + 1) }; // one more reads what is before it
 }

@@ -1,9 +1,10 @@
-// The timeline: a map of the run, one column a step and one row a position, and a slider below it.
+// The timeline: a map of the run, one column a step and one row a position, and a slider over it.
 
 import { shade } from "./drafts.js";
 
 const STEPS_PER_SECOND = 16;
 const SECONDS = 8; // of a whole run at the most, played again
+const STRIP = 0.14; // of the map's height: how many words changed at each step
 
 export class Timeline {
   /** `show(number, isNew)` is called whenever another step is to be seen. */
@@ -34,26 +35,34 @@ export class Timeline {
     return Number(this.slider.value);
   }
 
+  get isAtEnd() {
+    return this.number >= this.num;
+  }
+
   /** Begins a run of so many steps, as far as one can tell. */
   begin(drafts, numSteps) {
     this.pause();
     this.drafts = drafts;
     this.columns = numSteps;
-    this.rows = 0;
+    this.rows = this.drawn = 0;
     this.isFollowing = true;
-    this.root.hidden = true;
   }
 
   /** Tells that there are new steps; they are seen unless somebody looks at an earlier one. */
   grow() {
-    this.root.hidden = false;
+    this.root.hidden = this.drafts.done !== null && this.num < 2;
     const columns = this.drafts.done ? this.num : Math.max(this.columns, this.num);
-    const rows = Math.max(this.rows, this.drafts.at(this.num).positions.length);
+    const rows = Math.max(this.rows, rowsOf(this.drafts.at(this.num)).length);
     if (columns !== this.columns || rows !== this.rows) this.drawn = 0;
     [this.columns, this.rows] = [columns, rows];
     this.slider.max = columns;
     this.draw();
     if (this.isFollowing) this.to(this.num, true);
+  }
+
+  /** Goes to the end, where the text is finished. */
+  toEnd() {
+    this.drag(this.num);
   }
 
   drag(number) {
@@ -64,18 +73,18 @@ export class Timeline {
 
   to(number, isNew) {
     this.slider.value = number;
-    const { passes, decided, positions } = this.drafts.at(number);
-    this.caption.textContent =
-      `step ${number} of ${this.num}: ${passes} passes, ${decided} of ${positions.length} decided`;
+    const step = this.drafts.at(number);
+    const total = rowsOf(step).length;
+    this.caption.textContent = `step ${number} of ${this.num}: ${step.decided} of ${total} tokens decided`;
     this.slider.setAttribute("aria-valuetext", this.caption.textContent);
     this.show(number, isNew);
   }
 
   run() {
-    let number = this.number === this.num ? 1 : this.number;
+    let number = this.isAtEnd ? 1 : this.number;
     this.to(number, false);
     const wait = Math.min(1000 / STEPS_PER_SECOND, (1000 * SECONDS) / this.num);
-    this.play.textContent = "pause";
+    this.play.textContent = "Pause";
     this.timer = setInterval(() => {
       number = Math.min(this.num, number + 1);
       this.to(number, true);
@@ -86,7 +95,7 @@ export class Timeline {
   pause() {
     clearInterval(this.timer);
     this.timer = 0;
-    this.play.textContent = "play";
+    this.play.textContent = "Play";
   }
 
   /** Draws the map anew, at the page's size and in its colours. */
@@ -95,7 +104,7 @@ export class Timeline {
     this.draw();
   }
 
-  /** Draws what is new on the map; a word that changes leaves a spot. */
+  /** Draws what is new on the map. */
   draw() {
     const { map } = this;
     if (!this.num || !map.clientWidth) return;
@@ -107,25 +116,35 @@ export class Timeline {
     for (; this.drawn < this.num; this.drawn++) this.drawColumn(this.drawn);
   }
 
+  /** Draws a step: above, how many words changed; below, how noisy each position is. */
   drawColumn(column) {
-    const { map, colours } = this;
+    const { map, colours, drafts } = this;
     const pen = map.getContext("2d");
-    const [wide, high] = [map.width / this.columns, map.height / this.rows];
-    const x = Math.round(column * wide);
-    const width = Math.round((column + 1) * wide) - x;
-    const before = this.drafts.steps[column - 1]?.positions ?? [];
-    this.drafts.steps[column].positions.forEach((position, row) => {
-      const y = Math.round(row * high);
-      const height = Math.round((row + 1) * high) - y;
+    const strip = Math.round(map.height * STRIP);
+    const [x, width] = cell(column, this.columns, map.width);
+    const before = column ? rowsOf(drafts.steps[column - 1]) : [];
+    const now = rowsOf(drafts.steps[column]);
+    const changed = now.filter((one, row) => before[row] && before[row].token !== one.token).length;
+    const high = Math.round(strip * Math.min(1, changed / Math.max(4, this.rows / 2)));
+    pen.fillStyle = colours[4];
+    pen.fillRect(x, strip - high, width, high);
+    now.forEach((position, row) => {
+      const [y, height] = cell(row, this.rows, map.height - strip - 2);
       const isFresh = position.noise === 0 && before[row]?.noise !== 0; // it was decided just now
       pen.fillStyle = colours[isFresh ? 1 : shade(position.noise)];
-      pen.fillRect(x, y, width, height);
-      if (before[row] && before[row].token !== position.token) {
-        pen.fillStyle = colours.ground;
-        pen.fillRect(x, y + height / 3, width / 3, height / 3);
-      }
+      pen.fillRect(x, strip + 2 + y, width, height);
     });
   }
+}
+
+function cell(index, count, length) {
+  const from = Math.round((index * length) / count);
+  return [from, Math.round(((index + 1) * length) / count) - from];
+}
+
+/** Returns the positions of a step that are written. */
+function rowsOf({ positions }) {
+  return positions.filter((one) => !one.fixed);
 }
 
 /** Returns the colours of the shades as the page has them now. */
@@ -137,7 +156,6 @@ function shades(root) {
     return getComputedStyle(probe).color;
   });
   probe.remove();
-  found.ground = getComputedStyle(document.body).backgroundColor;
   found[0] = getComputedStyle(root.querySelector("canvas")).backgroundColor; // little to see there
   return found;
 }

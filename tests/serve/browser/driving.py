@@ -1,0 +1,55 @@
+"""What tests do with the page."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from tests.serve.running import wait_for
+
+WINDOW = {"grid": "staggered", "width": 8.0, "T": 10, "top_p": 0.9}
+"""What the moving window is for the server."""
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+DESK = {"viewport": {"width": 1280, "height": 800}}
+TEXT = "the old river ran down to the mill. and so it was."
+
+
+def link(**settings: Any) -> str:
+    """An address's part that asks for a text."""
+    usual = {"prompt": "the river", "path": "window", "length": 10, "T": 10}
+    return "#" + urlencode(usual | settings, doseq=True)
+
+
+def finished(**settings: Any) -> str:
+    """One that shows a finished text, with nothing to write."""
+    return link(text=TEXT, path="left", T=6, **settings)
+
+
+def text_of(page: Any, which: str = "main") -> str:
+    """The text as it stands on the page, its prompt with it."""
+    return page.locator(f"#{which}-text .stage").inner_text()
+
+
+def wait_until(is_so: Any) -> None:
+    """Wait for something on a page; its policy forbids what Playwright would wait with."""
+    wait_for(is_so, 90)
+
+
+def finish(page: Any, *said: str) -> None:
+    """Wait until a text is written: the page says so."""
+    status, error = page.locator("#status"), page.locator("#error")
+    wait_until(lambda: status.inner_text() in (said or ("done",)) or error.is_visible())
+    assert not error.is_visible(), error.inner_text()
+
+
+def words(page: Any) -> Any:
+    """The words of the finished text."""
+    return page.locator("#main-text .word")
+
+
+def drag(page: Any, first: int, last: int) -> None:
+    """Choose words with the mouse."""
+    boxes = [words(page).nth(number).bounding_box() for number in (first, last)]
+    for box, act in zip(boxes, (page.mouse.down, page.mouse.up), strict=True):
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=3)
+        act()

@@ -1,0 +1,173 @@
+"""The middle of a text: chosen, kept, typed over, written anew, chosen among, undone."""
+
+from tests.serve.browser.driving import (
+    DESK,
+    PHONE,
+    TEXT,
+    drag,
+    finish,
+    finished,
+    text_of,
+    wait_until,
+    words,
+)
+
+AROUND = ("the old ", " to the mill. and so it was.")
+"""What stands around `river ran down`."""
+
+
+def shown(open_page, *, viewport=DESK["viewport"], **kind):
+    """Open a finished text."""
+    page = open_page(finished(), viewport=viewport, **kind)
+    wait_until(lambda: text_of(page) == TEXT)
+    return page
+
+
+def chosen_words(page):
+    return page.locator("#main-text .word.chosen").all_inner_texts()
+
+
+def cards(page):
+    return page.locator("#choices .choice")
+
+
+def asked_of(site, body):
+    """The texts that the server gives for the body of a request that was watched."""
+    body = {name: value for name, value in body.items() if name not in ("stream", "candidates")}
+    return [one["text"] for one in site.ask("v1/rewrite", **body)["rewrites"]]
+
+
+def test_chosen_words_alone_are_written_anew_and_three_alternatives_stand_side_by_side(
+    open_page, site
+):
+    page = shown(open_page)
+    assert page.locator("#rewrite").is_disabled()
+    drag(page, 2, 4)
+    assert chosen_words(page) == ["river", "ran", "down"]
+    assert page.locator("#rewrite").inner_text() == "Rewrite 3 words"
+    with page.expect_request("**/v1/rewrite") as sent:
+        page.keyboard.press("Enter")
+    finish(page, "rewritten")
+    body = sent.value.post_data_json
+    assert (body["text"], body["spans"], body["alternatives"]) == (TEXT, [[8, 22]], 3)
+    texts = asked_of(site, body)
+    assert text_of(page) == texts[0] != TEXT
+    assert all(one.startswith(AROUND[0]) and one.endswith(AROUND[1]) for one in texts)
+    assert [card.inner_text() for card in cards(page).all()] == [
+        *texts,
+        f"{TEXT}\nas it was",
+    ]
+    boxes = [card.bounding_box() for card in cards(page).all()]
+    assert len({box["y"] for box in boxes if box}) == 1  # side by side
+    page.keyboard.press("ArrowRight")
+    assert text_of(page) == texts[1]
+    cards(page).nth(2).click()
+    assert text_of(page) == texts[2]
+    assert (
+        page.evaluate("() => new URLSearchParams(location.hash.slice(1)).get('text')") == texts[2]
+    )
+    page.locator("#undo").click()
+    assert text_of(page) == TEXT and not cards(page).first.is_visible()
+    page.locator("#redo").click()
+    assert text_of(page) == texts[2]
+
+
+def test_all_of_it_by_keyboard_alone_at_the_width_of_a_phone(open_page, site):
+    page = shown(open_page, **PHONE, color_scheme="dark")
+    words(page).first.focus()
+    for key in ("ArrowRight", "ArrowRight", "Shift+ArrowRight", "Shift+ArrowRight"):
+        page.keyboard.press(key)
+    assert chosen_words(page) == ["river", "ran", "down"]
+    with page.expect_request("**/v1/rewrite") as sent:
+        page.keyboard.press("Enter")
+    finish(page, "rewritten")
+    texts = asked_of(site, sent.value.post_data_json)
+    page.keyboard.press("ArrowDown")
+    assert text_of(page) == texts[1]
+    page.keyboard.press("Enter")  # keeps it, and goes back to the new words
+    assert page.evaluate("() => document.activeElement.className").startswith("word new chosen")
+    page.keyboard.press("Control+z")
+    assert text_of(page) == TEXT
+    page.keyboard.press("Control+Shift+Z")
+    assert text_of(page) == texts[1]
+    page.keyboard.press("Control+z")
+    words(page).first.focus()
+    page.keyboard.press("Space")
+    assert page.locator(".word.kept").all_inner_texts() == ["the"]
+    page.keyboard.press("Space")
+    assert page.locator(".word.kept").count() == 0
+    page.keyboard.press("F2")
+    page.keyboard.type("our")
+    page.keyboard.press("Escape")
+    assert text_of(page) == TEXT
+    words(page).first.focus()
+    page.keyboard.type("our")
+    page.keyboard.press("Enter")
+    assert text_of(page) == TEXT.replace("the", "our", 1)
+    assert page.evaluate("() => document.documentElement.scrollWidth") == 390
+
+
+def test_what_is_kept_stays_and_the_rest_is_written_around_it(open_page, site):
+    page = shown(open_page)
+    words(page).nth(2).click()
+    words(page).nth(4).click()
+    words(page).nth(9).click()
+    words(page).nth(9).click()  # lets it go
+    assert page.locator(".word.kept").all_inner_texts() == ["river", "down"]
+    drag(page, 1, 5)
+    with page.expect_request("**/v1/rewrite") as sent:
+        page.locator("#rewrite").click()
+    finish(page, "rewritten")
+    assert sent.value.post_data_json["spans"] == [[4, 7], [14, 17], [23, 25]]
+    assert text_of(page) == asked_of(site, sent.value.post_data_json)[0]
+    assert page.locator(".word.kept").all_inner_texts() == ["river", "down"]
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    assert page.locator("#rewrite").inner_text() == "Rewrite all but kept words"
+
+
+def test_words_of_ones_own_are_kept_and_the_sentence_around_them_is_chosen(open_page, site):
+    page = shown(open_page)
+    words(page).nth(2).dblclick()
+    page.keyboard.type("wide sea \N{WATER WAVE}")
+    page.keyboard.press("Enter")
+    assert text_of(page) == TEXT.replace("river", "wide sea \N{WATER WAVE}")
+    assert page.locator(".word.kept").all_inner_texts() == ["wide", "sea", "\N{WATER WAVE}"]
+    assert chosen_words(page)[0] == "the" and chosen_words(page)[-1] == "mill."
+    with page.expect_request("**/v1/rewrite") as sent:
+        page.keyboard.press("Enter")
+    # In characters, of which the wave is one, and not as JavaScript counts.
+    assert sent.value.post_data_json["spans"] == [[0, 7], [19, 40]]
+    finish(page, "rewritten")
+    assert " wide sea \N{WATER WAVE} " in text_of(page)
+    page.locator("#undo").click()
+    page.locator("#undo").click()
+    assert text_of(page) == TEXT
+
+
+def test_words_settle_in_place_and_can_be_stopped(open_page):
+    page = shown(open_page)
+    page.locator("label:has(input[value=all])").click()
+    page.locator("#T").fill("200")
+    drag(page, 1, 6)
+    page.keyboard.press("Enter")
+    wait_until(lambda: page.locator("#main-text .position.n5, #main-text .position.n9").count() > 0)
+    settling = text_of(page)
+    assert settling.startswith("the ") and settling.endswith(" mill. and so it was.")
+    page.locator("#stop").click()
+    assert text_of(page) == TEXT
+
+
+def test_a_finger_selects_words_as_it_selects_text(open_page):
+    page = shown(open_page, **PHONE)
+    page.evaluate(
+        """() => {
+            const all = document.querySelectorAll("#main-text .word");
+            getSelection().setBaseAndExtent(all[2].firstChild, 2, all[4].firstChild, 1);
+        }"""
+    )
+    wait_until(lambda: chosen_words(page) == ["river", "ran", "down"])
+    page.locator("#rewrite").tap()
+    finish(page, "rewritten")
+    boxes = [card.bounding_box() for card in cards(page).all()]
+    assert len({box["x"] for box in boxes if box}) == 1  # one below the other
