@@ -147,7 +147,7 @@ def test_the_speed_is_told_beside_autoregressive_and_on_the_cards(open_page):
     assert page.locator("#autoregressive").is_hidden()
 
 
-@pytest.mark.parametrize("path", ["left", "all"])
+@pytest.mark.parametrize("path", ["left", pytest.param("all", marks=pytest.mark.nightly)])
 def test_a_link_reproduces_everything(open_page, site, path):
     page = open_page(**DESK)
     page.locator(f"label:has(input[value={path}])").click()
@@ -168,7 +168,7 @@ def test_a_link_reproduces_everything(open_page, site, path):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("prompt", ["the river", "-a 'b'"])
+@pytest.mark.parametrize("prompt", [pytest.param("the river", marks=pytest.mark.nightly), "-a 'b'"])
 def test_the_text_can_be_written_elsewhere(open_page, site, capsys, prompt):
     """A model and guides from folders are opened from there, whatever the server calls them."""
     page = open_page(
@@ -248,6 +248,7 @@ def test_light_and_dark_are_remembered(open_page):
     assert ground(page) == dark
 
 
+@pytest.mark.nightly
 def test_where_little_motion_is_wanted_few_drafts_are_shown(open_page):
     page = open_page(reduced_motion="reduce", **DESK)
     page.evaluate(
@@ -264,7 +265,7 @@ def test_where_little_motion_is_wanted_few_drafts_are_shown(open_page):
     assert page.evaluate("() => shown") < int(page.locator("#step").get_attribute("max")) / 2
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.nightly), "dark"])
 def test_on_a_phone_nothing_is_cut_off_and_everything_can_be_hit(open_page, scheme):
     page = open_page(link(**{"guide.mood": "glad:1"}), color_scheme=scheme, **PHONE)
     finish(page)

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from tests.serve.browser.driving import DESK, finish, finished, link, text_of, wait_until, words
 
 LEFT = {"grid": "sliding", "width": 1, "T": 6, "top_p": 0.9, "length": 10, "seed": 0}
@@ -78,6 +79,7 @@ def test_the_unsteered_text_stands_beside_it_and_gentle_asks_for_particles(open_
     assert text_of(page, "plain") == written(site)
 
 
+@pytest.mark.nightly
 def test_a_guide_of_three_labels_is_steered_towards_the_chosen_one(open_page, site):
     page = open_page(link(path="left", T=6), **DESK)
     finish(page)
