@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from hostile import CHAT, RESPONSES, request
+from hostile import CHAT, RESPONSES, REWRITE, request
 
 from ssdlm import SSDLM
 from ssdlm.engine.chat import chat_text, said
 from ssdlm.engine.requests import Generation, in_order
 
-COMPLETIONS, REWRITE = "/v1/completions", "/v1/rewrite"
+COMPLETIONS = "/v1/completions"
 LENGTHS = {COMPLETIONS: "max_tokens", CHAT: "max_completion_tokens", RESPONSES: "max_output_tokens"}
 """What a path calls the length."""
 NAMES = {COMPLETIONS: "prompt", CHAT: "messages", RESPONSES: "input", REWRITE: "text"}

@@ -12,7 +12,8 @@ few patterns (`--compare`), since texts without a grammar never end early and ta
     python benchmarks/grammars.py --judge valid.jsonl
 
 The last but one writes texts of 200 patterns, 50 schemas and 30 context-free grammars, and goes on
-where it was stopped. The last one asks `re`, jsonschema and lark whether each text is valid.
+where it was stopped; wide windows (`--paths`) take minutes a grammar. The last one asks `re`,
+jsonschema and lark whether each text is valid.
 """
 
 from __future__ import annotations
@@ -254,13 +255,18 @@ def merged(files: Sequence[str]) -> Found:
     return found
 
 
+def chosen_paths(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Return the paths that were asked for, or all."""
+    return {name: PATHS[name] for name in args.paths.split(",")} if args.paths else PATHS
+
+
 def run(args: argparse.Namespace) -> Found:
     """Write texts of one pattern after another, and return what was found."""
     model = SSDLM.from_pretrained(args.model)
     paths = {
         name: {"length": args.length, "top_p": 0.95, **path}
         | ({} if "mode" in path else {"returns": "w_0"})
-        for name, path in PATHS.items()
+        for name, path in chosen_paths(args).items()
     }
     for path in paths.values():
         timed(model, path)  # the first of anything takes longer
@@ -270,7 +276,7 @@ def run(args: argparse.Namespace) -> Found:
     for number, (kind, pattern) in mine:
         if time.perf_counter() - began > args.seconds:
             break
-        name = list(PATHS)[(number + number // len(KINDS)) % len(PATHS)]
+        name = list(paths)[(number + number // len(KINDS)) % len(paths)]
         options = paths[name] | {"regex": pattern, "seed": number}
         start = time.perf_counter()
         model.requests([PROMPT], options)
@@ -293,9 +299,10 @@ def languages() -> Iterator[tuple[str, str, Any]]:
     yield from (("regex", pattern, pattern) for _, pattern in patterns()[:200])
 
 
-def ways_of(model: SSDLM, length: int) -> dict[str, dict[str, object]]:
+def ways_of(model: SSDLM, args: argparse.Namespace) -> dict[str, dict[str, object]]:
     """Return the paths that a model can write on; a causal language model has one open position."""
-    ways = {name: {"length": length, "top_p": 0.95, **path} for name, path in PATHS.items()}
+    common: dict[str, object] = {"length": args.length, "top_p": 0.95}
+    ways = {name: common | path for name, path in chosen_paths(args).items()}
     for name, way in list(ways.items()):
         try:
             model.requests([PROMPT], way)
@@ -307,7 +314,7 @@ def ways_of(model: SSDLM, length: int) -> dict[str, dict[str, object]]:
 def write_languages(args: argparse.Namespace) -> None:
     """Write texts of every grammar, schema and pattern that the file does not have yet."""
     model, out = SSDLM.from_pretrained(args.model), Path(args.valid)
-    ways = ways_of(model, args.length)
+    ways = ways_of(model, args)
     done = {(one["option"], one["name"]) for one in read_lines([args.valid])}
     began, (part, num_parts) = time.perf_counter(), map(int, args.part.split("/"))
     todo = [
@@ -398,6 +405,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
     parser.add_argument("--valid", metavar="FILE", help="write all kinds of grammars there")
     parser.add_argument("--together", type=int, default=8, help="grammars at once, of --valid")
+    parser.add_argument("--paths", help="which paths, with commas between; without it all")
     parser.add_argument("--judge", nargs="+", metavar="FILE", help="what --valid wrote")
     parser.add_argument("--merge", nargs="+", metavar="FILE", help="what the parts printed")
     args = parser.parse_args()

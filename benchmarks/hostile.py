@@ -10,9 +10,10 @@ import random
 import string
 from typing import Any
 
-CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
-PATHS = ("/v1/completions", "/v1/generate", CHAT, RESPONSES)
+CHAT, RESPONSES, REWRITE = "/v1/chat/completions", "/v1/responses", "/v1/rewrite"
+PATHS = ("/v1/completions", "/v1/generate", "/v1/explain", CHAT, RESPONSES, REWRITE)
 SAID = {CHAT: b'"messages": [{"role": "user", "content": "a"}]', RESPONSES: b'"input": "a"'}
+SAID |= {REWRITE: b'"text": "a b", "spans": [[1, 3]]'}
 """What a prompt is elsewhere."""
 NUMBERS = ("length", "T", "seed", "best_of", "draft_nodes", "width", "rho", "top_p", "temperature")
 WRONG: tuple[Any, ...] = ("x", "", [], {}, [[]], {"a": 1}, True, -1, 1e308, -1e308, 10**400, "5")
@@ -65,6 +66,35 @@ def wrong_messages(rng: random.Random) -> bytes:
     wrong += [[{"role": "user", "content": "a" * 10**5}], [{"role": "user", "content": "a"}] * 5000]
     path, name = rng.choice([(CHAT, "messages"), (RESPONSES, "input")])
     return request("POST", path, json.dumps({name: rng.choice(wrong)}).encode())
+
+
+def wrong_spans(rng: random.Random) -> bytes:
+    """Spans that are none, that are nowhere, too many, or of no text."""
+    wrong: list[Any] = [
+        5,
+        "x",
+        {},
+        [],
+        [5],
+        [[]],
+        [[0]],
+        [[0, 1, 2]],
+        [[1, 1]],
+        [[3, 1]],
+        [[-1, 1]],
+    ]
+    wrong += [[[0, 10**30]], [[0.5, 1]], [[True, 1]], [["0", "1"]], [[0, 2], [1, 3]], None]
+    wrong += [[[i, i + 1] for i in range(5000)], [[0, 1]] * 300_000]
+    body: dict[str, Any] = {"text": "a b c", "spans": rng.choice(wrong)}
+    more: list[dict[str, Any]] = [
+        {"text": rng.choice([5, None, [], {}, "", " " * 1_000_000, "a" * 400_000, "\ud800"])},
+        {"alternatives": rng.choice([0, -1, 10**9, "x", 1.5, True])},
+        {"length": rng.choice([5, "longer", "", [], {}])},
+        {"regex": "a"},
+    ]
+    if rng.random() < 0.5:
+        body |= {"spans": [[0, 1]]} | rng.choice(more)
+    return request("POST", REWRITE, json.dumps(body).encode())
 
 
 def wrong_format(rng: random.Random) -> bytes:
@@ -156,7 +186,9 @@ def wrong_headers(rng: random.Random) -> bytes:
 def wrong_path(rng: random.Random) -> bytes:
     """A path or a method that there is not."""
     paths = ["/v1/embeddings", "/etc/passwd", "/page/../../x", "/page/%2e%2e/%2e%2e/x", "/" * 500]
-    paths += ["/v1/models/other", "/v1/chat/completions", "/%00", "/\x7f", "/v1/completions/"]
+    paths += ["/v1/models/other", "/v1/models/", "/v1/models/%2e%2e/x", "/v1/models/" + "a" * 5000]
+    paths += ["/v1/chat", "/v1/responses/x", "/v1/rewrite/", "/v1/models/\x7f", "/v1/info/x"]
+    paths += ["/v1/chat/completions", "/%00", "/\x7f", "/v1/completions/"]
     method = rng.choice(["GET", "POST", "PUT", "DELETE", "PATCH", "TRACE", "X" * 50])
     return request(method, rng.choice(paths), b"{}")
 
@@ -183,7 +215,7 @@ def broken_off(rng: random.Random) -> bytes:
 
 
 KINDS = (wrong_number, wrong_words, wrong_prompt, unknown_field, unknown_guide, too_large, no_json)
-KINDS += (wrong_messages, wrong_format, wrong_headers, wrong_path, no_http)
+KINDS += (wrong_messages, wrong_spans, wrong_format, wrong_headers, wrong_path, no_http)
 SLOW_SHARE = 0.01
 """Of requests that are broken off while their connection stays: each takes a server's patience."""
 
