@@ -1,6 +1,9 @@
 """The official client works unchanged."""
 
 import asyncio
+import inspect
+from operator import attrgetter
+from pathlib import Path
 
 import pydantic
 import pytest
@@ -167,8 +170,18 @@ def test_parsed_answers(tmp_path):
         answer = client.chat.completions.parse(
             model="tiny", messages=HELLO, response_format=Weather, max_completion_tokens=60
         )
-        found = answer.choices[0].message.parsed
-        assert isinstance(found, Weather) and len(found.place) <= 5
+        assert_weather(answer.choices[0].message.parsed)
+        own = {"model": "tiny", "max_completion_tokens": 60, "messages": HELLO}
+        with client.chat.completions.stream(**own, response_format=Weather) as stream:
+            assert_weather(stream.get_final_completion().choices[0].message.parsed)
+        own = {"model": "tiny", "max_output_tokens": 60, "input": "Hello", "text_format": Weather}
+        assert_weather(client.responses.parse(**own).output_parsed)
+        with client.responses.stream(**own) as stream:
+            assert_weather(stream.get_final_response().output_parsed)
+
+
+def assert_weather(found):
+    assert isinstance(found, Weather) and len(found.place) <= 5
 
 
 def test_responses(talker, talk):
@@ -204,3 +217,65 @@ def test_responses_asynchronously(talker):
             return whole.output_text, "".join(told)
 
     assert asyncio.run(both()) == (talker.model.chat(HELLO).text,) * 2
+
+
+def test_the_table_of_calls_has_every_call(client):
+    page = (Path(__file__).parents[2] / "docs/serving.md").read_text()
+    table = page.partition("### The openai client")[2].partition("\n## ")[0]
+    for name in ("completions", "chat.completions", "responses", "models"):
+        calls = attrgetter(name)(client)
+        for call in (one for one in dir(calls) if not one.startswith(("_", "with_"))):
+            if inspect.ismethod(getattr(calls, call)):
+                assert f"`{name}.{call}`" in table or f"`{name}.{call}`," in table, call
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "said"),
+    [
+        ("chat.completions.retrieve", {"completion_id": "x"}, "/v1/chat/completions/x"),
+        ("chat.completions.update", {"completion_id": "x", "metadata": {}}, "/v1/chat/completions"),
+        ("chat.completions.delete", {"completion_id": "x"}, "/v1/chat/completions/x"),
+        ("chat.completions.list", {}, "/v1/chat/completions' takes POST"),
+        ("responses.retrieve", {"response_id": "x"}, "/v1/responses/x"),
+        ("responses.delete", {"response_id": "x"}, "/v1/responses/x"),
+        ("responses.cancel", {"response_id": "x"}, "/v1/responses/x/cancel"),
+        ("responses.compact", {"model": "tiny", "input": "a"}, "/v1/responses/compact"),
+        ("models.delete", {"model": "tiny"}, "/v1/models/tiny' takes GET"),
+        ("embeddings.create", {"model": "tiny", "input": "a"}, "/v1/embeddings"),
+        ("files.list", {}, "/v1/files"),
+        ("moderations.create", {"input": "a"}, "/v1/moderations"),
+    ],
+)
+def test_calls_that_are_refused_name_the_path(client, call, arguments, said):
+    with pytest.raises(openai.APIStatusError, match=said) as caught:
+        attrgetter(call)(client)(**arguments)
+    assert caught.value.status_code in (404, 405)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tools", [{"type": "function", "function": {"name": "look", "parameters": {}}}]),
+        ("store", True),
+        ("modalities", ["text", "audio"]),
+    ],
+)
+def test_fields_that_are_refused_are_named(talk, field, value):
+    with pytest.raises(openai.BadRequestError, match=f"^Error code: 400.*{field}=") as caught:
+        talk.chat.completions.create(model="tiny", messages=HELLO, **{field: value})
+    assert caught.value.param == field
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"background": True},
+        {"previous_response_id": "x"},
+        {"store": True},
+        {"tools": [{"type": "web_search"}]},
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+    ],
+)
+def test_fields_of_responses_that_are_refused_are_named(talk, given):
+    with pytest.raises(openai.BadRequestError, match=next(iter(given))):
+        talk.responses.create(**{"model": "tiny", "input": "Hello"} | given)
