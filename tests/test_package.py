@@ -54,6 +54,19 @@ def pyproject_version() -> str:
     return re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)[0]
 
 
+def test_the_readme_of_a_published_package_has_whole_links():
+    pytest.importorskip("hatchling")
+    from hatch_build import with_whole_links
+
+    home = "https://example.org/we/it"
+    text = with_whole_links((ROOT / "README.md").read_text(), home, "v1")
+    links = re.findall(r"\]\(([^)]+)\)|^\[\w+\]: (\S+)", text, re.M)
+    paths = [
+        re.fullmatch(rf"{home}/(?:blob|raw)/v1/([^#]+).*", one or other) for one, other in links
+    ]
+    assert len(paths) > 30 and all(path and (ROOT / path[1]).is_file() for path in paths)
+
+
 def test_import_loads_neither_torch_nor_transformers(tmp_path):
     done = run_python("-X", "importtime", "-c", "import ssdlm", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
