@@ -6,41 +6,95 @@ are right where all before them are.
 
     python benchmarks/drafts.py --model M --drafter DIR reviews=reviews.jsonl books=books.jsonl
 
+    python benchmarks/drafts.py --model M --drafter DIR --timed
+
 Of lines with "text" the first 50 tokens are a prompt; "question" is asked by the chat template.
-Prints a table and, as its last line, JSON.
+With --timed, `mode=speculative` is timed beside `mode=autoregressive` in turn, and their texts are
+compared. Prints a table and, as its last line, JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
+from itertools import product
 from pathlib import Path
+from statistics import median
+from typing import Any
 
+from ssdlm import SSDLM
 from ssdlm.denoiser.drafter import base_of
 from ssdlm.storage import checkpoint
-from ssdlm.storage.drafter import load_drafter
+from ssdlm.storage.drafter import find_drafter, load_drafter
 from ssdlm.tokenizer import load_causal_tokenizer, load_tokenizer
 from ssdlm.train.drafting.texts import acceptance, read_prompts, tokens_per_check, write_texts
+
+BEGINNING = "It was the first day of the year"
+
+
+def time_modes(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the medians of both modes' speed and their ratio, and how many texts differ."""
+    drafter = None if arguments.drafter is None else str(arguments.drafter)
+    model = SSDLM.from_pretrained(arguments.model, device=arguments.device, drafter=drafter)
+    print("| texts | tokens | autoregressive, tokens/s | speculative | ratio | passes | differ |")
+    print("|---" * 7 + "|")
+    figures = {}
+    for batch, length in product(
+        *(map(int, one.split(",")) for one in (arguments.batches, arguments.lengths))
+    ):
+        speeds: dict[str, list[float]] = {"autoregressive": [], "speculative": []}
+        differ, passes = 0, 0.0
+        for number in range(arguments.repeats + 1):
+            texts = {}
+            for mode, found in speeds.items():
+                start = time.perf_counter()
+                texts[mode] = model.generate(
+                    [f"{BEGINNING} {place}, and" for place in range(batch)],
+                    mode=mode, length=length, seed=number, batch_size=batch, top_p=0.9,
+                    temperature=1.0, projection="sampling", never_end=True,
+                )  # fmt: skip
+                seconds = time.perf_counter() - start
+                if number:  # the first gets everything ready
+                    found.append(batch * length / seconds)
+            pairs = list(zip(*texts.values(), strict=True))
+            differ += sum(plain.tokens != guessed.tokens for plain, guessed in pairs)
+            passes += sum(guessed.passes_per_token for _, guessed in pairs) / batch
+        plain, guessed = (median(one) for one in speeds.values())
+        passes /= arguments.repeats + 1
+        name = f"{batch} x {length}"
+        figures[name] = {"autoregressive": plain, "speculative": guessed, "ratio": guessed / plain}
+        figures[name] |= {"passes_per_token": passes, "differ": differ}
+        cells = f"{plain:,.0f} | {guessed:,.0f} | {guessed / plain:.2f} | {passes:.2f} | {differ}"
+        print(f"| {batch} | {length} | {cells} of {batch * (arguments.repeats + 1)} |", flush=True)
+    return figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("files", nargs="+", metavar="NAME=FILE", help="JSON lines")
+    parser.add_argument("files", nargs="*", metavar="NAME=FILE", help="JSON lines")
     parser.add_argument("--model", default="builtin:mini")
-    parser.add_argument("--drafter", type=Path, required=True)
+    parser.add_argument("--drafter", type=Path, help="default: the model's own")
+    parser.add_argument("--timed", action="store_true", help="seconds and equality, not shares")
+    parser.add_argument("--lengths", default="50,400", help="timed: tokens (default 50,400)")
+    parser.add_argument("--batches", default="1,8", help="timed: texts at a time (default 1,8)")
+    parser.add_argument("--repeats", type=int, default=5, help="timed: runs (default 5)")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--num", type=int, default=200, help="texts of each file (default 200)")
     parser.add_argument("--given", type=int, default=50, help="tokens of a prompt (default 50)")
     parser.add_argument("--length", type=int, default=100, help="tokens of a text (default 100)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    if arguments.timed:
+        print(json.dumps(time_modes(arguments)))
+        return
     home = checkpoint.find(arguments.model)
     denoiser = checkpoint.load_denoiser(home, device=arguments.device, dtype="auto")
     load = load_causal_tokenizer if checkpoint.is_causal(home) else load_tokenizer
     network, tokenizer = base_of(denoiser), load(home)
     if network is None:
         raise SystemExit(f"{arguments.model} has no layers that a drafter reads")
-    drafter = load_drafter(arguments.drafter, network, home)
+    drafter = load_drafter(arguments.drafter or find_drafter(home), network, home)
     places = range(1, drafter.config.num_guesses + 1)
     print(f"| texts | {' | '.join(map(str, places))} | first four | tokens per check |")
     print("|---" * (len(places) + 3) + "|")

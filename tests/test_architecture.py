@@ -41,6 +41,7 @@ FOREIGN = {
     "denoiser.encoder": {"transformers"},
     "ops.kernels.draws": {"triton"},
     "ops.kernels.encoder": {"triton"},
+    "ops.kernels.guesses": {"triton"},
     "ops.kernels.guides": {"triton"},
     "ops.kernels.normals": {"triton"},
     "ops.kernels.nudges": {"triton"},

@@ -13,9 +13,11 @@ import torch
 from ssdlm.config import AdapterConfig, BlockConfig, CausalConfig
 from ssdlm.denoiser.adapted import AdaptedDenoiser
 from ssdlm.denoiser.block import BlockDenoiser
+from ssdlm.denoiser.drafter import Drafter
 from ssdlm.denoiser.encoder import EncoderDenoiser, masked_lm
 from ssdlm.denoiser.llama import LlamaDenoiser
 from ssdlm.tokenizer import Tokenizer
+from ssdlm.train.drafting.settings import DraftingConfig, shape_of
 
 V = 64
 SIZES = {
@@ -72,6 +74,16 @@ def adapted(*, is_new: bool = False) -> AdaptedDenoiser:
     for weight in () if is_new else denoiser.parameters():
         weight.data.normal_(0, 0.1)
     return denoiser.eval().requires_grad_(False)
+
+
+def drafter(network: BlockDenoiser | LlamaDenoiser, **settings: Any) -> Drafter:
+    """Return a drafter with loud random weights, whose guesses are right by chance."""
+    config = DraftingConfig(**({"hidden": 16, "rank": 5, "guesses": 4} | settings))
+    drafter = Drafter(shape_of(config, network, base="tiny", digest=""), network)
+    generator = torch.Generator().manual_seed(0)
+    for weight in drafter.parameters():
+        weight.data.copy_(0.3 * torch.randn(weight.shape, generator=generator))
+    return drafter.eval().requires_grad_(False)
 
 
 def save_classifier(

@@ -21,6 +21,7 @@ import torch
 from ssdlm.config import AdapterConfig
 from ssdlm.denoiser import Denoiser, DenoiserModule
 from ssdlm.denoiser.adapted import AdaptedDenoiser
+from ssdlm.denoiser.drafter import Drafter, base_of
 from ssdlm.engine.chat import Messages, chat_text, said
 from ssdlm.engine.controls import Control
 from ssdlm.engine.ending import text_of
@@ -45,6 +46,7 @@ from ssdlm.options import (
     explained,
 )
 from ssdlm.storage import checkpoint
+from ssdlm.storage.drafter import find_drafter, load_drafter
 from ssdlm.storage.hub import upload
 from ssdlm.tokenizer import (
     FILE_NAME,
@@ -55,7 +57,7 @@ from ssdlm.tokenizer import (
 )
 from ssdlm.values import SWITCH, About, check, choose, quote
 
-LOADING = ("device", "dtype", "deterministic", "revision", "local_files_only")
+LOADING = ("device", "dtype", "deterministic", "drafter", "revision", "local_files_only")
 FOREIGN_LOADING = {
     "device_map": "use device, such as cuda or cpu; a model is on one device",
     "torch_dtype": "use dtype",
@@ -115,6 +117,26 @@ def tokenizer_beneath(
     return tokenizer
 
 
+def drafter_finder(
+    denoiser: DenoiserModule, folder: Path, given: str | Path | None
+) -> Callable[[], Drafter | None]:
+    """Return what finds the drafter of a model when it is needed; one that is given is read now."""
+    network = base_of(denoiser)
+    is_adapter = isinstance(denoiser, AdaptedDenoiser)
+    home = checkpoint.find(denoiser.config.base) if is_adapter else folder
+    if given is not None:
+        if network is None:
+            raise ValueError(
+                f"drafter={quote(str(given))}: a {type(denoiser).__name__} takes none; leave it out"
+            )
+        drafter = load_drafter(Path(given).expanduser(), network, home)
+        return lambda: drafter
+    beside = find_drafter(home) if network is not None else None
+    if network is None or beside is None:
+        return lambda: None
+    return lambda: load_drafter(beside, network, home)
+
+
 def has_tokens_of_base(denoiser: DenoiserModule, tokenizer: Tokenizer) -> bool:
     """Tell whether a denoiser is an adapter that knows this tokenizer as its language model's."""
     config = denoiser.config
@@ -143,6 +165,7 @@ class SSDLM(Signature):
         options: GenerateOptions | None = None,
         *,
         deterministic: bool = False,
+        find_drafter: Callable[[], Drafter | None] = lambda: None,
     ) -> None:
         if tokenizer is not None and tokenizer.V > denoiser.V:
             raise ValueError(
@@ -152,7 +175,9 @@ class SSDLM(Signature):
         self.denoiser = denoiser
         self.tokenizer = tokenizer
         self.options = options or GenerateOptions()
-        self.engine = Engine(denoiser, tokenizer, is_deterministic=deterministic)
+        self.engine = Engine(
+            denoiser, tokenizer, is_deterministic=deterministic, find_drafter=find_drafter
+        )
 
     @classmethod
     @answered
@@ -163,6 +188,7 @@ class SSDLM(Signature):
         device: str | torch.device = "auto",
         dtype: str | torch.dtype = "auto",
         deterministic: bool = False,
+        drafter: str | Path | None = None,
         revision: str | None = None,
         local_files_only: bool = False,
     ) -> SSDLM:
@@ -170,8 +196,9 @@ class SSDLM(Signature):
 
         By default bfloat16 on a GPU where that writes as well, float32 elsewhere. On a GPU rounding
         depends on how many texts go together; with `deterministic` a text is the same whatever else
-        is being written, at some cost. On a CPU it always is. `revision` is a branch, tag or commit
-        of the Hub; with `local_files_only` nothing is downloaded.
+        is being written, at some cost. On a CPU it always is. `drafter` is the folder of one for
+        mode=speculative; without it, a model has the one beside it, if any. `revision` is a branch,
+        tag or commit of the Hub; with `local_files_only` nothing is downloaded.
         """
         folder = checkpoint.find(name_or_path, revision=revision, local_files_only=local_files_only)
         dtype = str(dtype).removeprefix("torch.")
@@ -184,7 +211,10 @@ class SSDLM(Signature):
         if isinstance(denoiser, AdaptedDenoiser):
             tokenizer = tokenizer_beneath(denoiser, folder, tokenizer)
         options = checkpoint.load_options(folder) or GenerateOptions(B=(denoiser.config.B,))
-        return cls(denoiser, tokenizer, options, deterministic=deterministic)
+        find_drafter = drafter_finder(denoiser, folder, drafter)
+        return cls(
+            denoiser, tokenizer, options, deterministic=deterministic, find_drafter=find_drafter
+        )
 
     def save_pretrained(self, folder: str | Path, *, quantise: str = "none") -> None:
         """Write config.json, model.safetensors, tokenizer.json and generation_config.json.
@@ -244,8 +274,13 @@ class SSDLM(Signature):
         )
         if self.device.type == "cpu":
             self.denoiser.store_for_cpu()
-        is_deterministic = self.engine.is_deterministic
-        self.engine = Engine(self.denoiser, self.tokenizer, is_deterministic=is_deterministic)
+        old = self.engine
+        self.engine = Engine(
+            self.denoiser,
+            self.tokenizer,
+            is_deterministic=old.is_deterministic,
+            find_drafter=old.find_drafter,
+        )
         return self
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from tests.closeness import NETWORK, assert_close
 
-from ssdlm.ops import counters, draws, encoder, nudges, rows, trees
+from ssdlm.ops import counters, draws, encoder, guesses, nudges, rows, trees
 from ssdlm.ops.rotary import rotation
 
 pytest.importorskip("triton")
@@ -259,6 +259,28 @@ def test_trees_grow():
     trees.put_children_(guesses, level, *known, depth=2)
     assert torch.equal(found.cpu(), guesses)
     assert (guesses[:, 3:] != before[:, 3:]).any(1).all()
+
+
+def test_chains_of_guesses():
+    from ssdlm.ops.kernels import guesses as kernels
+
+    V, N, G, r = 200, 3, 4, 12  # several tiles, the last of which is not full
+    shapes = (V, 24), (V, 24), (r, 24), (r, r), (24, r)
+    weights = [normals(*shape, seed=n) / 3 for n, shape in enumerate(shapes)]
+    known = [2 * normals(N, G, V), normals(N, G, r), normals(V)]
+    settings = [torch.tensor([-1, 5, -1]), torch.tensor([1.0, 0.7, 1.3])]
+    settings += [torch.tensor([0.9, 0.0, 1.0]), torch.tensor([11, 5 << 40 | 3, 7])]
+    settings += [torch.tensor([0, 4, 9])]
+    plain = torch.randint(V, (N, 1 + G), generator=torch.Generator().manual_seed(0))
+    (found,) = there(plain)
+    logits, given, prior = known
+    guesses.put_guesses_(plain, logits, given, guesses.Cell(*weights), prior, *settings, few=V)
+    cell = guesses.Cell(*there(*weights))
+    tables = cell.word_table, cell.back, cell.head_table
+    logits, given, prior = there(*known)
+    settings = there(*settings)
+    kernels.put_guesses_(found, logits, given, *tables, prior, *settings, counters.GUMBEL)
+    assert torch.equal(found.cpu(), plain)
 
 
 def test_paths_are_walked_and_kept():

@@ -6,12 +6,11 @@ import pytest
 import torch
 from tests import causal, tiny
 
-from ssdlm.denoiser.drafter import Drafter, base_of, read_texts
+from ssdlm.denoiser.drafter import base_of, read_texts
 from ssdlm.storage.checkpoint import load_denoiser
 from ssdlm.storage.drafter import load_drafter, save_drafter
 from ssdlm.train.drafting import configure, train_drafter
 from ssdlm.train.drafting.loss import largest, targets
-from ssdlm.train.drafting.settings import DraftingConfig, shape_of
 from ssdlm.train.drafting.texts import acceptance, right_guesses, until, write_texts
 
 SMALL = ("hidden=16", "rank=4", "guesses=3", "batch=4", "max_len=32", "anchors=6", "measured=2")
@@ -38,16 +37,6 @@ def losses(out):
     return [json.loads(line)["loss"] for line in (out / "log.jsonl").read_text().splitlines()]
 
 
-def new_drafter(network, **settings):
-    """Return a drafter of loud random weights."""
-    config = DraftingConfig(**({"hidden": 16, "rank": 4} | settings))
-    drafter = Drafter(shape_of(config, network, base="tiny", digest=""), network)
-    generator = torch.Generator().manual_seed(0)
-    for weight in drafter.parameters():
-        weight.data.copy_(0.3 * torch.randn(weight.shape, generator=generator))
-    return drafter
-
-
 def test_a_run_learns_and_resumes_to_the_bit(base, store, tmp_path, run):
     whole, report = run
     assert len(report.acceptance) == 3
@@ -59,6 +48,16 @@ def test_a_run_learns_and_resumes_to_the_bit(base, store, tmp_path, run):
     assert losses(tmp_path / "cut")[-1] == losses(whole)[-1]
     for name in ("model.safetensors", "config.json"):
         assert (tmp_path / "cut" / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_run_begins_with_another_ones_weights(base, store, tmp_path, run):
+    draft(base, store, tmp_path / "more", "steps=1", "lr=1e-12", "muon_lr=1e-12", begin=run[0])
+    network = base_of(load_denoiser(base))
+    own, more = (load_drafter(one, network, base) for one in (run[0], tmp_path / "more"))
+    for name, value in own.state_dict().items():
+        assert torch.allclose(more.state_dict()[name], value, atol=1e-2), name
+    with pytest.raises(ValueError, match="is a drafter of other sizes"):
+        draft(base, store, tmp_path / "other", "rank=5", begin=run[0])
 
 
 def test_a_folder_of_something_else_is_left_alone(base, store, tmp_path):
@@ -100,7 +99,7 @@ def test_a_broken_file_is_refused(base, run, tmp_path):
 def test_texts_are_read_as_decoding_reads_them(network):
     tokens = torch.randint(64, (2, 9), generator=torch.Generator().manual_seed(1))
     texts = read_texts(network, tokens, (1,))
-    drafter = new_drafter(network, guesses=2, layers=1)
+    drafter = tiny.drafter(network, guesses=2, layers=1)
     own = network.next_logits(network.prefill(tokens[:, :0]), tokens)
     assert torch.allclose(drafter.logits(texts.hidden), own, atol=1e-4)
     # What comes behind an anchor is not seen, but for the tokens before later guesses.
@@ -114,7 +113,7 @@ def test_texts_are_read_as_decoding_reads_them(network):
 
 def test_guesses_of_the_model_itself_are_right():
     network = tiny.llama()
-    drafter = new_drafter(network, guesses=2)
+    drafter = tiny.drafter(network, guesses=2)
     [text] = write_texts(network, [[1, 2, 3]], 12, seed=0, top_p=1.0)
     table = right_guesses(drafter, text)
     assert table.shape == (11, 2)
@@ -130,7 +129,7 @@ def test_targets_are_the_nucleus():
     for found, exact in zip(largest(logits, 100), logits.topk(100), strict=True):
         assert torch.equal(found, exact)
     network = tiny.llama()
-    ids, probs = targets(new_drafter(network), torch.randn(3, 32), 0.5)
+    ids, probs = targets(tiny.drafter(network), torch.randn(3, 32), 0.5)
     assert torch.allclose(probs.sum(-1), torch.ones(3))
     assert bool((probs[:, 0] > 0).all())
     assert ids.shape == (3, 64)

@@ -119,6 +119,11 @@ def add_model(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="on a GPU, too, write the same text whatever else is being written",
     )
+    command.add_argument(
+        "--drafter",
+        metavar="DIR",
+        help="what guesses for --mode speculative, by train-drafter (default: the model's own)",
+    )
 
 
 def run_generate(arguments: argparse.Namespace) -> None:
@@ -243,6 +248,7 @@ def open_model(arguments: argparse.Namespace) -> SSDLM:
                 device=own_device(arguments.device),
                 dtype=arguments.dtype,
                 deterministic=arguments.deterministic,
+                drafter=getattr(arguments, "drafter", None),
             )
     model.engine.runners.tell = told
     return model

@@ -263,6 +263,9 @@ def add_train_drafter(commands: Any) -> None:
     command.add_argument(
         "--prompts", help="JSON lines with prompts; the model goes on from them, and trains on that"
     )
+    command.add_argument(
+        "--from", dest="begin", metavar="DIR", help="begin with a drafter's weights"
+    )
     command.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
     command.add_argument(
         "--fresh", action="store_true", help="discard what is in --out and start again"
@@ -289,6 +292,7 @@ def run_train_drafter(arguments: argparse.Namespace) -> None:
         prompts=arguments.prompts,
         device=arguments.device,
         fresh=arguments.fresh,
+        begin=arguments.begin,
     )
     print(report)
 

@@ -20,13 +20,23 @@ import torch.nn.functional as F
 from torch import nn
 
 from ssdlm.config import DrafterConfig
+from ssdlm.denoiser import plain_products
 from ssdlm.denoiser.adapter import clean_pass, own_weights
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.layer import update
 from ssdlm.denoiser.llama import LlamaDenoiser, empty
-from ssdlm.denoiser.slots import Network
+from ssdlm.denoiser.slots import Network, Slots
+from ssdlm.ops.guesses import Cell
 from ssdlm.ops.rotary import rotate
-from ssdlm.ops.rows import plain_norm
+from ssdlm.ops.rows import (
+    Behind,
+    Rows,
+    add_product_,
+    normed_product,
+    place_and_attend,
+    plain_norm,
+    product,
+)
 from ssdlm.shapes import Block, Tensor
 
 BaseNetwork = BlockDenoiser | LlamaDenoiser
@@ -179,3 +189,62 @@ def passed(network: BaseNetwork, x: Tensor, rotary: Tensor) -> Iterator[tuple[Te
         found = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = update(x, found, layer.out, layer.up, layer.down)
         yield x, torch.stack((key, value))
+
+
+class DraftedRows:
+    """A drafter while texts are written: its rows stand behind slots, in the model's numbers."""
+
+    def __init__(self, drafter: Drafter, slots: Slots, head: Tensor, count: int) -> None:
+        self.config, self.slots, self.head = drafter.config, slots, head
+        network, (by_hidden, by_word) = drafter.network, drafter.scales
+        self.network, D = network, drafter.config.D
+
+        def own(weight: Tensor) -> Tensor:
+            return weight.detach().to(network.device, network.dtype).contiguous()
+
+        into = drafter.into.detach()
+        self.into = own(torch.cat((into[:, :D] * by_hidden, into[:, D:] * by_word), 1))
+        self.places, self.beside = own(drafter.places[:count]), own(drafter.beside)
+        # Rows have no keys and values of their own: what lies behind the slot's is left at 0.
+        more = 2 * slots.keys_values.shape[3] * slots.d
+        self.layers = [
+            (
+                number,
+                own(F.pad(layer.query, (0, 0, 0, more))),
+                *map(own, (layer.out, layer.up, layer.down)),
+            )
+            for number, layer in zip(self.config.reads, drafter.layers, strict=True)
+        ]
+        sees = torch.zeros(count, count, dtype=torch.bool, device=network.device)
+        self.rows = Rows(torch.arange(count, device=network.device), sees)
+        self.cell = Cell(
+            network.words.detach(),
+            head.contiguous(),  # rows of it are looked up
+            own(drafter.before * by_word),
+            own(drafter.back),
+            own(drafter.after),
+        )
+
+    def __call__(self, hidden: Tensor, newest: Tensor, at: Tensor, lengths: Tensor) -> Tensor:
+        """Return what the head reads for the guesses (N, G, D) behind slots `at` (N,).
+
+        `hidden` (N, 1, D) is what it read before the newest tokens (N, 1).
+        """
+        how = {"is_invariant": self.slots.is_invariant, "is_single": False}
+        both = torch.cat((hidden, self.network.embed(newest)), -1)
+        x = product(both, self.into, **how)
+        x = x + self.places
+        behind = Behind(self.rows, at, lengths)
+        with plain_products():
+            for number, query, out, up, down in self.layers:
+                keys, values = self.slots.keys_values[number]
+                qkv = normed_product(x, query, None, **how).unflatten(-1, (-1, self.slots.d))
+                exact = {"is_invariant": how["is_invariant"]}
+                found = place_and_attend(
+                    qkv, keys, values, behind, self.slots.rotary, None, **exact
+                )
+                x = add_product_(x, found.flatten(2), out, **how)
+                x = add_product_(
+                    x, normed_product(x, up, None, is_squared=True, **how), down, **how
+                )
+        return self.network.last_norm(x)

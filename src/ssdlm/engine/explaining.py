@@ -21,6 +21,7 @@ from ssdlm.engine.ways import explained
 PROGRAMS = {
     "chain": "a token a pass, by the context stream",
     "tree": "a tree of guesses that each pass checks",
+    "drafted": "a drafter's chain of guesses that each pass checks",
     "window": "a window of noise behind what is decided",
     "guided": "a window of noise, with its guides in the graph",
     "encoder": "whole blocks of an encoder",
@@ -45,6 +46,9 @@ UNGUESSED = (
     "mode=speculative guesses nothing beside a grammar, in a stream, or for a huge vocabulary"
 )
 DRAFTLESS = "mode=speculative guesses nothing: this model has no drafts"
+DRAFTED = (
+    "guesses are made for {} at most; more go token by token, where checking guesses does not pay"
+)
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,12 @@ def explain(engine: Engine, requests: Sequence[Request]) -> Explanation:
     if first.num_candidates > 1:
         notes.append(COMPETING.format(first.num_candidates))
     if options.mode == "speculative" and written.program == "chain":
-        notes.append(UNGUESSED if engine.runners.has_drafts else DRAFTLESS)
+        notes.append(UNGUESSED if engine.runners.has_guesses else DRAFTLESS)
+    if written.program == "drafted":
+        most = engine.runners.most_drafted
+        notes.append(
+            DRAFTED.format("one text at a time" if most == 1 else f"{most} texts at a time")
+        )
     return Explanation(
         about(engine),
         written,

@@ -6,7 +6,7 @@ All bad input is refused in `prepare`, before anything is written.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import accumulate, islice
@@ -19,6 +19,7 @@ from ssdlm.constraints.grammatical import grammatical, weighed
 from ssdlm.constraints.placement import Placement
 from ssdlm.constraints.words import ConstraintCompiler, Wanted
 from ssdlm.denoiser import Denoiser
+from ssdlm.denoiser.drafter import Drafter
 from ssdlm.diffusion.bias import biased
 from ssdlm.diffusion.grid import Sliding
 from ssdlm.diffusion.likelihood import text_nll
@@ -67,14 +68,25 @@ class Engine:
     """Writes texts with one model. A text depends on its own request alone, not on the others."""
 
     def __init__(
-        self, denoiser: Denoiser, tokenizer: Tokenizer | None, *, is_deterministic: bool = False
+        self,
+        denoiser: Denoiser,
+        tokenizer: Tokenizer | None,
+        *,
+        is_deterministic: bool = False,
+        find_drafter: Callable[[], Drafter | None] = lambda: None,
     ) -> None:
         self.denoiser = denoiser
         self.tokenizer = tokenizer
+        self.find_drafter = find_drafter
         self.is_deterministic = is_deterministic
         self.controls = Controls(denoiser, tokenizer, is_deterministic=is_deterministic)
         self.chains = Chains(denoiser, tokenizer, is_deterministic=is_deterministic)
         self.runners = Runners(self)
+
+    @cached_property
+    def drafter(self) -> Drafter | None:
+        """What guesses for mode=speculative; found when that is first asked for."""
+        return self.find_drafter()
 
     @property
     def device(self) -> torch.device:
@@ -299,6 +311,8 @@ class Engine:
             return Swarms(places, count, inner, self.finish, self.controls)
         if (key := self.runners.key_of(first)) is not None:
             is_cpu = self.device.type == "cpu"  # where slots cost nothing before they are used
+            # A drafter pays for so few texts there that it matters how many there are.
+            is_cpu &= key.program != "drafted"
             count = self.rows_at_once(first) if is_cpu else len(jobs)
             return BatchWorker(self.runners, key, first, count)
         return Batch(self.batch_size(first.options), self.steps)

@@ -29,6 +29,7 @@ from ssdlm.engine.batch import DecodeBatch, Entry
 from ssdlm.engine.ending import end_token, unwritten
 from ssdlm.engine.path import Path, num_open
 from ssdlm.engine.programs.chain import Chain
+from ssdlm.engine.programs.drafted import Drafted
 from ssdlm.engine.programs.encoder import EncoderWindow
 from ssdlm.engine.programs.guided import GuidedWindow
 from ssdlm.engine.programs.tree import Tree
@@ -48,6 +49,10 @@ FIXED_SLOTS = 32
 LEAST_CAPACITY = 128
 MOST_GUESSED = 1 << 14
 """Guesses are found among so many tokens at most; with more of them a chain does without."""
+MOST_DRAFTED = 16
+"""Texts at a time on a GPU up to which a drafter guesses; on a CPU it does for one alone."""
+CPU_GUESSES = 3
+"""Guesses that are checked at once on a CPU, where a pass takes longer by each."""
 MOST_IDLE = 4
 """Batches that are kept for requests of the same kind."""
 MEMORY_SHARE = 0.5
@@ -66,7 +71,7 @@ class Key(NamedTuple):
     """What the requests of one decode batch have in common."""
 
     program: str
-    """chain, tree, window, guided or encoder."""
+    """chain, tree, drafted, window, guided or encoder."""
     path: Hashable = ()
     """What decides the levels of a window; of a tree, its guesses."""
     pace: int = 0
@@ -121,6 +126,16 @@ class Runners:
         alone.fill_all()
         return alone.table @ denoiser.head.to(denoiser.dtype).T
 
+    @property
+    def has_guesses(self) -> bool:
+        """Whether anything guesses for mode=speculative."""
+        return self.has_drafts or self.engine.drafter is not None
+
+    @property
+    def most_drafted(self) -> int:
+        """Texts at a time up to which checking a drafter's guesses is quicker than a chain."""
+        return MOST_DRAFTED if self.is_gpu else 1
+
     def written(self, request: Request, key: Key | None) -> Written:
         """Return how a text is written that has no particles, its key being known."""
         if key is None:
@@ -148,7 +163,8 @@ class Runners:
             return reasons.without_rows(type(denoiser).__name__)
         if self.is_gpu and not Slots.has_kernels(denoiser):
             return reasons.without_kernels(type(denoiser).__name__)
-        if options.mode == "speculative" and self.has_drafts and not self.is_gpu:
+        is_guessed = options.mode == "speculative" and self.has_drafts
+        if is_guessed and not self.is_gpu and self.engine.drafter is None:
             return reasons.NO_GUESSES
         if options.mode != "diffusion":
             return ""
@@ -225,9 +241,14 @@ class Runners:
 
     def chain_key(self, request: Request, *, is_masked: bool) -> Key:
         """Return the key of a text token by token; guesses do not change it."""
-        nodes = request.options.draft_nodes if request.options.mode == "speculative" else 0
-        is_plain = is_masked or self.is_looked_at(request) or self.denoiser.V > MOST_GUESSED
-        if is_plain or not self.has_drafts:
+        options = request.options
+        nodes = options.draft_nodes if options.mode == "speculative" else 0
+        is_plain = is_masked or self.is_looked_at(request)
+        if nodes and not is_plain and not bias_of(options) and (drafter := self.engine.drafter):
+            count = drafter.config.num_guesses
+            count = count if self.is_gpu else min(count, CPU_GUESSES)
+            return Key("drafted", count, capacity=self.capacity(request, 2 * (1 + count)))
+        if is_plain or not self.has_drafts or self.denoiser.V > MOST_GUESSED:
             nodes = 0
         tree = tree_of(nodes)
         capacity = self.capacity(request, len(tree.parents) * (1 + tree.m))
@@ -364,7 +385,7 @@ class Runners:
             return max(1, min(wanted, CPU_SLOTS, fitting))
         # Rows of blocks are so many that their products' roundings depend on the slot. Chains have
         # products whose rows do not depend on each other.
-        if self.engine.is_deterministic and key.program not in ("chain", "tree"):
+        if self.engine.is_deterministic and key.program not in ("chain", "tree", "drafted"):
             return FIXED_SLOTS if isinstance(key.path, float) else 1
         num = 1
         while num < wanted:
@@ -391,7 +412,11 @@ class Runners:
         sizes |= {"is_biased": key.is_biased, "is_cut": key.is_cut}
         if options.mode != "diffusion":
             sizes |= {"is_masked": key.is_masked, "is_invariant": self.engine.is_deterministic}
-            if key.program == "chain":
+            if key.program == "drafted" and num_slots <= self.most_drafted:
+                del sizes["is_masked"]
+                given = {"drafter": self.engine.drafter, "num_guesses": key.path}
+                return Drafted(denoiser, **given, **sizes)
+            if key.program in ("chain", "drafted"):
                 return Chain(denoiser, **sizes)
             return Tree(denoiser, draft_nodes=cast(int, key.path), pairs=self.pairs, **sizes)
         sizes["ends_likely"] = key.ends_likely

@@ -77,7 +77,19 @@ def gumbel(seeds: Seeds, *, position: int, V: int, count: int = 1) -> Simplex:
     With these added to log p, the greatest is a draw from p (the Gumbel-max trick).
     """
     words = words_at(seeds, step=0, B=count, count=-(-V // 4), stream=GUMBEL, first=position)
-    word = torch.stack(words, -1).flatten(-2)[..., :V]
+    return to_gumbel(torch.stack(words, -1).flatten(-2)[..., :V])
+
+
+def gumbel_at(seed: Tensor, *, first: int, ids: Tensor) -> Tensor:
+    """Return `gumbel` of some tokens (G, n) at the positions of one text from the first on."""
+    position = torch.arange(first, first + len(ids), device=ids.device).unsqueeze(1)
+    at = (torch.tensor(one, device=ids.device) for one in (0, GUMBEL))
+    words = philox((ids // 4, position, *at), (seed & WORD, (seed >> 32) & WORD))
+    return to_gumbel(torch.stack(words, -1).gather(-1, (ids % 4).unsqueeze(-1))[..., 0])
+
+
+def to_gumbel(word: Tensor) -> Tensor:
+    """Return -log(-log u) of 32-bit words."""
     # 1 - u, for it is u close to 1 that decides: there all 32 bits count, and no two are equal.
     rest = ((word.to(torch.float32) + 0.5) * 2**-32).clamp(max=1 - 2**-24)
     return -(-torch.log1p(-rest)).log()

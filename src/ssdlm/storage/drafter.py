@@ -16,6 +16,7 @@ from ssdlm.config import DrafterConfig
 from ssdlm.denoiser.drafter import BaseNetwork, Drafter
 from ssdlm.settings import from_json, to_json
 from ssdlm.shapes import Tensor
+from ssdlm.storage.builtin import MODELS
 from ssdlm.storage.causal import weights_digest
 from ssdlm.storage.files import read_json, write_file, write_json
 from ssdlm.storage.int8 import quantise
@@ -34,6 +35,12 @@ def save_drafter(config: DrafterConfig, weights: dict[str, Tensor], folder: Path
     small = {name: value.contiguous().cpu() for name, value in quantise(weights).items()}
     write_file(folder / WEIGHTS, lambda path: save_tensors(small, path))
     write_json(folder / CONFIG, {"model_type": KIND} | to_json(config))
+
+
+def find_drafter(home: Path) -> Path | None:
+    """Return the drafter that comes with the model in a folder: within it, or built in."""
+    places = home / BESIDE, MODELS / "drafters" / home.name
+    return next((place for place in places if (place / CONFIG).is_file()), None)
 
 
 def load_drafter(folder: Path, network: BaseNetwork, home: Path) -> Drafter:

@@ -30,7 +30,7 @@ from ssdlm.settings import differences
 from ssdlm.shapes import Tensor
 from ssdlm.storage import checkpoint
 from ssdlm.storage.causal import weights_digest
-from ssdlm.storage.drafter import CONFIG, WEIGHTS, save_drafter
+from ssdlm.storage.drafter import CONFIG, WEIGHTS, load_drafter, save_drafter
 from ssdlm.storage.files import named_path, read_json, write_file, write_json, write_text
 from ssdlm.storage.tensors import read_tensors, save_tensors
 from ssdlm.tokenizer import Tokenizer, load_causal_tokenizer, load_tokenizer, require_tokens
@@ -103,15 +103,16 @@ def train_drafter(
     prompts: str | Path | None = None,
     device: str = "auto",
     fresh: bool = False,
+    begin: str | Path | None = None,
 ) -> DrafterReport:
     """Train a drafter for a model on the stores in `data`, or go on with the run that is in `out`.
 
     The model may write texts of its own to train on: after beginnings of the data's texts, and
-    after `prompts`, a file of JSON lines.
+    after `prompts`, a file of JSON lines. A run may begin with another drafter's weights.
     """
     folder = named_path(out, "out")
     with alone(folder):
-        run = start(config, model, data, folder, prompts, device, fresh=fresh)
+        run = start(config, model, data, folder, prompts, device, fresh=fresh, begin=begin)
         with closing(RunLog(folder, step=run.step, steps=run.steps)) as log:
             number = sum(weight.numel() for weight in run.drafter.parameters()) / 1e6
             where = run.drafter.network.device
@@ -129,6 +130,7 @@ def start(
     device: str,
     *,
     fresh: bool,
+    begin: str | Path | None,
 ) -> DraftRun:
     """Return a run at its beginning, or as its checkpoint has it."""
     home = checkpoint.find(model)
@@ -149,6 +151,13 @@ def start(
     shape = shape_of(config, network, base=model, digest=str(asked["model"]))
     drafter = Drafter(shape, network)
     drafter.start(torch.Generator().manual_seed(mix(config.seed, WEIGHTS_SEED)))
+    if begin is not None:
+        earlier = load_drafter(named_path(begin, "from"), network, home)
+        if replace(earlier.config, base=shape.base) != shape:
+            raise ValueError(
+                f"from={begin} is a drafter of other sizes; give settings of its sizes"
+            )
+        drafter.load_state_dict(earlier.state_dict())
     drafter.to(network.device)
     train = TrainConfig(
         steps=config.steps, seconds=config.seconds, batch=config.batch, optimizer="muon",
