@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ssdlm import SSDLM
+from ssdlm import SSDLM, Generation
 from ssdlm.denoiser.drafter import base_of
 from ssdlm.storage import checkpoint
 from ssdlm.storage.drafter import find_drafter, load_drafter
@@ -46,14 +46,13 @@ def time_modes(arguments: argparse.Namespace) -> dict[str, Any]:
         speeds: dict[str, list[float]] = {"autoregressive": [], "speculative": []}
         differ, passes = 0, 0.0
         for number in range(arguments.repeats + 1):
-            texts = {}
+            texts: dict[str, list[Generation]] = {}
             for mode, found in speeds.items():
                 start = time.perf_counter()
-                texts[mode] = model.generate(
-                    [f"{BEGINNING} {place}, and" for place in range(batch)],
-                    mode=mode, length=length, seed=number, batch_size=batch, top_p=0.9,
-                    temperature=1.0, projection="sampling", never_end=True,
-                )  # fmt: skip
+                asked: dict[str, Any] = {"mode": mode, "length": length, "seed": number}
+                asked |= {"top_p": 0.9, "temperature": 1.0, "projection": "sampling"}
+                prompts = [f"{BEGINNING} {place}, and" for place in range(batch)]
+                texts[mode] = model.generate(prompts, never_end=True, batch_size=batch, **asked)
                 seconds = time.perf_counter() - start
                 if number:  # the first gets everything ready
                     found.append(batch * length / seconds)
@@ -94,12 +93,15 @@ def main() -> None:
     network, tokenizer = base_of(denoiser), load(home)
     if network is None:
         raise SystemExit(f"{arguments.model} has no layers that a drafter reads")
-    drafter = load_drafter(arguments.drafter or find_drafter(home), network, home)
+    folder = arguments.drafter or find_drafter(home)
+    if folder is None:
+        raise SystemExit(f"{arguments.model} has no drafter; give --drafter")
+    drafter = load_drafter(folder, network, home)
     places = range(1, drafter.config.num_guesses + 1)
     print(f"| texts | {' | '.join(map(str, places))} | first four | tokens per check |")
     print("|---" * (len(places) + 3) + "|")
-    figures = {}
-    for name, _, file in (one.partition("=") for one in arguments.files):
+    figures: dict[str, Any] = {}
+    for name, _, file in (str(one).partition("=") for one in arguments.files):
         prompts = read_prompts(Path(file), tokenizer, arguments.given)[: arguments.num]
         ends = frozenset(tokenizer.ends)
         texts = write_texts(network, prompts, arguments.length, seed=arguments.seed, ends=ends)

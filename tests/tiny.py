@@ -10,14 +10,13 @@ from typing import Any
 import tokenizers
 import torch
 
-from ssdlm.config import AdapterConfig, BlockConfig, CausalConfig
+from ssdlm.config import AdapterConfig, BlockConfig, CausalConfig, DrafterConfig
 from ssdlm.denoiser.adapted import AdaptedDenoiser
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.drafter import Drafter
 from ssdlm.denoiser.encoder import EncoderDenoiser, masked_lm
 from ssdlm.denoiser.llama import LlamaDenoiser
 from ssdlm.tokenizer import Tokenizer
-from ssdlm.train.drafting.settings import DraftingConfig, shape_of
 
 V = 64
 SIZES = {
@@ -76,10 +75,14 @@ def adapted(*, is_new: bool = False) -> AdaptedDenoiser:
     return denoiser.eval().requires_grad_(False)
 
 
-def drafter(network: BlockDenoiser | LlamaDenoiser, **settings: Any) -> Drafter:
+def drafter(
+    network: BlockDenoiser | LlamaDenoiser, *, guesses: int = 4, reads: Sequence[int] = (0, 1)
+) -> Drafter:
     """Return a drafter with loud random weights, whose guesses are right by chance."""
-    config = DraftingConfig(**({"hidden": 16, "rank": 5, "guesses": 4} | settings))
-    drafter = Drafter(shape_of(config, network, base="tiny", digest=""), network)
+    own, sizes = network.config, {"hidden": 16, "rank": 5, "num_guesses": guesses}
+    sizes |= {"V": own.V, "D": own.D, "num_heads": own.num_heads, "head_size": network.key_shape[1]}
+    config = DrafterConfig(base="tiny", digest="", reads=tuple(reads), **sizes)
+    drafter = Drafter(config, network)
     generator = torch.Generator().manual_seed(0)
     for weight in drafter.parameters():
         weight.data.copy_(0.3 * torch.randn(weight.shape, generator=generator))

@@ -99,7 +99,7 @@ def test_a_broken_file_is_refused(base, run, tmp_path):
 def test_texts_are_read_as_decoding_reads_them(network):
     tokens = torch.randint(64, (2, 9), generator=torch.Generator().manual_seed(1))
     texts = read_texts(network, tokens, (1,))
-    drafter = tiny.drafter(network, guesses=2, layers=1)
+    drafter = tiny.drafter(network, guesses=2, reads=(1,))
     own = network.next_logits(network.prefill(tokens[:, :0]), tokens)
     assert torch.allclose(drafter.logits(texts.hidden), own, atol=1e-4)
     # What comes behind an anchor is not seen, but for the tokens before later guesses.

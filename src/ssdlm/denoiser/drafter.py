@@ -20,12 +20,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from ssdlm.config import DrafterConfig
-from ssdlm.denoiser import plain_products
+from ssdlm.denoiser import Denoiser, plain_products
 from ssdlm.denoiser.adapter import clean_pass, own_weights
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.layer import update
 from ssdlm.denoiser.llama import LlamaDenoiser, empty
-from ssdlm.denoiser.slots import Network, Slots
+from ssdlm.denoiser.slots import Slots
 from ssdlm.ops.guesses import Cell
 from ssdlm.ops.rotary import rotate
 from ssdlm.ops.rows import (
@@ -109,7 +109,11 @@ class Drafter(nn.Module):
     def scales(self) -> tuple[float, float]:
         """What brings hidden states and words to about size 1."""
         words, norm = self.network.words.float(), getattr(self.network, "norm", torch.ones(1))
-        return tuple(float(x.float().square().mean().rsqrt()) for x in (norm, words))
+        by_hidden, by_word = (float(x.float().square().mean().rsqrt()) for x in (norm, words))
+        return by_hidden, by_word
+
+    def own_layers(self) -> list[DrafterLayer]:
+        return cast(list[DrafterLayer], list(self.layers))
 
     def forward(self, tokens: Block, texts: ReadTexts, anchors: Tensor) -> Tensor:
         """Return what the head is to read for the guesses after each anchor (N, A, G, D).
@@ -158,10 +162,10 @@ class Drafter(nn.Module):
         return F.linear(rows.to(network.dtype), network.head).float() + network.prior
 
 
-def base_of(network: Network) -> BaseNetwork | None:
+def base_of(denoiser: Denoiser) -> BaseNetwork | None:
     """Return the network whose rows a drafter reads, None where there can be none."""
-    own = getattr(network, "model", network)
-    return cast(BaseNetwork, own) if isinstance(own, BlockDenoiser | LlamaDenoiser) else None
+    own = getattr(denoiser, "model", denoiser)
+    return own if isinstance(own, BlockDenoiser | LlamaDenoiser) and Slots.takes(own) else None
 
 
 @torch.no_grad()
@@ -213,7 +217,7 @@ class DraftedRows:
                 own(F.pad(layer.query, (0, 0, 0, more))),
                 *map(own, (layer.out, layer.up, layer.down)),
             )
-            for number, layer in zip(self.config.reads, drafter.layers, strict=True)
+            for number, layer in zip(self.config.reads, drafter.own_layers(), strict=True)
         ]
         sees = torch.zeros(count, count, dtype=torch.bool, device=network.device)
         self.rows = Rows(torch.arange(count, device=network.device), sees)

@@ -190,11 +190,9 @@ def refuse_other_run(out: Path, asked: dict[str, Any], *, fresh: bool) -> None:
         raise ValueError(
             f"{out} is not empty ({found[0]} is there) and not a drafter's; give --out a new folder"
         )
-    known = read_json(out / RUN).get("asked") if (out / RUN).exists() else asked
-    free = "steps", "seconds", "log_every", "save_seconds"
-    changed = differences(
-        *({k: v for k, v in one.items() if k not in free} for one in (known, asked))
-    )
+    known: dict[str, Any] = read_json(out / RUN).get("asked", {}) if (out / RUN).exists() else asked
+    free = dict.fromkeys(("steps", "seconds", "log_every", "save_seconds"))
+    changed = differences(known | free, asked | free)
     if changed and not fresh:
         raise ValueError(
             f"{out} contains a run with other settings ({', '.join(changed)}); give the same "
