@@ -165,7 +165,10 @@ class Drafter(nn.Module):
 def base_of(denoiser: Denoiser) -> BaseNetwork | None:
     """Return the network whose rows a drafter reads, None where there can be none."""
     own = getattr(denoiser, "model", denoiser)
-    return own if isinstance(own, BlockDenoiser | LlamaDenoiser) and Slots.takes(own) else None
+    if not isinstance(own, BlockDenoiser | LlamaDenoiser):
+        return None
+    is_read = own.has_evidence and not getattr(own, "has_memory", False)
+    return own if is_read and getattr(own.config, "is_shifted", True) else None
 
 
 @torch.no_grad()
