@@ -143,8 +143,8 @@ def weights_with(layer: LlamaLayer, matrix: Callable[[str], Matrix]) -> LayerWei
     """Return a layer's weights with these matrices, which are found by their names."""
     norms = layer.head_norms()
     return LayerWeights(
-        layer.attention_norm,
-        layer.mlp_norm,
+        layer.get_parameter("attention_norm"),
+        layer.get_parameter("mlp_norm"),
         layer.qkv_bias,
         layer.out_bias,
         None if norms is None else norms.weights,
