@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -35,13 +34,13 @@ import torch
 from ssdlm import SSDLM
 from ssdlm.denoiser.adapted import AdaptedDenoiser
 from ssdlm.diffusion.likelihood import next_token_nll
+from ssdlm.engine.choosing import WORD, doubles_word
 from ssdlm.storage.jsonl import read_jsonl
 
 PROMPT, LENGTH, B = 64, 48, 16
 WIDTHS, STEPS = (1.0, 2.0, 4.0, 8.0), (64, 32, 16, 8)
 GAPS, SEEN, AFTER = (5, 10, 15), 16, 32
 """Tokens of a gap, of its right side that is shown, and of what is scored."""
-WORD = re.compile(r"[^\W\d_]+")
 SCORED = 32
 """Texts that are scored together: each has a number for every word at every token."""
 Row = dict[str, Any]
@@ -239,14 +238,7 @@ def is_marred(left: str, fill: str, right: str, words: set[str]) -> bool:
     found = [(match.start(), match.end(), match[0].lower()) for match in WORD.finditer(whole)]
     for edge in (len(left), len(left) + len(fill)):
         touching = [word for start, end, word in found if start <= edge <= end]
-        before = [one for one in found if one[1] <= edge][-1:]
-        after = [one for one in found if one[0] >= edge][:1]
-        is_doubled = any(
-            one[2] == other[2] and whole[one[1] : other[0]].isspace()
-            for one in before
-            for other in after
-        )
-        if is_doubled or not words.issuperset(touching):
+        if doubles_word(whole, edge) or not words.issuperset(touching):
             return True
     return False
 

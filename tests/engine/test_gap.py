@@ -1,15 +1,17 @@
 """A gap of unknown length: every length is written, the likeliest per token is kept."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
-from tests import tiny
+from tests import causal, tiny
 
 from ssdlm import SSDLM, DecodeConfig
 from ssdlm.cli import main
 from ssdlm.diffusion.grid import BeforeGiven, Staggered, Uniform
-from ssdlm.diffusion.likelihood import text_nll
+from ssdlm.diffusion.likelihood import text_nll, texts_nll
+from ssdlm.engine.choosing import GAP_SHARE, doubles_word
 from ssdlm.engine.requests import Request
 from ssdlm.options import MOST_LENGTHS, GenerateOptions
 from ssdlm.values import Gap
@@ -183,3 +185,52 @@ def test_what_follows_a_gap_is_no_part_of_the_path():
     assert torch.equal(grid.progress[:, :4], own.progress)
     assert torch.equal(grid.progress[:, 4:], own.progress[:, 3:].expand(-1, 3))
     assert torch.equal(BeforeGiven(Uniform(5), 3)(7).progress, Uniform(5)(7).progress)
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory):
+    return SSDLM.from_pretrained(causal.save_adapted(tmp_path_factory.mktemp("adapted")))
+
+
+def test_of_an_adapter_s_fills_that_is_kept_after_which_the_right_side_is_likely(adapted):
+    prompt, asked = "the river", {"suffix": SUFFIX, "length": 4, "T": 4}
+    context, chosen = adapted.context(prompt), set()
+    for seed in range(4):
+        best = adapted.generate(prompt, best_of=5, seed=seed, **asked)
+        rivals = adapted.generate([prompt], num_samples=5, seed=seed, **asked)
+
+        def worth(one):
+            (nll,) = texts_nll(adapted.denoiser, context, [one.tokens])
+            return (GAP_SHARE * nll[:4].sum() + nll[4:].sum()) / (GAP_SHARE * 4 + len(nll) - 4)
+
+        assert best.tokens == min(rivals, key=worth).tokens
+        plain = min(rivals, key=lambda one: text_nll(adapted.denoiser, context, one.tokens))
+        chosen.add(plain.tokens == best.tokens)
+    assert False in chosen, "or the mean over gap and suffix would do"
+
+
+def test_a_fill_that_doubles_a_word_is_taken_last(adapted):
+    (request, *_) = adapted.engine.prepare(
+        ["the river"], [adapted.options.change(suffix=" ran", length=4, grid="warped")]
+    )
+    (text,), encode = adapted.generate(["the river"], length=8), adapted.tokenizer.encode
+    fills = [f"{fill} ran" for fill in (" ran", " dog", " riv", "bran")]
+    texts = [replace(text, tokens=encode(fill), text=fill) for fill in fills]
+    worth = adapted.engine.rate([(request, one) for one in texts])
+    assert [one > 1000 for one in worth] == [True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "is_doubled"),
+    [
+        ("the men", " men sat", True),
+        ("the Men ", "men", True),
+        ("the men,", " men", False),
+        ("the men", "men sat", False),
+        ("women", " men", False),
+        ("", "men", False),
+        ("7", " 7", False),
+    ],
+)
+def test_a_word_is_doubled_if_nothing_but_spaces_is_between(left, right, is_doubled):
+    assert doubles_word(left + right, len(left)) is is_doubled

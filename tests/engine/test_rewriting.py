@@ -194,6 +194,12 @@ def test_an_adapter_rewrites_within_its_positions(tmp_path):
     assert text[: span[0]].endswith(generation.prompt) and len(generation.prompt) == 128 - 32 - 4
     with pytest.raises(ValueError, match=r"span 1-200 takes 198 tokens, and the model sees 128"):
         model.rewrite(text, [(1, 200)])
+    (best,) = model.rewrite(TEXT, [SPANS[0]], T=4)
+    assert model.rewrite(TEXT, [SPANS[0]], T=4, best_of=4) == [best]
+    (single,) = model.rewrite(TEXT, [SPANS[0]], T=4, best_of=1)
+    assert best.generations[0].calls == 4 * (single.generations[0].calls + 1)
+    (free,) = model.rewrite(TEXT, [SPANS[0]], T=2, length="free")
+    assert model.rewrite(TEXT, [SPANS[0]], T=2, length="free", best_of=1) == [free]
     base = SSDLM.from_pretrained(folder.parent / "base")
     line = "rewriting needs several open positions, .* it needs an adapter"
     with pytest.raises(ValueError, match=line):

@@ -154,11 +154,28 @@ def next_token_nll(denoiser: RowDenoiser, tokens: Tokens) -> Tensor:
     return errors_of(logits, tokens[:, 1:]).nll
 
 
-@torch.no_grad()
 def text_nll(denoiser: RowDenoiser, context: Sequence[int], tokens: Sequence[int]) -> float:
     """Return the context stream's mean -log p of a text's tokens after a context, in one pass."""
-    # A text's first token has nothing before it, and so no probability here.
-    if not tokens or len(context) + len(tokens) < 2:
-        return math.inf
-    whole = torch.tensor([[*context, *tokens]], device=denoiser.device)
-    return next_token_nll(denoiser, whole)[0, -len(tokens) :].mean().item()
+    return mean_nll(texts_nll(denoiser, context, [tokens])[0])
+
+
+def mean_nll(nll: Tensor) -> float:
+    """Return the mean of -log p of a text's tokens; one without any is the last to be chosen."""
+    return nll.mean().item() if len(nll) else math.inf
+
+
+@torch.no_grad()
+def texts_nll(
+    denoiser: RowDenoiser, context: Sequence[int], texts: Sequence[Sequence[int]]
+) -> list[Tensor]:
+    """Return the context stream's -log p of each token of texts after a context, in one pass.
+
+    Without a context a text's first token has nothing before it, and so no probability here.
+    """
+    longest, start = len(context) + max(map(len, texts)), max(0, len(context) - 1)
+    if longest < 2:
+        return [torch.zeros(0)] * len(texts)
+    rows = [[*context, *tokens] for tokens in texts]
+    whole = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=denoiser.device)
+    nll = next_token_nll(denoiser, whole).cpu()
+    return [one[start : len(row) - 1] for one, row in zip(nll, rows, strict=True)]

@@ -20,16 +20,17 @@ from ssdlm.constraints.placement import Placement
 from ssdlm.constraints.words import ConstraintCompiler, Wanted
 from ssdlm.denoiser import Denoiser
 from ssdlm.denoiser.drafter import Drafter
+from ssdlm.denoiser.slots import Network
 from ssdlm.diffusion.bias import biased
 from ssdlm.diffusion.grid import Sliding
-from ssdlm.diffusion.likelihood import text_nll
+from ssdlm.diffusion.likelihood import mean_nll, texts_nll
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.sampler import Step, Strategy, generate
 from ssdlm.diffusion.sliding import slide
 from ssdlm.engine.chains import Chains, check_context, check_room, check_stream
 from ssdlm.engine.chat import ChatText, as_answer
 from ssdlm.engine.chooser import Answered, Chooser
-from ssdlm.engine.choosing import by_length, kept
+from ssdlm.engine.choosing import Candidate, by_length, join_nll, kept
 from ssdlm.engine.controls import Controls
 from ssdlm.engine.describing import behind_description, check_description
 from ssdlm.engine.drafts import DraftEncoder, Feed, Watcher
@@ -60,6 +61,8 @@ from ssdlm.tokenizer import Tokenizer, is_utf8
 from ssdlm.values import quote
 
 Prompt = str | Sequence[int]
+MOST_RATED = 16
+"""Texts that are rated in one pass: each token of theirs has V logits."""
 MOST_WAITING = 4096
 """Requests that are looked at together for those that may share a pass; more wait unseen."""
 
@@ -198,9 +201,23 @@ class Engine:
             yield request.number, text
         self.controls.warn_of_idle()
 
-    def rate(self, request: Request, text: Generation) -> float:
-        """Return the context stream's mean -log p of a text's tokens."""
-        return text_nll(self.chains.denoiser, request.context, text.tokens)
+    def rate(self, texts: Sequence[Candidate]) -> list[float]:
+        """Return what texts of one prompt are worth: the lower the better, by the context stream.
+
+        It is the mean -log p of their tokens, or of an adapter how well they fill a gap.
+        """
+        rates_joins = isinstance(self.denoiser, Network) and self.denoiser.is_exact
+        found: list[float] = []
+        for start in range(0, len(texts), MOST_RATED):
+            some = texts[start : start + MOST_RATED]
+            tokens = [text.tokens for _, text in some]
+            nll = texts_nll(self.chains.denoiser, some[0][0].context, tokens)
+            for (request, text), own in zip(some, nll, strict=True):
+                if rates_joins and request.options.suffix and self.tokenizer is not None:
+                    found.append(join_nll(self.tokenizer, request, text, own))
+                else:
+                    found.append(mean_nll(own))
+        return found
 
     def candidates(self, requests: Requests) -> Iterator[tuple[Request, Generation]]:
         """Yield every text that is written, as it gets done."""

@@ -11,6 +11,7 @@ first token, which has to begin with one.
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 from typing import Any, NamedTuple, get_args
 
+from ssdlm.denoiser.slots import Network
 from ssdlm.engine.chains import check_stream
 from ssdlm.engine.describing import behind_description
 from ssdlm.engine.ending import text_of
@@ -39,6 +41,8 @@ JOINED = re.compile(
 """Two letters of one Korean syllable: one that begins it, or one that goes on with it."""
 MOST_AFTER = 32
 """Tokens behind a span that the model sees: as long as the blocks of an adapter's training."""
+TRIES = 4
+"""Texts at least of which an adapter keeps that with the likeliest join."""
 MOST_SEEN = 1024
 """Positions of a model that knows no limit."""
 CHARACTERS_PER_TOKEN = 32
@@ -121,6 +125,7 @@ class Rewriting:
             len(behind_description((), (), one, engine.tokenizer)) for one in options
         )
         self.sight = (engine.denoiser.max_len or MOST_SEEN) - self.num_told
+        self.has_adapter = isinstance(engine.denoiser, Network) and engine.denoiser.is_exact
         pairs = sorted(zip(spans, options, strict=True), key=lambda pair: pair[0])
         self.passages = [self.passage(text, *pair, is_free=length == "free") for pair in pairs]
         count = check("alternatives", alternatives, ALTERNATIVES)
@@ -159,6 +164,9 @@ class Rewriting:
             )
         suffix = self.beginning(suffix, room // 2)
         length = {"gap": (fewest, longest)} if spread else {"length": count}
+        is_told = options.control or "best_of" in options.began
+        if suffix and self.has_adapter and not is_told:
+            options = options.change(best_of=math.ceil(TRIES / (longest - fewest + 1)))
         options = options.change(suffix=suffix, stop_at_end=False, never_end=True, **length)
         num_after = len(self.tokenizer.encode_plain([suffix])[0])
         return Passage(Span(start, start + len(core)), opening, options, num_after)

@@ -79,7 +79,8 @@ class Completion:
         for start in range(0, len(texts), self.best_of):
             group = texts[start : start + self.best_of]
             if self.best_of > self.n:
-                group = sorted(group, key=lambda pair: engine.rate(*pair))[: self.n]
+                rated = zip(engine.rate(group), range(len(group)), strict=True)
+                group = [group[place] for _, place in sorted(rated)[: self.n]]
             for request, text in group:
                 index = len(choices)
                 shown, reason = self.shown(request, text), reason_of(request, text)

@@ -111,7 +111,7 @@ def whose(work: Rewriting, inner: Looks) -> Looks:
 
     def look(engine: Engine, request: Request) -> Look:
         look, own = inner(engine, request), {"alternative": request.number}
-        own |= {"span": work.num_done, "gap": request.options.length}
+        own |= {"span": work.num_done, "gap": request.options.length, "candidate": request.sample}
         return lambda job: [event | own for event in look(job)]
 
     return look
