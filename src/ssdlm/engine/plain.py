@@ -20,7 +20,6 @@ from ssdlm.constraints.placement import Placement
 from ssdlm.constraints.words import ConstraintCompiler, Wanted
 from ssdlm.denoiser import Denoiser
 from ssdlm.denoiser.drafter import Drafter
-from ssdlm.denoiser.slots import Network
 from ssdlm.diffusion.bias import biased
 from ssdlm.diffusion.grid import Sliding
 from ssdlm.diffusion.likelihood import mean_nll, texts_nll
@@ -49,7 +48,7 @@ from ssdlm.engine.requests import (
 from ssdlm.engine.runners import CPU_SLOTS, Key, Runners
 from ssdlm.engine.schedule import Batch, Job, Schedule, Worker
 from ssdlm.engine.showing import Piece
-from ssdlm.engine.strategy import bias_of, for_gap, strategy_of, strategy_of_text
+from ssdlm.engine.strategy import bias_of, for_gap, is_adapted, strategy_of, strategy_of_text
 from ssdlm.engine.targets import Targets, check_targets
 from ssdlm.engine.wanted import Compile, placed, wanted_of
 from ssdlm.engine.worker import BatchWorker
@@ -206,7 +205,7 @@ class Engine:
 
         It is the mean -log p of their tokens, or of an adapter how well they fill a gap.
         """
-        rates_joins = isinstance(self.denoiser, Network) and self.denoiser.is_exact
+        rates_joins = is_adapted(self.denoiser)
         found: list[float] = []
         for start in range(0, len(texts), MOST_RATED):
             some = texts[start : start + MOST_RATED]

@@ -19,13 +19,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 from typing import Any, NamedTuple, get_args
 
-from ssdlm.denoiser.slots import Network
 from ssdlm.engine.chains import check_stream
 from ssdlm.engine.describing import behind_description
 from ssdlm.engine.ending import text_of
 from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Generation, Opened
-from ssdlm.engine.strategy import NEEDS_ADAPTER
+from ssdlm.engine.strategy import NEEDS_ADAPTER, is_adapted
 from ssdlm.needs import NOT_OF_SPANS
 from ssdlm.options import MOST, GenerateOptions, SpanLength
 from ssdlm.tokenizer import is_utf8
@@ -125,7 +124,7 @@ class Rewriting:
             len(behind_description((), (), one, engine.tokenizer)) for one in options
         )
         self.sight = (engine.denoiser.max_len or MOST_SEEN) - self.num_told
-        self.has_adapter = isinstance(engine.denoiser, Network) and engine.denoiser.is_exact
+        self.has_adapter = is_adapted(engine.denoiser)
         pairs = sorted(zip(spans, options, strict=True), key=lambda pair: pair[0])
         self.passages = [self.passage(text, *pair, is_free=length == "free") for pair in pairs]
         count = check("alternatives", alternatives, ALTERNATIVES)

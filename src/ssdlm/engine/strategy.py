@@ -71,14 +71,18 @@ def bias_of(options: GenerateOptions) -> Bias:
     return Bias(options.logit_bias, options.presence_penalty, options.frequency_penalty)
 
 
+def is_adapted(denoiser: Denoiser) -> bool:
+    """Tell whether a denoiser is a language model with an adapter."""
+    return isinstance(denoiser, Network) and denoiser.is_exact
+
+
 def for_gap(options: GenerateOptions, denoiser: Denoiser) -> GenerateOptions:
     """Return the options of a text; an adapter fills a gap at once, unless told how.
 
     Fills fit both sides a little better than by its window, and a program writes them.
     """
-    is_adapted = isinstance(denoiser, Network) and denoiser.is_exact
     is_told = "grid" in options.began or "width" in options.began
-    if not options.suffix or options.grid != "sliding" or not is_adapted or is_told:
+    if not options.suffix or options.grid != "sliding" or not is_adapted(denoiser) or is_told:
         return options
     return replace(options, grid="warped").since(options.began)
 
