@@ -8,7 +8,7 @@ from tests.serve.running import serving, tiny_model
 from tests.talking import talking_model
 
 from ssdlm.cli import main
-from ssdlm.serve.worker import Turns
+from ssdlm.serve.worker import Turn, Turns
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -88,11 +88,13 @@ def test_a_turn_is_had_by_whoever_came_first():
     turns, order = Turns(), []
 
     def take(number):
-        with turns:
+        turn = Turn(turns)
+        with turn:
             order.append(number)
+        turn.end()
 
     threads = []
-    with turns:
+    with Turn(turns):
         for number in range(5):
             threads.append(threading.Thread(target=take, args=[number]))
             threads[-1].start()
@@ -102,6 +104,27 @@ def test_a_turn_is_had_by_whoever_came_first():
     for thread in threads:
         thread.join()
     assert order == list(range(5))
+
+
+def test_a_fast_model_does_several_passes_while_a_slow_one_does_one():
+    turns, passes = Turns(), {0.002: 0, 0.05: 0}
+    end = time.monotonic() + 0.6
+
+    def work(seconds):
+        turn = Turn(turns)
+        while time.monotonic() < end:
+            with turn:
+                time.sleep(seconds)
+                passes[seconds] += 1
+        turn.end()
+
+    threads = [threading.Thread(target=work, args=[seconds]) for seconds in passes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert passes[0.05] >= 2 and passes[0.002] > 3 * passes[0.05]
+    assert turns.num_come == turns.num_gone
 
 
 @pytest.mark.parametrize(

@@ -37,20 +37,61 @@ logger = logging.getLogger("ssdlm.serve")
 
 
 class Turns:
-    """Lets one thread at a time have its turn, in the order in which they came."""
+    """Lets one thread at a time go on, in the order in which they came."""
 
     def __init__(self) -> None:
         self.changed, self.num_come, self.num_gone = threading.Condition(), 0, 0
+        self.all: list[Turn] = []
 
-    def __enter__(self) -> None:
+    def wait(self) -> None:
+        """Return when all who came before have gone."""
         with self.changed:
             own, self.num_come = self.num_come, self.num_come + 1
             self.changed.wait_for(lambda: self.num_gone == own)
 
-    def __exit__(self, *_: object) -> None:
+    def go(self) -> None:
+        """Let the next one go on."""
         with self.changed:
             self.num_gone += 1
             self.changed.notify_all()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for whoever has the turn."""
+        return self.num_come > self.num_gone + 1
+
+
+class Turn:
+    """One thread's turn, which it keeps for as long as another's pass takes.
+
+    So a fast model writes at half its pace beside a slow one, and not at the pace of the slow one.
+    """
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns, self.takes = turns, 0.0
+        """`takes` is how many seconds the latest pass took."""
+        self.since: float | None = None
+        turns.all.append(self)
+
+    def __enter__(self) -> None:
+        if self.since is None:
+            self.turns.wait()
+            self.since = time.monotonic()
+        self.began = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        assert self.since is not None
+        now = time.monotonic()
+        self.takes = now - self.began
+        longest = max((one.takes for one in self.turns.all if one is not self), default=0.0)
+        if not self.turns.is_awaited or now - self.since >= longest:
+            self.end()
+
+    def end(self) -> None:
+        """Let others go on, if it is this one's turn."""
+        if self.since is not None:
+            self.since = None
+            self.turns.go()
 
 
 class Worker:
@@ -64,8 +105,8 @@ class Worker:
         metrics: ModelMetrics,
         turns: Turns | None = None,
     ) -> None:
-        self.turns = turns or Turns()
-        """Shared by the workers of a server's models: a graph is captured by one alone."""
+        self.turn = Turn(turns or Turns())
+        """Of those that a server's models take: a graph is captured by one alone."""
         self.engine, self.guides, self.limits, self.metrics = engine, guides, limits, metrics
         self.at_once = texts_at_once(engine.device.type)
         self.schedule = engine.schedule(most_jobs=self.at_once, grows=True)
@@ -150,27 +191,36 @@ class Worker:
 
     def run(self) -> None:
         """Write texts until the end."""
-        while True:
-            is_idle = not (self.rows or self.waiting or self.schedule.workers)
-            try:
-                if not self.take_in(is_idle):
-                    return
-                with self.turns:
-                    self.begin()
-                    for job in self.schedule.turn():
-                        self.look(job)
-                self.num_faults = 0
-            except Exception:
-                logger.exception("a turn of the engine failed")
-                self.recover()
-            self.forget()
-            self.tell_positions()
+        try:
+            while self.go_on():
+                self.forget()
+                self.tell_positions()
+        finally:
+            self.turn.end()
+
+    def go_on(self) -> bool:
+        """Do some passes for all texts, or wait for some; return False at the end."""
+        is_idle = not (self.rows or self.waiting or self.schedule.workers)
+        try:
+            if not self.take_in(is_idle):
+                return False
+            with self.turn:
+                self.begin()
+                for job in self.schedule.turn():
+                    self.look(job)
+            self.num_faults = 0
+        except Exception:
+            logger.exception("a turn of the engine failed")
+            self.recover()
+        return True
 
     def take_in(self, is_idle: bool) -> bool:
         """Look at what has come, and wait for it if there is nothing else to do.
 
         Return whether to go on.
         """
+        if is_idle:
+            self.turn.end()
         if is_idle and self.inbox.empty():
             self.engine.controls.warn_of_idle()
             while self.inbox.empty() and self.load_guide():
@@ -183,12 +233,12 @@ class Worker:
             if ticket is None:
                 return False
             is_idle = False
-            with self.turns:
+            with self.turn:
                 self.accept(ticket)
 
     def load_guide(self) -> bool:
         """Load a guide that nobody has asked for yet; return whether there was one."""
-        with self.turns:
+        with self.turn:
             return self.guides.load_next()
 
     def accept(self, ticket: Ticket) -> None:
