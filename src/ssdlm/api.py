@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event
 from typing import Any, overload
 from weakref import ref
 
@@ -29,6 +31,7 @@ from ssdlm.engine.explaining import Explanation, about, explain
 from ssdlm.engine.plain import Engine, Prompt
 from ssdlm.engine.requests import Draft, Generation, Request, Requests, in_order
 from ssdlm.engine.rewriting import Rewrite, Rewriting, spans_in
+from ssdlm.engine.schedule import UNWANTED
 from ssdlm.engine.scoring import Score, pieces_of, score
 from ssdlm.engine.signature import Signature
 from ssdlm.engine.writers import OptionsWriter
@@ -384,9 +387,21 @@ class SSDLM(Signature):
     async def generate_async(
         self, prompts: str | Sequence[Prompt], **options: Any
     ) -> Generation | list[Generation]:
-        """Return what `generate` does, and let an event loop go on meanwhile."""
-        call = partial(self.generate, prompts, **options)
-        return await asyncio.get_running_loop().run_in_executor(self.thread, call)
+        """Return what `generate` does, and let an event loop go on meanwhile.
+
+        Where the call is cancelled, its texts end at the next pass that somebody looks at.
+        """
+        is_gone = Event()
+
+        def call() -> Generation | list[Generation]:
+            UNWANTED.set(is_gone.is_set)
+            return self.generate(prompts, **options)
+
+        run = partial(copy_context().run, call)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.thread, run)
+        finally:
+            is_gone.set()
 
     async def stream_async(self, prompt: Prompt, **options: Any) -> AsyncIterator[Draft]:
         """Yield what `stream` does, and let an event loop go on meanwhile."""

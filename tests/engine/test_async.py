@@ -1,12 +1,14 @@
 """Texts beside an event loop, which goes on meanwhile; and a model on its way to the Hub."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 from tests import tiny
 
 from ssdlm import SSDLM
+from ssdlm.engine.schedule import UNWANTED, Schedule
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +38,33 @@ def test_texts_are_those_of_generate_and_the_loop_goes_on(model):
     expected = [model.generate("the dog", seed=seed, **HOW) for seed in range(3)]
     assert asyncio.run(both()) == expected
     assert len(ticks) > 3
+
+
+def test_a_cancelled_call_ends_before_its_next_pass_and_the_next_call_goes_on(model, monkeypatch):
+    begun, may_go, unwanted = threading.Event(), threading.Event(), []
+    turn = Schedule.turn
+
+    def watched(self):
+        unwanted.append(UNWANTED.get()())
+        begun.set()
+        assert may_go.wait(60)
+        return turn(self)
+
+    monkeypatch.setattr(Schedule, "turn", watched)
+
+    async def cancel_one():
+        one = asyncio.create_task(model.generate_async("the dog", seed=1, **HOW))
+        await asyncio.to_thread(begun.wait, 60)
+        one.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await one
+        may_go.set()
+        return await model.generate_async("the dog", seed=2, **HOW)
+
+    text = asyncio.run(cancel_one())
+    assert len(unwanted) > 2 and not any(unwanted)
+    monkeypatch.undo()
+    assert text == model.generate("the dog", seed=2, **HOW)
 
 
 def test_two_streams_take_turns_and_drafts_are_those_of_stream(model):

@@ -363,6 +363,15 @@ def test_gold_needs_gold(toy, tmp_path):
         generation.generate(experiment(toy, tmp_path), [Setting("gold", Gold(), str(bare), 1)])
 
 
+def test_gold_that_is_counted_needs_its_tokens(toy, tmp_path):
+    bare = tmp_path / "bare.jsonl"
+    bare.write_text('{"prompt": "a", "gold": " b"}\n')
+    counted = Setting("gold", Gold(), str(bare), 1, measures={"metrics": ("ppl", "zipf", "rep")})
+    with pytest.raises(ValueError, match="has no gold_tokens, which zipf, rep count"):
+        checked([counted])
+    assert len(checked([replace(counted, measures={"metrics": ("ppl",)})])) == 1
+
+
 def test_missing_gold_is_found_before_anything_is_written(toy, tmp_path, capsys):
     bare = tmp_path / "bare.jsonl"
     bare.write_text('{"prompt": "a"}\n')

@@ -161,3 +161,21 @@ def test_a_bad_format_is_answered_with_one_line_that_names_it(server, body, name
         error = server.refusal(path, **prompted(path) | body)
         assert words in error["message"] and "\n" not in error["message"]
         assert error["param"] == name
+
+
+@pytest.mark.parametrize(
+    ("path", "own", "called"),
+    [
+        ("/v1/completions", {"prompt": "Say", "max_tokens": 4}, "max_tokens"),
+        ("/v1/completions", {"prompt": "Say", "length": 4}, "length"),
+        ("/v1/chat/completions", {"max_completion_tokens": 4}, "max_completion_tokens"),
+        ("/v1/chat/completions", {"max_tokens": 4}, "max_tokens"),
+        ("/v1/responses", {"input": "Say", "max_output_tokens": 4}, "max_output_tokens"),
+        ("/v1/generate", {"prompt": "Say", "length": 4}, "length"),
+    ],
+)
+def test_too_little_room_names_the_length_as_the_client_does(server, path, own, called):
+    body = (prompted(path) if "chat" in path else {}) | own | {"regex": "a{50}Z{50}"}
+    error = server.post(path, body).json()["error"]
+    assert re.search(rf"takes at least \d+ tokens, and .* 4; raise {called}$", error["message"])
+    assert error["param"] == "regex"

@@ -46,7 +46,7 @@ from ssdlm.engine.requests import (
     token_ids,
 )
 from ssdlm.engine.runners import CPU_SLOTS, Key, Runners
-from ssdlm.engine.schedule import Batch, Job, Schedule, Worker
+from ssdlm.engine.schedule import Batch, Job, Schedule, Worker, refuse_unwanted
 from ssdlm.engine.showing import Piece
 from ssdlm.engine.strategy import bias_of, for_gap, is_adapted, strategy_of, strategy_of_text
 from ssdlm.engine.targets import Targets, check_targets
@@ -224,6 +224,7 @@ class Engine:
         schedule, source = self.schedule(most_jobs=at_once), iter(requests)
         feed = Feed(self.tokenizer, requests[0])  # a streamer takes one text, so it is alone
         while True:
+            refuse_unwanted()
             for request in islice(source, MOST_WAITING - schedule.num_waiting):
                 schedule.submit(request)
             if schedule.num_waiting + schedule.num_jobs == 0:
@@ -389,6 +390,7 @@ class Engine:
         schedule, feed = self.schedule(most_jobs=1), Feed(self.tokenizer, request)
         job = schedule.submit(replace(request, is_watched=True, keeps_states=keeps_states))
         while not job.is_over:
+            refuse_unwanted()
             schedule.turn()
             feed.take(job)
             yield job, self.finish(job)

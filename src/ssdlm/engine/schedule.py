@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from ssdlm.diffusion.sampler import Step
@@ -19,6 +20,20 @@ from ssdlm.engine.requests import Request
 
 GRAMMAR_LOOK = 8
 """Tokens that a text with a grammar gets before it is seen whether it has ended."""
+
+UNWANTED: ContextVar[Callable[[], bool]] = ContextVar("UNWANTED")
+"""Set in a call whose caller may go away: tells whether that has happened."""
+
+
+class Unwanted(Exception):
+    """Nobody waits for the texts any more."""
+
+
+def refuse_unwanted() -> None:
+    """Raise where nobody waits for the texts any more."""
+    is_gone = UNWANTED.get(None)
+    if is_gone is not None and is_gone():
+        raise Unwanted
 
 
 @dataclass(eq=False)

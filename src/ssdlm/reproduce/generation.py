@@ -175,11 +175,18 @@ def told(source: Instructed, tokenizer: Tokenizer | None, line: Options) -> Opti
 
 def gold_texts(setting: Setting) -> list[Options]:
     """Return the gold continuations of a setting's prompts, as generations."""
+    from ssdlm.evaluate.run import NEED_TOKENS
+
     lines, texts = read_prompts(Path(setting.prompts))[: setting.num_prompts], []
+    metrics = setting.measures.get("metrics", ()) if isinstance(setting.source, Gold) else ()
+    counts = [name for name in metrics if name in NEED_TOKENS]
     for number, line in enumerate(lines, start=1):
-        if "gold" not in line:
+        lacks = "" if "gold" in line else "gold continuation"
+        if counts and not lacks and "gold_tokens" not in line:
+            lacks = f"gold_tokens, which {', '.join(counts)} count"
+        if lacks:
             raise ValueError(
-                f"{setting.prompts}: prompt {number} of {len(lines)} has no gold continuation; "
+                f"{setting.prompts}: prompt {number} of {len(lines)} has no {lacks}; "
                 "make prompts with `ssdlm prompts STORE`"
             )
         tokens = {"tokens": line["gold_tokens"]} if "gold_tokens" in line else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,11 @@ class ApiError(Exception):
         text = " ".join(str(message).split())
         super().__init__(text if len(text) <= LONGEST else f"{text[:LONGEST]} ...")
         self.status, self.param, self.code, self.headers = status, param, code, headers
+
+    def with_length(self, called: str) -> ApiError:
+        """Return the error with the length as a form calls it."""
+        said = re.sub(r"\blength(?==\d)|(?<=raise )length\b", called, str(self))
+        return ApiError(self.status, said, param=self.param, code=self.code, headers=self.headers)
 
     def to_json(self) -> dict[str, Any]:
         """Return the body of the answer."""

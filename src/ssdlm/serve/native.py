@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ssdlm.engine.choosing import kept
 from ssdlm.engine.drafts import CANDIDATES, DraftEncoder, Watcher
@@ -26,6 +26,8 @@ OWN_FIELDS = ("prompt", "model", "stream", "candidates", "guides")
 @dataclass(frozen=True)
 class Native:
     """A request of the native form."""
+
+    length_field: ClassVar[str] = "length"
 
     ticket: Ticket
     is_stream: bool
