@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from tests.serve.running import serving, tiny_model
+from tests.serve.running import serving, tiny_model, wait_for
 from tests.talking import talking_model
 
 from ssdlm.cli import main
@@ -104,6 +104,31 @@ def test_a_turn_is_had_by_whoever_came_first():
     for thread in threads:
         thread.join()
     assert order == list(range(5))
+
+
+def test_a_model_that_waits_for_work_keeps_nobody_waiting(server, monkeypatch):
+    worker, slow = server.server.worker, Turn(server.server.worker.turn.turns)
+    slow.takes = 1000.0  # so that the worker keeps its turn while it has work
+
+    def take():
+        with slow:
+            pass
+        slow.end()
+
+    thread = threading.Thread(target=take)
+
+    def load_next():
+        if thread.ident is None:
+            thread.start()
+            wait_for(lambda: worker.turn.turns.is_awaited)
+        return False
+
+    monkeypatch.setattr(worker.guides, "load_next", load_next)
+    server.complete(prompt="ab", max_tokens=3)
+    wait_for(lambda: thread.ident is not None)
+    thread.join(20)
+    worker.turn.turns.all.remove(slow)
+    assert not thread.is_alive()
 
 
 def test_a_fast_model_does_several_passes_while_a_slow_one_does_one():

@@ -219,13 +219,13 @@ class Worker:
 
         Return whether to go on.
         """
-        if is_idle:
-            self.turn.end()
         if is_idle and self.inbox.empty():
             self.engine.controls.warn_of_idle()
             while self.inbox.empty() and self.load_guide():
                 pass
         while True:
+            if is_idle:
+                self.turn.end()
             try:
                 ticket = self.inbox.get(block=is_idle)
             except Empty:
