@@ -194,13 +194,12 @@ class Server:
         try:
             return await deliver(request, worker, asked)
         except ApiError as error:
-            if error.status != 400 or error.param is not None:
-                raise
-            if "length" not in fields:
-                old = "max_tokens" if "max_tokens" in fields else None
-                error = error.with_length(old or asked.length_field)
-            error.param = field_at_fault(error, fields)
-            raise error from None
+            if error.status == 400 and error.param is None:
+                if "length" not in fields:
+                    own = asked.length_field
+                    error.call_length("max_tokens" if "max_tokens" in fields else own)
+                error.param = field_at_fault(error, fields)
+            raise
 
     def understand(
         self, raw: bytes, read: Callable[[Mapping[str, Any], Served], Asked]

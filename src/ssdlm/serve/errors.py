@@ -31,10 +31,9 @@ class ApiError(Exception):
         super().__init__(text if len(text) <= LONGEST else f"{text[:LONGEST]} ...")
         self.status, self.param, self.code, self.headers = status, param, code, headers
 
-    def with_length(self, called: str) -> ApiError:
-        """Return the error with the length as a form calls it."""
-        said = re.sub(r"\blength(?==\d)|(?<=raise )length\b", called, str(self))
-        return ApiError(self.status, said, param=self.param, code=self.code, headers=self.headers)
+    def call_length(self, name: str) -> None:
+        """Let the message call the length as a form does."""
+        self.args = (re.sub(r"\blength(?==\d)|(?<=raise )length\b", name, str(self)),)
 
     def to_json(self) -> dict[str, Any]:
         """Return the body of the answer."""
