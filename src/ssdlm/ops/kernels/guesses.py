@@ -35,9 +35,9 @@ def guess_kernel(
         token = tl.load(own)
     else:
         share = tl.arange(0, SHARES)
-        at = ((k - 1) * N + text) * TILES + share
-        best = tl.argmax(tl.load(peaks + at, mask=share < TILES, other=-float("inf")), 0)
-        token = tl.load(tops + ((k - 1) * N + text) * TILES + best)
+        before = ((k - 1) * N + text) * TILES
+        found = tl.load(peaks + before + share, mask=share < TILES, other=-float("inf"))
+        token = tl.load(tops + before + tl.argmax(found, 0))
         if tile == 0:
             tl.store(own + k, token)
     if not IS_OVER:
@@ -51,19 +51,19 @@ def guess_kernel(
                 column = part + tl.arange(0, PART)
                 may = column < RANK
                 old = tl.load(states + here - RANK + column, mask=may, other=0.0)
-                at = back + rank[:, None] * RANK + column[None, :]
-                matrix = tl.load(at, mask=inside[:, None] & may[None, :], other=0.0)
+                cells = back + rank[:, None] * RANK + column[None, :]
+                matrix = tl.load(cells, mask=inside[:, None] & may[None, :], other=0.0)
                 state += tl.sum(matrix.to(tl.float32) * old[None, :], 1)
         state = state * tl.sigmoid(state)
         if tile == 0:
             tl.store(states + here + rank, state, mask=inside)
         word = tile * TILE + tl.arange(0, TILE)
         mask = word < V
-        at = head_table + word[:, None].to(tl.int64) * RANK + rank[None, :]
-        rows = tl.load(at, mask=mask[:, None] & inside[None, :], other=0.0).to(tl.float32)
+        table = head_table + word[:, None].to(tl.int64) * RANK + rank[None, :]
+        rows = tl.load(table, mask=mask[:, None] & inside[None, :], other=0.0).to(tl.float32)
         values = tl.sum(rows * state[None, :], 1)
-        at = logits + (text * G + k) * STRIDE + word
-        values += tl.load(at, mask=mask, other=-float("inf")).to(tl.float32)
+        own_logits = logits + (text * G + k) * STRIDE + word
+        values += tl.load(own_logits, mask=mask, other=-float("inf")).to(tl.float32)
         values += tl.load(prior + word, mask=mask, other=0.0)
         values = tl.where(word == tl.load(suppressed + text), -1e4, values) / tl.load(heats + text)
         place = tl.load(done + text) + k
@@ -71,9 +71,9 @@ def guess_kernel(
         values += tl.where(tl.load(top_ps + text) > 0, noise, 0.0)
         # Of a slot that has read nothing all may be NaN: then any token will do.
         values = tl.where(mask & (values == values), values, -float("inf"))
-        at = (k * N + text) * TILES + tile
-        tl.store(peaks + at, tl.max(values, 0))
-        tl.store(tops + at, (tile * TILE + tl.argmax(values, 0)).to(tl.int64))
+        left = (k * N + text) * TILES + tile
+        tl.store(peaks + left, tl.max(values, 0))
+        tl.store(tops + left, (tile * TILE + tl.argmax(values, 0)).to(tl.int64))
 
 
 def put_guesses_(
