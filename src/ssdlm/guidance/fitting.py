@@ -112,8 +112,8 @@ class ClassifierGuide:
         if not self.avoid:
             return log_probs[:, label]
         # log(1 - p) would cancel where the label is certain, which is where it matters.
-        others = [other for other in range(log_probs.shape[1]) if other != label]
-        return log_probs[:, others].logsumexp(-1)
+        is_it = torch.arange(log_probs.shape[1], device=scores.device) == label
+        return log_probs.masked_fill(is_it, -torch.inf).logsumexp(-1)
 
     def fit(
         self, *, V: int, token_strings: Sequence[str] = (), end_of_text: int | None = None
