@@ -103,8 +103,7 @@ def test_explain_says_when_guesses_are_made():
     found = model.explain("a dog")
     assert found.written.program == "drafted"
     assert found.notes == (
-        "guesses are made for one text at a time at most; more go token by token, where checking "
-        "guesses does not pay",
+        "guesses are made for one text at a time at most; more go token by token",
     )
     (note,) = model.explain("a dog", regex="[a-c]*").notes
     assert note.startswith("mode=speculative guesses nothing beside a grammar")

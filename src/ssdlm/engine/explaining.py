@@ -46,9 +46,7 @@ UNGUESSED = (
     "mode=speculative guesses nothing beside a grammar, in a stream, or for a huge vocabulary"
 )
 DRAFTLESS = "mode=speculative guesses nothing: this model has no drafts"
-DRAFTED = (
-    "guesses are made for {} at most; more go token by token, where checking guesses does not pay"
-)
+DRAFTED = "guesses are made for {} at most; more go token by token"
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ class Runners:
 
     @property
     def most_drafted(self) -> int:
-        """Texts at a time up to which checking a drafter's guesses is quicker than a chain."""
+        """Texts at a time up to which a drafter guesses."""
         return MOST_DRAFTED if self.is_gpu else 1
 
     def written(self, request: Request, key: Key | None) -> Written:
