@@ -91,7 +91,7 @@ def unpack(source: Path, folder: Path) -> None:
             if num_heads := heads.get(one.name.split(".")[-2]):
                 values = halves_apart(values, num_heads)
             show(names.index(name) + 1, "tensors", len(names))
-            return torch.tensor(values)
+            return torch.tensor(values, device="cpu")  # an adapter is opened without memory
 
         like = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
         write_one_by_one(folder / "model.safetensors", like, read)
