@@ -126,6 +126,24 @@ def test_a_refusal_leaves_the_process_as_it_is(compiler):
     assert placement.is_feasible and compiler.process is process
 
 
+def test_time_that_others_take_from_the_compiler_does_not_count(compiler):
+    compiler.start(lambda: False)
+    process = compiler.process
+    process.send_signal(signal.SIGSTOP)  # as where others have the processors
+    threading.Timer(2 * compiler.seconds, process.send_signal, [signal.SIGCONT]).start()
+    (placement,) = compiler.compile(wanted(must=["ab"]))
+    assert placement.is_feasible and compiler.process is process
+
+
+def test_who_waits_too_long_beside_others_is_told_so(compiler):
+    compiler.start(lambda: False)
+    compiler.process.send_signal(signal.SIGSTOP)
+    compiler.seconds = 0.05
+    with pytest.raises(ValueError, match=r"not compiled within 0\.3 s, since this machine is busy"):
+        compiler.compile(wanted(must=["ab"]))
+    assert compiler.process is None
+
+
 def test_a_script_that_runs_a_server_is_not_run_twice(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

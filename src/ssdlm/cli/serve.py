@@ -66,7 +66,7 @@ def add_serve(commands: Any) -> None:
             flag, type=int, default=default, metavar="N", help=f"{help} (default {default})"
         )
     for flag, default, help in (
-        ("--max-compile", 10.0, "seconds that the constraints of a request may take to compile"),
+        ("--max-compile", 10.0, "processor seconds to compile the constraints of a request"),
         ("--grace", 30.0, "seconds that running requests have after SIGTERM"),
     ):
         command.add_argument(

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from ssdlm.constraints.placement import Placement
@@ -32,6 +33,8 @@ work(int(sys.argv[2]))
 """What the process runs. Multiprocessing's own would run the user's script once more."""
 START_SECONDS = 60.0
 """For the process to start."""
+WAIT_FACTOR = 6.0
+"""So many times its processor time a request may wait, where other programs are at work, too."""
 LOOK_SECONDS = 0.05
 """Between two looks whether anybody still waits."""
 MOST_KEPT = 8
@@ -53,7 +56,7 @@ class GivenUp(Exception):
 
 
 class CompilerProcess:
-    """Compiles constraints one after another, each request's within `seconds`."""
+    """Compiles constraints one after another, each request's within `seconds` of a processor."""
 
     def __init__(
         self, tokenizer: Tokenizer | None, *, V: int, max_len: int | None, seconds: float
@@ -72,16 +75,15 @@ class CompilerProcess:
         """
         try:
             pipe = self.start(is_over)
-            pipe.send(wanted)
-            if not is_ready(pipe, self.seconds, is_over):
+            pipe.send((self.seconds, wanted))
+            if not is_ready(pipe, WAIT_FACTOR * self.seconds, is_over):
                 raise ValueError(
-                    f"{wanted[0]} took more than {self.seconds:g} s to compile, the most on this "
-                    "server; make it simpler, with fewer or lower repeats, or fewer words"
+                    f"{wanted[0]} was not compiled within {WAIT_FACTOR * self.seconds:g} s, since "
+                    "this machine is busy; ask again later, or make it simpler"
                 )
             found = pickle.loads(pipe.recv_bytes())
         except (EOFError, ConnectionError):
-            self.stop()
-            raise ValueError(f"{wanted[0]} could not be compiled; make it simpler") from None
+            raise ValueError(self.why_ended(wanted)) from None
         except BaseException:
             self.stop()
             raise
@@ -104,6 +106,19 @@ class CompilerProcess:
                 raise RuntimeError(f"no compiler started within {START_SECONDS:g} s")
             self.pipe.recv_bytes()
         return self.pipe
+
+    def why_ended(self, wanted: Sequence[Wanted]) -> str:
+        """Return what to tell those for whom the process ended, and forget it."""
+        process, ended = self.process, None
+        with suppress(subprocess.TimeoutExpired):  # its end of the pipe closes first
+            ended = process.wait(1) if process is not None else None
+        self.stop()
+        if ended == -signal.SIGPROF:
+            return (
+                f"{wanted[0]} took more than {self.seconds:g} s to compile, the most on this "
+                "server; make it simpler, with fewer or lower repeats, or fewer words"
+            )
+        return f"{wanted[0]} could not be compiled; make it simpler"
 
     def stop(self) -> None:
         """End the process, whatever it is doing."""
@@ -130,14 +145,21 @@ def work(number: int) -> None:
     """Compile what comes through an open socket until nothing can come any more."""
     for one in (signal.SIGINT, signal.SIGTERM):  # these are the server's to follow
         signal.signal(one, signal.SIG_IGN)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     pipe = Connection(number)
     try:
         tokenizer, V, max_len = pipe.recv()
         cache = user_cache("grammars")
         compiler = ConstraintCompiler(tokenizer, V=V, max_len=max_len, cache=cache)
+        compiler.spellings  # noqa: B018  the first request's time is not for these
         pipe.send_bytes(b"")
         while True:
-            pipe.send_bytes(answer(pipe.recv(), compiler))
+            seconds, wanted = pipe.recv()
+            # Its signal ends the process; time that others take from it does not count.
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            found = answer(wanted, compiler)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            pipe.send_bytes(found)
             tidy(compiler)
     except (EOFError, ConnectionError):
         return

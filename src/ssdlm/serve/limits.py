@@ -63,7 +63,7 @@ class Limits:
     send_seconds: float = 60.0
     """For a client to take what it is sent."""
     compile_seconds: float = 10.0
-    """For the constraints of a request to be compiled."""
+    """Of a processor, for the constraints of a request to be compiled."""
     grace: float = 30.0
     """Seconds that running requests have after SIGTERM."""
 
