@@ -99,6 +99,15 @@ def test_the_timeline_goes_back_and_forth_and_tells_candidates(open_page):
     assert "decided at step" in box.inner_text()
 
 
+@pytest.mark.parametrize("kind", [DESK, PHONE])
+def test_what_one_types_takes_the_place_of_the_example(open_page, kind):
+    page = open_page(**kind)
+    if kind is PHONE:
+        page.locator("#prompt").tap()
+    page.keyboard.type("A day")
+    assert page.locator("#prompt").input_value() == "A day"
+
+
 def test_samples_stand_side_by_side_and_history_brings_texts_back(open_page, site):
     page = open_page(link(samples=3, path="left", T=6), **DESK)
     finish(page)
@@ -138,7 +147,7 @@ def test_the_speed_is_told_beside_autoregressive_and_on_the_cards(open_page):
     for card, steps in zip(
         cards.all_inner_texts(), ("1 step", "3.2 steps", "5 steps"), strict=True
     ):
-        assert re.search(rf"{re.escape(steps)} a token, (about )?[\d.]+ s here", card), card
+        assert re.search(rf"{re.escape(steps)} a token, (about )?[\d.]+ s", card), card
     page.locator("#autoregressive").click()
     speed = page.locator("#speed")
     wait_until(

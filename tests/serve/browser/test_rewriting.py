@@ -145,6 +145,21 @@ def test_words_of_ones_own_are_kept_and_the_sentence_around_them_is_chosen(open_
     assert text_of(page) == TEXT
 
 
+def test_of_several_lengths_the_cards_show_the_one_that_was_chosen(open_page, site):
+    page = shown(open_page)
+    page.locator("#free").check()
+    drag(page, 2, 4)
+    with page.expect_request("**/v1/rewrite") as sent:
+        page.keyboard.press("Enter")
+    finish(page, "rewritten")
+    body = sent.value.post_data_json
+    assert body["length"] == "free" and "free=1" in page.url
+    rewrites = asked_of(site, body)
+    assert len({len(one) for one in rewrites}) > 1 and TEXT not in rewrites
+    assert [card.inner_text() for card in cards(page).all()[:3]] == rewrites
+    assert text_of(page) == rewrites[0]
+
+
 def test_words_settle_in_place_and_can_be_stopped(open_page):
     page = shown(open_page)
     page.locator("label:has(input[value=all])").click()

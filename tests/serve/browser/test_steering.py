@@ -40,10 +40,14 @@ def test_a_slider_that_moves_on_cancels_what_was_being_written(open_page, site):
     failed = []
     page.on("requestfailed", lambda request: failed.append(request.url))
     slider = page.get_by_label("steer mood")
+    slider.scroll_into_view_if_needed()
+    place = slider.bounding_box()
     # The first is never answered; the second overtakes it.
     page.route("**/v1/generate", lambda route: None, times=1)
     with page.expect_request("**/v1/generate"):
         slider.fill("0.5")
+    assert slider.bounding_box() == place  # nothing above it came or went
+    assert not page.locator("#tools").is_visible()
     slider.fill("1")
     expected = written(site, control="mood=glad:10")
     wait_until(lambda: text_of(page) == expected)

@@ -65,6 +65,9 @@ def test_a_schema_becomes_a_form_whose_known_fields_are_fixed_and_the_rest_is_wr
     assert json.loads(text_of(page).removeprefix("it is ")) == found
     page.locator("#release").click()
     assert page.locator("[data-kind=fixed]").count() == 0
+    page.locator("#history summary").click()
+    page.locator("#earlier button").click()
+    assert name.locator("input").input_value() == found["name"]
 
 
 def test_models_say_what_they_are_good_for_and_one_is_chosen_by_keyboard(open_page, site):
@@ -102,6 +105,10 @@ def test_models_say_what_they_are_good_for_and_one_is_chosen_by_keyboard(open_pa
     assert "path=window is not known here" in said and "must=dog is not known here" in said
 
 
+def last_is_open(page):
+    return page.locator("#messages .on-its-way").count() > 0
+
+
 def test_a_model_with_a_template_chats_beside_writing(open_page, site):
     page = open_page(
         link(model="talker", path="left", T=6),
@@ -136,12 +143,19 @@ def test_a_model_with_a_template_chats_beside_writing(open_page, site):
     copied = page.evaluate("() => navigator.clipboard.readText()")
     assert copied.startswith(f"curl -s {site.address}v1/chat/completions")
     assert json.dumps(body, separators=(",", ":")) in copied
-    page.route("**/v1/chat/completions", lambda route: route.abort())
+    where, busy = "**/v1/chat/completions", {"error": {"message": "256 texts wait already"}}
+    page.route(
+        where, lambda route: route.fulfill(status=429, headers={"Retry-After": "7"}, json=busy)
+    )
     page.locator("#message").fill("more")
     page.locator("#message").press("Enter")
-    wait_until(page.locator("#error").is_visible)
+    wait_until(lambda: "Try again in 7 seconds." in page.locator("#error").inner_text())
     assert page.locator("#message").input_value() == "more"  # nothing is lost
     assert page.locator("#messages li").count() == 2
+    page.unroute(where)
+    page.locator("#retry").click()
+    wait_until(lambda: page.locator("#messages li").count() == 4 and not last_is_open(page))
+    assert page.locator("#message").input_value() == ""
     page.locator("#fresh").tap()
     assert page.locator("#messages li").count() == 0
     page.locator("#tab-write").tap()

@@ -60,10 +60,14 @@ export class Choices {
   }
 }
 
-/** Returns drafts with less of the text around them. */
-function excerpt(drafts) {
-  const { before, after } = drafts;
+/** Returns less of the text around what is new, in whole words. */
+export function shortened(before, after) {
   const left = before.length > BEFORE ? `\u2026${before.slice(-BEFORE).replace(/^\S*/, "")}` : before;
   const right = after.length > AFTER ? `${after.slice(0, AFTER).replace(/\S*$/, "")}\u2026` : after;
-  return Object.create(drafts, { before: { value: left }, after: { value: right } });
+  return [left, right];
+}
+
+function excerpt(drafts) {
+  const [before, after] = shortened(drafts.before, drafts.after);
+  return Object.create(drafts, { before: { value: before }, after: { value: after } });
 }

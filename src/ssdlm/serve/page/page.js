@@ -56,6 +56,7 @@ function take(entry) {
 function bring(entry) {
   fill(entry.asked);
   settle(entry);
+  sheet.show(entry.texts.main.done?.text ?? "");
   say("");
 }
 
@@ -173,7 +174,14 @@ async function begin(model) {
   if (query) return open(query);
   fill(usual(info));
   wait(new Drafts($("prompt").value));
-  if (matchMedia("(hover: hover)").matches) $("prompt").focus();
+  if (!matchMedia("(hover: hover)").matches) return;
+  $("prompt").focus();
+  chooseExample();
+}
+
+/** Chooses the beginning that stands there as an example, so that what one types takes its place. */
+function chooseExample() {
+  if ($("prompt").value === $("prompt").defaultValue) $("prompt").select();
 }
 
 /** Opens a link: the text that it asks for is written, or one that was changed is shown. */
@@ -215,6 +223,7 @@ form.addEventListener("input", (event) => {
   else tellSettings();
 });
 $("compare").addEventListener("change", follow);
+$("prompt").addEventListener("click", chooseExample, { once: true });
 $("prompt").addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
@@ -224,6 +233,7 @@ for (const button of document.querySelectorAll("[data-fill]")) {
   button.addEventListener("click", () => {
     const field = $(button.dataset.fill);
     field.value = button.dataset.value ?? button.textContent;
+    if (button.dataset.length) $("length").value = button.dataset.length; // fewer would leave its fields empty
     field.dispatchEvent(new Event("input", { bubbles: true }));
     if (field.id === "prompt") form.requestSubmit();
     else field.focus();

@@ -57,7 +57,7 @@ export function tellPaths(settings) {
     const { passes } = costOf({ ...settings, path, T }, state.info);
     const per = Number((passes / settings.length).toFixed(1));
     const each = measured[path] ?? any;
-    const time = each ? `, ${measured[path] ? "" : "about "}${seconds(passes * each)} here` : "";
+    const time = each ? `, ${measured[path] ? "" : "about "}${seconds(passes * each)}` : "";
     card.querySelector("small").textContent = `${per} ${per === 1 ? "step" : "steps"} a token${time}`;
   }
 }

@@ -1,5 +1,6 @@
 // Words are written anew, in view of both sides: what else is there stays.
 
+import { shortened } from "./choices.js";
 import { bodyOf } from "./request.js";
 import { Rewritten, spansOf } from "./rewriting.js";
 import { during, tellQueue } from "./running.js";
@@ -47,5 +48,6 @@ function renewed(doc, drafts) {
 
 function excerpt(text, spans) {
   const [start, end] = [spans[0].start, spans.at(-1).end];
-  return `${text.slice(Math.max(0, start - 48), start).replace(/^\S*/, start > 48 ? "\u2026" : "$&")}${text.slice(start, end)}${text.slice(end, end + 48)}`;
+  const [before, after] = shortened(text.slice(0, start), text.slice(end));
+  return before + text.slice(start, end) + after;
 }

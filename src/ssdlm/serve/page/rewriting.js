@@ -7,24 +7,33 @@ import { fromCharacters, toCharacters } from "./text.js";
 export class Rewritten extends Drafts {
   constructor(text, spans) {
     super(text.slice(0, spans[0].start), { after: text.slice(spans.at(-1).end) });
-    Object.assign(this, { text, spans, around: "fixed", gaps: [] });
+    Object.assign(this, { text, spans, around: "fixed", versions: [] });
     this.found = spans.map(({ start, end }) => [{ text: text.slice(start, end), old: text.slice(start, end), noise: 1 }]);
     this.between = spans.slice(1).map(({ start }, index) => ({ text: text.slice(spans[index].end, start), noise: 0, fixed: true }));
   }
 
   take(event) {
     if (event.event === "draft") this.draft(event);
-    if (event.event === "span") this.found[event.span] = [{ ...this.found[event.span].at(-1), text: event.text, noise: 0 }];
+    if (event.event === "span") this.choose(event);
     if (event.event === "done") this.done = event;
   }
 
-  draft({ span, gap, changed, passes }) {
-    this.gaps[span] ??= gap; // of several lengths the first is shown
-    if (this.gaps[span] !== gap) return;
+  draft({ span, gap, candidate, changed, passes }) {
+    const version = `${gap}/${candidate}`;
+    this.versions[span] ??= version; // of several lengths and candidates the first is shown
+    if (this.versions[span] !== version) return;
     const positions = this.found[span].filter((one) => !("old" in one));
     change(positions, changed.filter((one) => one.position < gap), this.steps.length + 1);
     this.found[span] = positions;
     this.steps.push({ passes, ...this.now() });
+  }
+
+  /** Shows what was chosen for a span, in a step of its own where another version was shown. */
+  choose({ span, text }) {
+    const shown = this.found[span].map((one) => one.text).join("").trim();
+    if (shown === text) return;
+    this.found[span] = text.match(/\s*\S+/g).map((piece) => ({ text: piece, noise: 0 }));
+    this.steps.push({ passes: this.last?.passes ?? 0, ...this.now() });
   }
 
   now() {

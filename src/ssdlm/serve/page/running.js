@@ -3,10 +3,13 @@
 import { instead, state } from "./state.js";
 import { forgive, refuse, say } from "./voice.js";
 
+const WRITING = "writing \u2026";
+
 /** Does some work that writes; returns what it gives, or null where it failed or was given up. */
 export async function during(work, retry) {
   const own = instead();
   forgive();
+  say(WRITING);
   tell();
   try {
     const result = await work(own.signal);
@@ -31,7 +34,7 @@ export function cease() {
 
 /** Tells how a request stands. */
 export function tellQueue({ event, position }) {
-  if (event === "queued") say(position ? `waiting: ${position} before you` : "writing \u2026");
+  if (event === "queued") say(position ? `waiting: ${position} before you` : WRITING);
 }
 
 function tell() {

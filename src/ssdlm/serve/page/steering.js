@@ -3,6 +3,7 @@
 import { percent } from "./candidates.js";
 import { make } from "./dom.js";
 import { usualWeight } from "./request.js";
+import { state } from "./state.js";
 
 /** Times the usual weight; beyond it texts are no longer texts (docs/page.md says how it was measured). */
 const STRONGEST = 1.2;
@@ -79,7 +80,9 @@ class Reading {
   }
 
   show(own, plain) {
-    this.element.hidden = !own;
+    const isOnItsWay = !own && state.running; // it keeps its room, so that no slider moves below a finger
+    this.element.classList.toggle("away", Boolean(isOnItsWay));
+    if (!isOnItsWay) this.element.hidden = !own;
     if (!own) return;
     const label = this.ends ? this.ends.reduce((one, other) => (own[other] > own[one] ? other : one)) : this.seeks ?? likeliest(own);
     const place = (shares) => (this.ends ? shares[this.ends[1]] : shares[label]);

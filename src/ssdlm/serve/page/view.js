@@ -63,7 +63,8 @@ function show(number, isNew) {
 }
 
 function tellTools() {
-  $("tools").hidden = Boolean(state.running) || !state.entry || !paper.isOn;
+  $("tools").hidden = !state.entry;
+  $("tools").classList.toggle("away", Boolean(state.running) || !paper.isOn); // what is below stays where it is
 }
 
 /** Shows a finished text, with the words of a range chosen. */
