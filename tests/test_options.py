@@ -64,6 +64,7 @@ def test_every_keyword_has_a_flag_and_every_flag_a_keyword():
     assert set(all_names()) - python_only <= flags
     about_the_command = {"help", "prompts", "input", "output", "model", "device", "dtype"}
     about_the_command |= {"deterministic", "shard", "ray", "json", "drafts", "no_live", "chat"}
+    about_the_command |= {"drafter"}
     assert flags - set(all_names()) == about_the_command | {"candidates", "guides", "system"}
 
 

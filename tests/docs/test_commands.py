@@ -30,6 +30,7 @@ from ssdlm.serve.guides import parse_guides
 from ssdlm.settings import override
 from ssdlm.storage.builtin import DEFAULT_MODEL, GUIDES, builtin_guides, generation_config
 from ssdlm.storage.checkpoint import DTYPES
+from ssdlm.train.drafting import configure as configure_drafter
 from ssdlm.train.estimate import find_gpu
 from ssdlm.train.recipes import recipe
 
@@ -142,6 +143,10 @@ def check_reproduce(arguments: argparse.Namespace) -> None:
     assert all("=" in word for word in arguments.model)
 
 
+def check_train_drafter(arguments: argparse.Namespace) -> None:
+    configure_drafter([word for word in arguments.data + arguments.overrides if "=" in word])
+
+
 def check_prepare(arguments: argparse.Namespace) -> None:
     assert 0 <= arguments.holdout < 1 and arguments.deduplicate in RULES
 
@@ -168,6 +173,7 @@ CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "train": check_train,
     "estimate": check_estimate,
     "train-guide": check_train_guide,
+    "train-drafter": check_train_drafter,
     "train-judge": lambda _: None,
     "evaluate": check_evaluate,
     "reproduce": check_reproduce,
@@ -264,7 +270,9 @@ def inputs_of(arguments: argparse.Namespace) -> list[str]:
     values = [getattr(arguments, name, None) or [] for name in names]
     values += [getattr(arguments, "init", None) or [], getattr(arguments, "tokenizer", None) or []]
     found = [one for value in values for one in ([value] if isinstance(value, str) else value)]
-    found += [word.partition("=")[2] for word in getattr(arguments, "prompts", []) if "=" in word]
+    found += [
+        word.partition("=")[2] for word in getattr(arguments, "prompts", None) or () if "=" in word
+    ]
     found += [getattr(arguments, "model", "")] if hasattr(arguments, "input") else []
     return [name for name in found if name and "=" not in name and name != "-"]
 
@@ -272,7 +280,9 @@ def inputs_of(arguments: argparse.Namespace) -> list[str]:
 def outputs_of(arguments: argparse.Namespace) -> list[str]:
     """The files and folders that a command writes."""
     return [
-        one for n in ("out", "output", "target") if isinstance(one := vars(arguments).get(n), str)
+        one
+        for name in ("out", "output", "destination")
+        if isinstance(one := vars(arguments).get(name), str)
     ]
 
 

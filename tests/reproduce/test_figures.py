@@ -65,10 +65,10 @@ def test_the_main_length_is_50_or_the_longest_with_prompts(toy, lengths, expecte
 def test_the_state_of_a_sliding_window_is_shown_behind_what_is_decided():
     own = DecodeConfig(length=8, B=(4,), T=4, grid="sliding", width=3.0, returns="w_0")
     model = SSDLM(tiny.block(), tiny.tokenizer(), own)
-    *steps, last = [draft.step for draft in model.stream("the") if draft.block == 0]
+    *steps, last = [d.step for d in model.stream("the", states=True) if d.block == 0]
     for number, step in enumerate(steps, 1):
         noisy = step.w_t[0].argmax(-1).tolist()
         assert figures.state_ids(step) == step.tokens[0, :number].tolist() + noisy
     assert figures.state_ids(last) == last.tokens[0].tolist()
-    for draft in model.stream("the", grid="uniform"):
+    for draft in model.stream("the", grid="uniform", states=True):
         assert figures.state_ids(draft.step) == draft.step.w_t[0].argmax(-1).tolist()

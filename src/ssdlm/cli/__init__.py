@@ -24,7 +24,7 @@ LONGEST = 1000
 """Characters of an error."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What is wrong where something cannot be written to its end."""
-PATHS = {"input", "output", "model", "source", "target", "inputs", "tokenizer", "out", "data"}
+PATHS = {"input", "output", "model", "source", "destination", "inputs", "tokenizer", "out", "data"}
 PATHS |= {"start", "words", "test", "generations", "reference", "sources", "parts"}
 PATHS |= {"api_key_file"}
 """Arguments that name files or folders."""

@@ -27,7 +27,7 @@ def add_convert(commands: Any) -> None:
     )
     command.set_defaults(run=run_convert)
     command.add_argument("source", metavar="SRC", help="folder or Hub id")
-    command.add_argument("target", metavar="DST", help="new folder")
+    command.add_argument("destination", metavar="DST", help="new folder")
     command.add_argument(
         "--quantise", default="none", help="int8: weights in a quarter of the space"
     )
@@ -43,7 +43,7 @@ def run_convert(arguments: argparse.Namespace) -> None:
 
     model = SSDLM.from_pretrained(arguments.source, device="cpu")
     model.options = model.options.change(**given_options(arguments))
-    target = Path(arguments.target)
+    target = Path(arguments.destination)
     was_there = target.exists()
     with new_folder(target, may_exist=True) as folder:
         model.save_pretrained(folder, quantise=arguments.quantise)

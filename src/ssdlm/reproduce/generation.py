@@ -175,11 +175,11 @@ def told(source: Instructed, tokenizer: Tokenizer | None, line: Options) -> Opti
 
 def gold_texts(setting: Setting) -> list[Options]:
     """Return the gold continuations of a setting's prompts, as generations."""
-    from ssdlm.evaluate.run import NEED_TOKENS
+    lines, texts, counts = read_prompts(Path(setting.prompts))[: setting.num_prompts], [], []
+    if isinstance(setting.source, Gold):  # whose texts are read as those of a model are
+        from ssdlm.evaluate.run import NEED_TOKENS
 
-    lines, texts = read_prompts(Path(setting.prompts))[: setting.num_prompts], []
-    metrics = setting.measures.get("metrics", ()) if isinstance(setting.source, Gold) else ()
-    counts = [name for name in metrics if name in NEED_TOKENS]
+        counts = [name for name in setting.measures.get("metrics", ()) if name in NEED_TOKENS]
     for number, line in enumerate(lines, start=1):
         lacks = "" if "gold" in line else "gold continuation"
         if counts and not lacks and "gold_tokens" not in line:
