@@ -146,6 +146,17 @@ def test_tracked_files_stay_under_58_mib():
     assert sum(sizes.values()) < 58 * MIB, f"largest: {[str(path) for path in largest]}"
 
 
+def test_what_adapters_guides_and_drafters_add_stays_under_15_5_mb():
+    builtin = ROOT / "src/ssdlm/builtin"
+    sizes = {
+        path.relative_to(builtin).parent.as_posix(): path.stat().st_size
+        for path in builtin.rglob("*.safetensors")
+    }
+    assert sizes["smol"] <= 6e6
+    before = {"mini", "guides/sentiment", "guides/tense"}
+    assert sum(size for name, size in sizes.items() if name not in before) <= 15.5e6
+
+
 def test_tree_without_git_is_walked(tmp_path):
     (tmp_path / ".gitignore").write_text(".venv/\n*.pyc\n")
     for name in ("pyproject.toml", ".venv/lib/big.bin", "src/ssdlm/cli.py"):

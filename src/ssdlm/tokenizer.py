@@ -150,11 +150,6 @@ class Tokenizer:
         return spellings
 
     @cached_property
-    def joins_spaces(self) -> bool:
-        """Whether tokens of words have the space before them."""
-        return any(re.match(rb" \w", spelling) for spelling in self.token_bytes())
-
-    @cached_property
     def joining(self) -> Literal["always", "after a text", "never"]:
         """Whether the text of some tokens is what each of them adds, one after another."""
         decoder: dict[str, Any] = json.loads(self.to_json())["decoder"] or {"type": "none"}

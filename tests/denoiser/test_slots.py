@@ -85,3 +85,21 @@ def test_a_slot_keeps_what_was_read_while_windows_come_and_go(denoiser):
 def test_a_slots_size_is_known_before_it_is_made(denoiser):
     slots = Slots(denoiser, 3, 32)
     assert slots.keys_values.nbytes == 3 * Slots.num_bytes(denoiser, 32)
+
+
+@pytest.mark.parametrize("make", [tiny.block, tiny.adapted])
+def test_a_block_beside_longer_ones_is_read_as_alone(make):
+    denoiser = make()
+    slots, alone = Slots(denoiser, 3, 32), Slots(denoiser, 3, 32)
+    for slot, tokens in enumerate([[3, 1, 4, 1, 5, 9], [2, 7], [5, 5, 5, 5]]):
+        read(denoiser, slots, slot, tokens)
+        read(denoiser, alone, slot, tokens)
+    x = torch.randn(3, 6, denoiser.config.D if make is tiny.block else denoiser.blank().shape[-1])
+    sees_word, counts = not denoiser.is_exact, torch.tensor([4, 6, 3])
+    longest = Rows.window(5, denoiser.device, sees_word=sees_word)
+    found = slots.read(x.clone(), Behind(longest, slots.all_slots, slots.lengths, counts))
+    for slot, count in enumerate(counts.tolist()):
+        rows = Rows.window(count - 1, denoiser.device, sees_word=sees_word)
+        at = torch.tensor([slot]), alone.lengths[slot : slot + 1]
+        expected = alone.read(x[slot : slot + 1, :count].clone(), Behind(rows, *at))
+        assert_close(found[slot : slot + 1, :count], expected, roundings=NETWORK)

@@ -14,6 +14,7 @@ from ssdlm.diffusion.likelihood import text_nll
 from ssdlm.engine import rewriting
 from ssdlm.engine.requests import Opened
 from ssdlm.engine.rewriting import Rewriting, Span, splits_character
+from ssdlm.engine.runners import Runners
 from ssdlm.tokenizer import load_tokenizer
 
 OWN = GenerateOptions(length=7, B=(4,), T=4, returns="w_0")
@@ -96,6 +97,32 @@ def test_a_program_writes_a_span_as_the_reference_loop_does(request, which, more
     assert text.written.program == "window"
     why = model.engine.runners.why_chosen(requests[0])
     assert why.startswith("suffix beside must_not is obeyed") if "must_not" in more else not why
+
+
+@pytest.mark.parametrize("more", [{}, {"must": ["fog"]}, {"temperature": 0.5, "top_k": 9}])
+@pytest.mark.parametrize("which", ["letters", "words", "adapted"])
+@pytest.mark.usefixtures("unchecked")
+def test_blocks_of_all_lengths_share_a_batch_as_on_a_gpu(request, monkeypatch, which, more):
+    if which == "adapted":
+        folder = causal.save_adapted(request.getfixturevalue("tmp_path"))
+        model, more = SSDLM.from_pretrained(folder), more | {"grid": "warped"}
+    else:
+        model = request.getfixturevalue(which)
+    own = GenerateOptions(T=4, returns="w_0", seed=4, nucleus="network").change(**more)
+    work = Rewriting(model.engine, TEXT, [Span(10, 20)], [own], length="free")
+    requests = model.engine.prepare(*work.asked(0))
+    assert len({sum(one.blocks()) for one in requests}) > 2
+
+    def texts():
+        found = model.engine.candidates(requests)
+        return {(len(text.tokens), text.sample): text for _, text in found}
+
+    plain = texts()
+    monkeypatch.setattr(Runners, "is_padded", lambda self, request: request.num_given > 0)
+    assert len({model.engine.runners.key_of(one) for one in requests}) == 1
+    assert texts() == plain
+    last = list(model.engine.stream(requests[1]))[-1]
+    assert list(last.tokens) == plain[sum(requests[1].blocks()), requests[1].sample].tokens
 
 
 def test_alternatives_are_what_their_seeds_give_alone(letters):

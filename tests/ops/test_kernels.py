@@ -80,7 +80,10 @@ def some_rows(kind):
 @pytest.mark.parametrize("kind", ["window", "prompt", "tree"])
 @pytest.mark.parametrize("is_invariant", [False, True])
 @pytest.mark.parametrize("group", [1, 3])
-def test_rows_attend_to_their_slots_and_to_each_other(kind, is_invariant, group):
+@pytest.mark.parametrize("has_counts", [False, True])
+def test_rows_attend_to_their_slots_and_to_each_other(kind, is_invariant, group, has_counts):
+    if has_counts and (is_invariant or kind == "tree"):
+        pytest.skip("texts have fewer rows in blocks alone")
     from ssdlm.ops.kernels import rows as kernels
 
     N, H, d, S = 3, 2, 16, 160
@@ -96,7 +99,10 @@ def test_rows_attend_to_their_slots_and_to_each_other(kind, is_invariant, group)
     moved = rows.Rows(*there(table.offsets, table.sees), table.is_sparse)
     tables = there(keys, values, at.lengths, at.slots)
     own = norms and norms._replace(weights=there(weights)[0])
-    found = attend(*there(qkv), *tables, moved, *there(angles), own)
+    counts = torch.tensor([R - 1, R, 2]) if has_counts else None
+    given = {"counts": counts.to(DEVICE)} if has_counts else {}
+    at = at._replace(counts=counts)
+    found = attend(*there(qkv), *tables, moved, *there(angles), own, **given)
     plain = rows.place_and_attend(qkv, keys, values, at, angles, norms)
     assert_close(found.cpu(), plain, roundings=NETWORK)
     assert_close(tables[0].cpu(), keys, roundings=NETWORK)

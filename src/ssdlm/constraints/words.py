@@ -6,6 +6,7 @@ and an automaton over tokens. Whatever cannot be done is refused here, before an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -109,6 +110,11 @@ class ConstraintCompiler:
         """The bytes of each token; ids beyond the tokenizer's have none."""
         spellings = self.tokenizer.token_bytes()
         return spellings + [b""] * (self.V - len(spellings))
+
+    @cached_property
+    def joins_spaces(self) -> bool:
+        """Whether tokens of words have the space before them."""
+        return any(re.match(rb" \w", spelling) for spelling in self.spellings)
 
     def compile(self, wanted: Wanted) -> Placement:
         """Return a feasible placement for the `length` tokens and the suffix after a context."""

@@ -308,7 +308,8 @@ class DecodeBatch(ABC):
     def read(self, x: Tensor, first: int) -> Tensor:
         """Return the output of a pass's rows from the first on, x being what they read."""
         x = torch.cat((x, self.as_described(x))) if self.is_described else x
-        behind = Behind(self.rows, self.copies_at, self.read_lengths[self.copies])
+        lengths = self.read_lengths[self.copies]
+        behind = Behind(self.rows, self.copies_at, lengths, self.row_counts())
         if not self.unread:
             return self.steered_by_words(self.slots.read(x, behind, slice(first, None)))
         slots = behind.slots.tolist()
@@ -324,6 +325,10 @@ class DecodeBatch(ABC):
                 found[row] = self.slots.read(both, at, slice(count + first, None))[0]
                 self.read_lengths[slot] = count
         return self.steered_by_words(torch.stack([found[row] for row in range(len(x))]))
+
+    def row_counts(self) -> Tensor | None:
+        """Return how many rows of a pass each text has, if some have fewer than there are."""
+        return None
 
     def as_described(self, x: Tensor) -> Tensor:
         """Return what the rows of copies read: the same, but at first their own prompt's last."""

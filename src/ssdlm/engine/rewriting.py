@@ -140,7 +140,7 @@ class Rewriting:
         words = text[span.start : span.end]
         core = words.strip(SPACES)
         start = span.start + len(words) - len(words.lstrip(SPACES))
-        has_space = text[:start].endswith(" ") and self.tokenizer.joins_spaces
+        has_space = text[:start].endswith(" ") and self.engine.compiler.joins_spaces
         opening = " " if has_space else ""
         count = max(1, len(self.tokenizer.encode_plain([opening + core])[0]))
         suffix = self.beginning(text[start + len(core) :], MOST_AFTER)

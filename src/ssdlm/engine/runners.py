@@ -53,6 +53,8 @@ MOST_DRAFTED = 16
 """Texts at a time on a GPU up to which a drafter guesses; on a CPU it does for one alone."""
 CPU_GUESSES = 3
 """Guesses that are checked at once on a CPU, where a pass takes longer by each."""
+ROW_STEP = 16
+"""Rows of a block with a right side are a multiple of this on a GPU: lengths share a recording."""
 MOST_IDLE = 4
 """Batches that are kept for requests of the same kind."""
 MEMORY_SHARE = 0.5
@@ -100,6 +102,8 @@ class Key(NamedTuple):
     """Whether guides are asked between the halves of a pass; on a CPU every text may have some."""
     has_places: bool = False
     """Whether words or pins have places in its blocks."""
+    has_sizes: bool = False
+    """Whether its blocks may be shorter than its path."""
     has_choosers: bool = False
     """Whether the host acts between the halves of a pass; on a CPU every text may have that."""
 
@@ -233,6 +237,8 @@ class Runners:
             return key._replace(is_watched=is_watched, **shaped)
         if not request.slides:
             B, given = request.blocks()[0], request.num_given
+            if self.is_padded(request):
+                B, given, rest["has_sizes"] = B + -(B + 1) % ROW_STEP, 0, True
             path = B, options.T, options.grid, options.width, given and options.length
             return Key(program, path, 0, guides, self.capacity(request, B + 1), **rest)
         pace = pace_of(options)
@@ -290,6 +296,16 @@ class Runners:
         if request.slides or request.options.has_grammar or request.placement is None:
             return False
         return request.placement.constraint.automaton.forgets
+
+    def is_padded(self, request: Request) -> bool:
+        """Tell whether a batch may write a text's only block beside shorter and longer ones.
+
+        On a CPU, where nothing is recorded, rows that nobody needs would only take time.
+        """
+        options = request.options
+        is_asked = request.described or self.is_steered(request) or self.why_chosen(request)
+        is_alike = request.num_given > 0 and options.grid in reasons.TOGETHER
+        return self.is_gpu and is_alike and not is_asked
 
     def is_steered(self, request: Request) -> bool:
         """Tell whether guides steer a text that no chooser writes."""
@@ -428,6 +444,7 @@ class Runners:
         if request.slides:
             path = Path.sliding(options.width, key.pace)
         else:
+            B, sizes["has_sizes"] = cast(Any, key.path)[0], key.has_sizes
             path, sizes["has_places"] = Path.of_block(self.grid(request), B), key.has_places
         if key.program == "window":
             return Window(denoiser, path, **sizes)

@@ -95,6 +95,8 @@ class Behind(NamedTuple):
     """(N,) the slot of each text."""
     lengths: Tensor
     """(N,) how much of it they see."""
+    counts: Tensor | None = None
+    """(N,) how many rows each text has, where some have fewer: nobody sees those after them."""
 
 
 def counted(is_seen: Tensor) -> Tensor:
@@ -298,8 +300,10 @@ def place_and_attend(
     if on_gpu(qkv):
         from ssdlm.ops.kernels import rows as kernels
 
-        attend = kernels.place_and_attend_alone if is_invariant else kernels.place_and_attend
-        return attend(qkv, keys, values, at.lengths, at.slots, at.rows, rotary, norms)
+        given = qkv, keys, values, at.lengths, at.slots, at.rows, rotary, norms
+        if is_invariant:
+            return kernels.place_and_attend_alone(*given)
+        return kernels.place_and_attend(*given, at.counts)
     KV = keys.shape[1]
     query, key, value = qkv.split((qkv.shape[2] - 2 * KV, KV, KV), 2)
     if norms is not None:
@@ -313,13 +317,16 @@ def attend_behind(
     query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, at: Behind
 ) -> Tensor:
     """Put keys and values behind those of the slots, and return what queries read of both."""
-    (rows, slots, lengths), (R, H) = at, query.shape[1:3]
+    rows, (R, H) = at.rows, query.shape[1:3]
     groups, seen = H // key.shape[2], torch.empty_like(query)
-    for text, (slot, length) in enumerate(zip(slots.tolist(), lengths.tolist(), strict=True)):
-        own_keys, own_values = keys[slot, :, : length + R], values[slot, :, : length + R]
-        own_keys[:, length:] = key[text].transpose(0, 1)
-        own_values[:, length:] = value[text].transpose(0, 1)
-        mask = None if rows.sees_all else F.pad(rows.sees, (length, 0), value=True)
+    counts = [R] * len(seen) if at.counts is None else at.counts.tolist()
+    places = zip(at.slots.tolist(), at.lengths.tolist(), counts, strict=True)
+    for text, (slot, length, count) in enumerate(places):
+        keys[slot, :, length : length + R] = key[text].transpose(0, 1)
+        values[slot, :, length : length + R] = value[text].transpose(0, 1)
+        own_keys, own_values = (one[slot, :, : length + count] for one in (keys, values))
+        sees = rows.sees[:, :count]
+        mask = None if rows.sees_all else F.pad(sees, (length, 0), value=True)
         # The heads of a group are rows of one head: (1, H', groups * R, d).
         grouped = query[text].transpose(0, 1).reshape(1, H // groups, groups * R, -1)
         found = F.scaled_dot_product_attention(

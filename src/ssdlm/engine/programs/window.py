@@ -44,6 +44,7 @@ class Window(DecodeBatch):
         path: Path,
         *,
         has_places: bool = False,
+        has_sizes: bool = False,
         cuts_evidence: bool = False,
         ends_likely: bool = False,
         **sizes: Any,
@@ -52,6 +53,9 @@ class Window(DecodeBatch):
         self.is_noisy = bool(is_open.any()) or path.pace == 0
         super().__init__(denoiser, is_padded=not self.is_noisy, **sizes)
         self.follow(path, ends_likely=ends_likely)
+        self.has_sizes = has_sizes
+        """Whether blocks may be shorter than the window: what is behind them is seen by none."""
+        self.block_sizes = self.whole(fill=self.W)
         self.cuts_evidence = cuts_evidence
         """Whether a nucleus is that of logits with their evidence."""
         self.rows = self.causal = Rows.causal(self.W, self.device)
@@ -123,6 +127,9 @@ class Window(DecodeBatch):
         at = torch.tensor(slots, device=self.device)
         self.tokens[at], self.normals[at], self.uniforms[at] = 0, NORMAL, UNIFORM
         self.pins[at] = -1  # another text may have had some here
+        if self.has_sizes:
+            sizes = [one.length for one in entries]
+            self.block_sizes[at] = torch.tensor(sizes, device=self.device)
         if self.places is not None:
             self.places.join([entry.placement for entry in entries], slots)
         self.clock |= dict.fromkeys(slots, 0)
@@ -142,6 +149,9 @@ class Window(DecodeBatch):
     def draw(self) -> None:
         self.say()
         self.pick()
+
+    def row_counts(self) -> Tensor | None:
+        return self.first + self.block_sizes[self.here] if self.has_sizes else None
 
     def say(self) -> None:
         """Run the rows."""
@@ -224,9 +234,12 @@ class Window(DecodeBatch):
     def frames(self, count: int) -> dict[int, list[Frame]]:
         seen, trust = self.seen[:count].tolist(), self.trust[:count].tolist()
         return {
-            slot: [Frame(seen[pass_][slot], trust[pass_][slot]) for pass_ in range(count)]
+            slot: [
+                Frame(seen[pass_][slot][:size], trust[pass_][slot][:size]) for pass_ in range(count)
+            ]
             for slot, entry in self.entries.items()
             if entry.is_watched
+            for size in [entry.length if self.has_sizes else self.W]
         }
 
     def gates(self) -> tuple[Tensor, ...]:
@@ -364,9 +377,10 @@ class Window(DecodeBatch):
             pins = entry.chooser.pins(level.unsqueeze(0)) if entry.chooser else None
             if pins is not None:
                 self.pins[slot] = pins[0]
-                if not self.has_pins:  # a graph that was recorded before looks at none
+                if not self.has_pins:
                     self.has_pins = True
-                    self.graphs.pop("say", None)
+                    # One that was recorded before looks at none, and others read what it writes.
+                    self.graphs.clear()
 
     def move_words(self, slot: int) -> None:
         """Put a text's words where they are likeliest, as guides would have the logits."""
@@ -414,7 +428,8 @@ class Window(DecodeBatch):
         at = torch.tensor(slots, device=self.device)
         places = self.done[at].unsqueeze(1) + torch.arange(self.W, device=self.device)
         self.text[at.unsqueeze(1), places] = self.tokens[at]
-        self.read_blocks(at)
+        if not self.has_sizes:  # nothing comes after a right side
+            self.read_blocks(at)
         self.done[at] += self.W
         self.passes[at] = 0
         self.normals[at] += NUM_STREAMS

@@ -119,9 +119,9 @@ def look(q, k, v, seen, peak, total, sums, D: tl.constexpr):
 
 @triton.jit
 def attend_kernel(
-    query, keys, values, out, lengths, slots, sees, tiles, R, S,
+    query, keys, values, out, lengths, slots, sees, tiles, counts, R, S,
     H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
-    OWN: tl.constexpr, LISTED: tl.constexpr,
+    OWN: tl.constexpr, LISTED: tl.constexpr, COUNTED: tl.constexpr,
 ):  # fmt: skip
     """Attend from a tile of a text's rows to its slot, all of it, and to the rows it may see.
 
@@ -145,6 +145,7 @@ def attend_kernel(
         )
     keys += length.to(tl.int64) * D
     values += length.to(tl.int64) * D
+    most = tl.load(counts + text) if COUNTED else R
     count = tl.cdiv(R, OWN)
     if LISTED > 0:
         tiles += tl.program_id(1) * LISTED
@@ -154,7 +155,7 @@ def attend_kernel(
         if LISTED > 0:
             tile = tl.load(tiles + 1 + number)
         other = tile * OWN + tl.arange(0, OWN)
-        may = is_row[:, None] & (other < R)[None, :]
+        may = is_row[:, None] & (other < most)[None, :]
         seen = tl.load(sees + row[:, None] * R + other[None, :], mask=may, other=0) != 0
         peak, total, sums = look_at(q, keys, values, tile * OWN, R, seen, peak, total, sums, D, OWN)
     result = sums / tl.maximum(total, 1e-30)[:, None]
@@ -163,9 +164,10 @@ def attend_kernel(
 
 @triton.jit
 def attend_few_kernel(
-    qkv, keys, values, out, lengths, slots, offsets, rotary, weights, sees, R, S,
+    qkv, keys, values, out, lengths, slots, offsets, rotary, weights, sees, counts, R, S,
     H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, NORMS: tl.constexpr,
-    EPS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, IS_EARLY: tl.constexpr,
+    EPS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, COUNTED: tl.constexpr,
+    IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """Do what `place_kernel` and `attend_kernel` do for one head of one text of a few rows.
 
@@ -195,7 +197,8 @@ def attend_few_kernel(
     home = (length + row[:, None]) * D + column
     tl.store(keys + home, k, mask=is_row)
     tl.store(values + home, v, mask=is_row)
-    may = is_row & (row < R)[None, :]
+    most = tl.load(counts + text) if COUNTED else R
+    may = is_row & (row < most)[None, :]
     seen = tl.load(sees + row[:, None] * R + row[None, :], mask=may, other=0) != 0
     peak = tl.full((ROWS,), -1e30, tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
@@ -304,11 +307,12 @@ def place(
 
 def attend(
     query: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, slots: Tensor, sees: Tensor,
-    tiles: Tensor | None = None,
+    tiles: Tensor | None = None, counts: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Return what rows (N, R, H, d) read from their slots and from each other.
 
-    `Rows.tiles` of who sees whom save time where a row sees few others.
+    `Rows.tiles` of who sees whom save time where a row sees few others. Rows of a text after the
+    first `counts` (N,) are seen by none.
     """
     N, R, H, D = query.shape
     out, (KV, S) = torch.empty_like(query), keys.shape[1:3]
@@ -316,8 +320,9 @@ def attend(
     settings = how(grid[0] * grid[1])
     own, listed = (settings["TILE"], 0) if tiles is None else (OWN_TILE, tiles.shape[1])
     tables = keys, values, out, lengths, slots, sees, sees if tiles is None else tiles
+    limits, settings["COUNTED"] = lengths if counts is None else counts, counts is not None
     launch(
-        attend_kernel, grid, query, *tables, R, S,
+        attend_kernel, grid, query, *tables, limits, R, S,
         H=H, GROUP=H // KV, D=D, ROWS=ROW_TILE, OWN=own, LISTED=listed, **settings,
     )  # fmt: skip
     return out
@@ -325,20 +330,20 @@ def attend(
 
 def place_and_attend(
     qkv: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, slots: Tensor, rows: Any,
-    rotary: Tensor, norms: HeadNorms | None,
+    rotary: Tensor, norms: HeadNorms | None, counts: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Return what rows (N, R, H + 2 H', d) read; keys and values are put behind their slots'."""
     N, R, heads, D = qkv.shape
     if R > ROW_TILE:
         query = place(qkv, keys, values, lengths, slots, rows.offsets, rotary, norms)
-        return attend(query, keys, values, lengths, slots, rows.sees, rows.tiles)
+        return attend(query, keys, values, lengths, slots, rows.sees, rows.tiles, counts)
     H, S = heads - 2 * keys.shape[1], keys.shape[2]
     out = torch.empty(N, R, H, D, device=qkv.device, dtype=qkv.dtype)
     tables = keys, values, out, lengths, slots, rows.offsets, rotary, weights_of(qkv, norms)
     settings = how(N * H) | early() | sizes_of(qkv, keys, norms)
-    launch(
-        attend_few_kernel, (N * H,), qkv, *tables, rows.sees, R, S, H=H, ROWS=ROW_TILE, **settings
-    )
+    limits, settings["COUNTED"] = lengths if counts is None else counts, counts is not None
+    tables += rows.sees, limits
+    launch(attend_few_kernel, (N * H,), qkv, *tables, R, S, H=H, ROWS=ROW_TILE, **settings)
     return out
 
 
