@@ -179,7 +179,7 @@ class DrafterConfig:
     """The layer of the model whose keys and values each layer reads."""
     hidden: int = ranged(MISSING, least=1, most=MOST)
     """Width of the feed-forward parts."""
-    rank: int = ranged(192, least=1, most=MOST)
+    rank: int = ranged(256, least=1, most=MOST)
     """Width of what a guess hands on to the next."""
     num_guesses: int = ranged(7, least=1, most=15)
     """Guesses written at once."""

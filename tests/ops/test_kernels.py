@@ -29,7 +29,7 @@ def there(*tensors):
     return [one.to(DEVICE, copy=True) if isinstance(one, torch.Tensor) else one for one in tensors]
 
 
-@pytest.mark.parametrize("M", [1, 4, 5, 40, 100])
+@pytest.mark.parametrize("M", [1, 2, 4, 5, 12, 20, 40, 100])
 @pytest.mark.parametrize("is_invariant", [False, True])
 def test_products_with_what_stands_around_them(M, is_invariant):
     from ssdlm.ops.kernels import products
@@ -45,6 +45,8 @@ def test_products_with_what_stands_around_them(M, is_invariant):
     gated = {"eps": 1e-5, "is_gated": True, "plan": plan}
     found = products.normed_product(*there(x, weight, scale), **gated)
     assert_close(found.cpu(), plain, roundings=NETWORK)
+    found = products.product(*there(x, weight), plan=plan)
+    assert_close(found.cpu(), x @ weight.T, roundings=NETWORK)
     found = products.add_product_(*there(old, x, weight), plan=plan)
     plain = rows.add_product_(old.clone().unsqueeze(0), x.unsqueeze(0), weight)[0]
     assert_close(found.cpu(), plain, roundings=NETWORK)
@@ -54,9 +56,10 @@ def test_a_row_of_an_invariant_product_does_not_depend_on_how_many_there_are():
     from ssdlm.ops.kernels import products
 
     x, weight = there(normals(70, 96), normals(160, 96, seed=1))
-    whole = products.invariant_product(x, weight)
+    whole = products.product(x, weight, plan=products.INVARIANT)
     for count in (1, 3, 17, 64):
-        assert torch.equal(products.invariant_product(x[:count], weight), whole[:count])
+        alone = products.product(x[:count], weight, plan=products.INVARIANT)
+        assert torch.equal(alone, whole[:count])
 
 
 def test_norms_and_squares():
@@ -267,26 +270,63 @@ def test_trees_grow():
     assert (guesses[:, 3:] != before[:, 3:]).any(1).all()
 
 
+def test_what_guesses_begin_with():
+    from ssdlm.ops.kernels import guesses as kernels
+
+    N, R, G, V, D = 3, 4, 2, 50, 24
+    shapes = (D, D), (D, D), (V, D), (G, D)
+    parts = guesses.Start(*(normals(*shape, seed=n) / 3 for n, shape in enumerate(shapes)))
+    hidden, ends, newest = (
+        normals(N, R, D, seed=4),
+        torch.tensor([0, 3, 1]),
+        torch.tensor([7, 0, 49]),
+    )
+    plain = guesses.start_rows(hidden, ends, newest, parts, is_invariant=False)
+    states = hidden @ parts.hidden.T
+    found = kernels.start_rows(*there(states, ends, newest, parts.word_table, parts.places))
+    assert_close(found.cpu(), plain, roundings=NETWORK)
+
+
+def guessing_settings():
+    """What three texts ask for: suppressed tokens, temperatures, nuclei, seeds, tokens so far."""
+    settings = [torch.tensor([-1, 5, -1]), torch.tensor([1.0, 0.7, 1.3])]
+    settings += [torch.tensor([0.9, 0.0, 1.0]), torch.tensor([11, 5 << 40 | 3, 7])]
+    return [*settings, torch.tensor([0, 4, 9])]
+
+
+def test_candidates_are_the_best_of_parts_of_the_vocabulary():
+    from ssdlm.ops.kernels import guesses as kernels
+
+    N, G, V = 3, 4, 203  # the last part is not full
+    logits, prior, settings = 2 * normals(N, G, V), normals(V), guessing_settings()
+    suppressed, heats, top_ps, seeds, done = settings
+    scores, ids = kernels.likely(*there(logits, prior, *settings), counters.GUMBEL, candidates=30)
+    for n in range(N):
+        g = counters.gumbel_at(seeds[n], first=int(done[n]), ids=torch.arange(V).expand(G, V))
+        values = (logits[n] + prior).index_fill(1, suppressed[n : n + 1].clamp(min=0), -1e4)
+        values = values if suppressed[n] >= 0 else logits[n] + prior
+        values = F.pad(values / heats[n] + g * (top_ps[n] > 0), (0, -V % 8), value=-torch.inf)
+        best, which = values.unflatten(1, (-1, 8)).max(-1)
+        assert torch.equal(ids[n].cpu(), which + 8 * torch.arange(26))
+        assert torch.allclose(scores[n].cpu(), best, atol=1e-4)
+
+
 def test_chains_of_guesses():
     from ssdlm.ops.kernels import guesses as kernels
 
-    V, N, G, r = 200, 3, 4, 12  # several tiles, the last of which is not full
-    shapes = (V, 24), (V, 24), (r, 24), (r, r), (24, r)
-    weights = [normals(*shape, seed=n) / 3 for n, shape in enumerate(shapes)]
-    known = [2 * normals(N, G, V), normals(N, G, r), normals(V)]
-    settings = [torch.tensor([-1, 5, -1]), torch.tensor([1.0, 0.7, 1.3])]
-    settings += [torch.tensor([0.9, 0.0, 1.0]), torch.tensor([11, 5 << 40 | 3, 7])]
-    settings += [torch.tensor([0, 4, 9])]
+    V, N, G, r, few = 200, 3, 4, 12, 50
+    shapes = (V, 24), (V, 24), (r, 24), (24, r)
+    cell = guesses.Cell(*(normals(*shape, seed=n) / 3 for n, shape in enumerate(shapes)))
+    scores, given, heats = 2 * normals(N, G, few), normals(N, G, r, seed=1), guessing_settings()[1]
+    ids = torch.rand(N, G, V, generator=torch.Generator().manual_seed(2)).argsort(-1)[..., :few]
     plain = torch.randint(V, (N, 1 + G), generator=torch.Generator().manual_seed(0))
     (found,) = there(plain)
-    logits, given, prior = known
-    guesses.put_guesses_(plain, logits, given, guesses.Cell(*weights), prior, *settings, few=V)
-    cell = guesses.Cell(*there(*weights))
-    tables = cell.word_table, cell.back, cell.head_table
-    logits, given, prior = there(*known)
-    settings = there(*settings)
-    kernels.put_guesses_(found, logits, given, *tables, prior, *settings, counters.GUMBEL)
+    tables = there(given, cell.word_table, cell.head_table, heats)
+    kernels.chain_(found, *there(scores, ids.int()), *tables)
+    alone = scores.argmax(-1, keepdim=True)
+    guesses.chain_(plain, scores, ids, given, cell, heats)
     assert torch.equal(found.cpu(), plain)
+    assert (plain[:, 1:] != ids.gather(2, alone)[..., 0]).any()  # the cell has a say
 
 
 def test_paths_are_walked_and_kept():

@@ -2,7 +2,7 @@
 
     hidden state before the newest token, that token, a place  ->  a row for each guess
     rows -> [attention to what the model has read -> feed-forward] x layers -> the model's head
-    + what the guess before adds, by a small recurrent cell  ->  log q of each guess
+    + what the guess before adds, by a small cell  ->  log q of each guess
 
 The rows of a pass are computed at once; the cell alone goes from guess to guess, so that the chain
 of guesses is coherent. The layers have no keys of their own: they read the model's.
@@ -26,7 +26,7 @@ from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.layer import update
 from ssdlm.denoiser.llama import LlamaDenoiser, empty
 from ssdlm.denoiser.slots import Slots
-from ssdlm.ops.guesses import Cell
+from ssdlm.ops.guesses import Cell, Start, start_rows
 from ssdlm.ops.rotary import rotate
 from ssdlm.ops.rows import (
     Behind,
@@ -35,7 +35,6 @@ from ssdlm.ops.rows import (
     normed_product,
     place_and_attend,
     plain_norm,
-    product,
 )
 from ssdlm.shapes import Block, Tensor
 
@@ -84,8 +83,8 @@ class Drafter(nn.Module):
         self.layers = nn.ModuleList(DrafterLayer(config) for _ in config.reads)
         self.before, self.beside = empty(rank, D), empty(rank, D)
         """What the cell reads: the token before a guess, and the guess's row."""
-        self.back, self.after = empty(rank, rank), empty(D, rank)
-        """What it keeps of its own state, and what it adds to the row."""
+        self.after = empty(D, rank)
+        """What it adds to the row."""
 
     @property
     def network(self) -> BaseNetwork:
@@ -96,7 +95,7 @@ class Drafter(nn.Module):
         """Fill in the weights of a new drafter, which guesses what the model said last."""
         for name, weight in self.named_parameters():
             last = name.rpartition(".")[2]
-            if last in ("out", "down", "after", "places", "back"):
+            if last in ("out", "down", "after", "places"):
                 weight.zero_()
                 continue
             noise = torch.randn(weight.shape, generator=generator) * weight.shape[-1] ** -0.5
@@ -144,12 +143,9 @@ class Drafter(nn.Module):
 
     def chained(self, rows: Tensor, words: Tensor) -> Tensor:
         """Return what the cell adds to rows (N, A, G, D), the words before them being known."""
-        given = F.linear(words, self.before) + F.linear(rows, self.beside)
-        state, found = torch.zeros_like(given[..., 0, :]), []
-        for one in given.unbind(-2):
-            state = F.silu(one + F.linear(state, self.back))
-            found.append(state)
-        return F.linear(torch.stack(found, -2), self.after)
+        return F.linear(
+            F.silu(F.linear(words, self.before) + F.linear(rows, self.beside)), self.after
+        )
 
     def last_norm(self, x: Tensor) -> Tensor:
         """Return what the head reads of rows, by operations that have a gradient."""
@@ -210,8 +206,9 @@ class DraftedRows:
             return weight.detach().to(network.device, network.dtype).contiguous()
 
         into = drafter.into.detach()
-        self.into = own(torch.cat((into[:, :D] * by_hidden, into[:, D:] * by_word), 1))
-        self.places, self.beside = own(drafter.places[:count]), own(drafter.beside)
+        parts = own(into[:, :D] * by_hidden), own(into[:, D:] * by_word)
+        self.start = Start(*parts, network.words.detach(), own(drafter.places[:count]))
+        self.beside = own(drafter.beside)
         # Rows have no keys and values of their own: what lies behind the slot's is left at 0.
         more = 2 * slots.keys_values.shape[3] * slots.d
         self.layers = [
@@ -228,19 +225,18 @@ class DraftedRows:
             network.words.detach(),
             head.contiguous(),  # rows of it are looked up
             own(drafter.before * by_word),
-            own(drafter.back),
             own(drafter.after),
         )
 
-    def __call__(self, hidden: Tensor, newest: Tensor, at: Tensor, lengths: Tensor) -> Tensor:
+    def __call__(
+        self, hidden: Tensor, ends: Tensor, newest: Tensor, at: Tensor, lengths: Tensor
+    ) -> Tensor:
         """Return what the head reads for the guesses (N, G, D) behind slots `at` (N,).
 
-        `hidden` (N, 1, D) is what it read before the newest tokens (N, 1).
+        Of `hidden` (N, R, D), number `ends` (N,) is what it read before the newest tokens (N,).
         """
         how = {"is_invariant": self.slots.is_invariant, "is_single": False}
-        both = torch.cat((hidden, self.network.embed(newest)), -1)
-        x = product(both, self.into, **how)
-        x = x + self.places
+        x = start_rows(hidden, ends, newest, self.start, is_invariant=self.slots.is_invariant)
         behind = Behind(self.rows, at, lengths)
         with plain_products():
             for number, query, out, up, down in self.layers:

@@ -152,10 +152,12 @@ def product(
     """
     if not on_gpu(x):
         return ragged_product(x, weight, is_single=is_single)
-    if is_invariant:
-        from ssdlm.ops.kernels import products as kernels
+    from ssdlm.ops.kernels import products as kernels
 
-        return kernels.invariant_product(x, weight)
+    if is_invariant:
+        return kernels.product(x, weight, plan=kernels.INVARIANT)
+    if kernels.is_quick(x.flatten(0, 1)) and len(weight) <= kernels.MOST_COLUMNS:
+        return kernels.product(x, weight)
     return F.linear(x, weight)
 
 
@@ -237,7 +239,7 @@ def normed_product(
     from ssdlm.ops.kernels import products, rows
 
     flat, is_active = x.flatten(0, 1), is_squared or is_gated
-    takes_normed = is_invariant or products.takes_normed(*flat.shape, is_squared=is_active)
+    takes_normed = is_invariant or products.takes_normed(flat, is_squared=is_active)
     if more is None and takes_normed:
         plan = products.INVARIANT if is_invariant else None
         how = {"eps": eps, "is_squared": is_squared, "is_gated": is_gated, "plan": plan}
@@ -275,7 +277,7 @@ def add_product_(
         from ssdlm.ops.kernels import products as kernels
 
         flat, rows = x.flatten(0, 1), other.flatten(0, 1)
-        if is_invariant or kernels.takes_added(*rows.shape):
+        if is_invariant or kernels.is_quick(rows):
             plan = kernels.INVARIANT if is_invariant else None
             return kernels.add_product_(flat, rows, weight, plan=plan).view_as(x)
         return flat.addmm_(rows, weight.t()).view_as(x)

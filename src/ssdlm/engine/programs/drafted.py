@@ -66,7 +66,7 @@ class Drafted(DecodeBatch):
     def draw(self) -> None:
         self.hidden = self.read(self.denoiser.embed(self.guesses), 0)
         logits = self.slots.logits(self.hidden, self.head)
-        places = self.done.unsqueeze(1) + torch.arange(self.R, device=self.device)
+        places = self.done.unsqueeze(1) + self.rows.offsets
         if self.is_captured:
             settings = *self.settings(), places, GUMBEL, self.cuts
             self.drawn = draw_perturbed(logits, self.prior, *settings)
@@ -87,11 +87,12 @@ class Drafted(DecodeBatch):
             self.drawn, self.guesses, self.parents, self.R, limits=self.limits, active=self.active,
             steps=self.passes, done=self.done, lengths=self.lengths, text=self.text, when=self.when,
         )  # fmt: skip
-        self.guess(self.hidden[self.at, path.ends].unsqueeze(1))
+        self.guess(path.ends)
 
-    def guess(self, hidden: Tensor) -> None:
-        """Write guesses behind the newest token, from the hidden state (N, 1, D) before it."""
-        rows = self.drafted(hidden, self.guesses[:, :1], self.at, self.lengths)
+    def guess(self, ends: Tensor) -> None:
+        """Write guesses behind the newest token, from the hidden state that was before it."""
+        newest = self.guesses[:, 0]
+        rows = self.drafted(self.hidden, ends, newest, self.at, self.lengths)
         logits = self.slots.logits(rows, self.head)
         given = self.slots.logits(rows, self.drafted.beside)
         settings = self.prior, *self.settings(), self.done

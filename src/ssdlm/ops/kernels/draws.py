@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ssdlm.ops.kernels.normals import normal_tile, unit
-from ssdlm.ops.kernels.rows import launch
+from ssdlm.ops.kernels.rows import early, launch
 from ssdlm.shapes import Tensor
 
 WARPS = 16
@@ -20,6 +20,8 @@ WIDE = 8192
 """Logits that such a program has at hand at once."""
 WIDE_TILE = 2048
 """Logits of a wider row that a program takes."""
+NOTED = 2048
+"""Logits of a row that a program scores with their noise."""
 FEW_ROWS = 100
 """Rows up to which a launch costs more than what it does."""
 
@@ -324,26 +326,81 @@ def gumbel_tile(seed, place, first, stream, COUNTERS: tl.constexpr):
 
 
 @triton.jit
-def perturbed_kernel(
-    logits, prior, suppressed, heats, top_ps, seeds, places, stream, out, V, R,
-    TILE: tl.constexpr, COUNTERS: tl.constexpr, IS_WHOLE: tl.constexpr,
+def value_at(values, at, TILE: tl.constexpr):
+    """Return one of a tile's values."""
+    return tl.max(tl.where(tl.arange(0, TILE) == at, values, -float("inf")), 0)
+
+
+@triton.jit
+def score_kernel(
+    logits, prior, suppressed, heats, seeds, places, stream, notes, ids, V, R, NUM,
+    TILE: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Take the greatest of log p, cut to its nucleus, and the Gumbel noise of the row's place."""
-    row = tl.program_id(0).to(tl.int64)
-    text = row // R
+    """Note of a tile of a row its likeliest token, its mass, and the best token with its noise."""
+    row, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    text, first = row // R, tile * TILE
+    if IS_EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    heat, never, seed = tl.load(heats + text), tl.load(suppressed + text), tl.load(seeds + text)
+    values = share_of(logits + row * V, prior, first, V, heat, never, TILE)
+    top, best = tl.max(values, 0, return_indices=True)
+    scores = values + gumbel_tile(seed, tl.load(places + row), first, stream, TILE // 4)
+    crown, chosen = tl.max(scores, 0, return_indices=True)
+    notes, ids = notes + (row * NUM + tile) * 4, ids + (row * NUM + tile) * 2
+    tl.store(notes, top)
+    tl.store(notes + 1, tl.sum(tl.exp(values - tl.maximum(top, -1e30))))
+    tl.store(notes + 2, crown)
+    tl.store(notes + 3, value_at(values, chosen, TILE))
+    tl.store(ids, first + best)
+    tl.store(ids + 1, first + chosen)
+
+
+@triton.jit
+def perturbed_kernel(
+    logits, prior, suppressed, heats, top_ps, seeds, places, stream, notes, ids, out, V, R, NUM,
+    TILES: tl.constexpr, TILE: tl.constexpr, IS_EARLY: tl.constexpr,
+):  # fmt: skip
+    """Take the greatest of log p, cut to its nucleus, and the Gumbel noise of the row's place.
+
+    A token is outside its nucleus where those that are likelier have its mass. Then so are all that
+    are not likelier: no cut is sought, the greatest of the others is the next to be looked at.
+    """
+    row, tile = tl.program_id(0).to(tl.int64), tl.arange(0, TILES)
+    text, is_tile = row // R, tile < NUM
+    if IS_EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     logits += row * V
     heat, top_p = tl.load(heats + text), tl.load(top_ps + text)
-    never, seed = tl.load(suppressed + text), tl.load(seeds + text)
-    best, peak, total, low = nucleus_of(logits, prior, V, heat, never, top_p, TILE, IS_WHOLE)
-    crown, chosen = -float("inf"), best
-    for first in range(0, V, TILE):
-        values = share_of(logits, prior, first, V, heat, never, TILE)
-        noise = gumbel_tile(seed, tl.load(places + row), first, stream, COUNTERS)
-        inside = is_inside(values, peak, total, low)
-        values = tl.where(inside, values + noise, -float("inf"))
-        top = tl.max(values, 0)
-        chosen = tl.where(top > crown, first + tl.argmax(values, 0), chosen)
-        crown = tl.maximum(crown, top)
+    never, seed, place = tl.load(suppressed + text), tl.load(seeds + text), tl.load(places + row)
+    notes, ids = notes + (row * NUM + tile) * 4, ids + (row * NUM + tile) * 2
+    tops = tl.load(notes, mask=is_tile, other=-float("inf"))
+    peak, at = tl.max(tops, 0, return_indices=True)
+    best = tl.max(tl.where(tile == at, tl.load(ids, mask=is_tile, other=0), 0), 0)
+    masses = tl.load(notes + 1, mask=is_tile, other=0.0)
+    wanted = top_p * tl.sum(masses * tl.exp(tops - peak))
+    crowns = tl.load(notes + 2, mask=is_tile, other=-float("inf"))
+    at = tl.argmax(crowns, 0)
+    own = value_at(tl.load(notes + 3, mask=is_tile, other=-float("inf")), at, TILES)
+    chosen = tl.max(tl.where(tile == at, tl.load(ids + 1, mask=is_tile, other=0), 0), 0)
+    goes_on = (top_p > 0) & (top_p < 1)
+    while goes_on:
+        above = 0.0
+        for first in range(0, V, TILE):
+            values = share_of(logits, prior, first, V, heat, never, TILE)
+            above += tl.sum(tl.where(values > own, tl.exp(values - peak), 0.0))
+        goes_on = above >= wanted
+        if goes_on:
+            crown, bound = -float("inf"), own
+            for first in range(0, V, TILE):
+                values = share_of(logits, prior, first, V, heat, never, TILE)
+                scores = values + gumbel_tile(seed, place, first, stream, TILE // 4)
+                scores = tl.where(values > bound, scores, -float("inf"))
+                top, at = tl.max(scores, 0, return_indices=True)
+                own = tl.where(top > crown, value_at(values, at, TILE), own)
+                chosen = tl.where(top > crown, first + at, chosen)
+                crown = tl.maximum(crown, top)
     tl.store(out + row, tl.where(top_p <= 0, best, chosen).to(tl.int64))
 
 
@@ -436,11 +493,17 @@ def draw_perturbed(
     """Choose tokens (N, R) by logits (N, R, V) and the noise of places (N, R) in each text."""
     N, R, V = logits.shape
     out = torch.empty(N, R, device=logits.device, dtype=torch.int64)
-    tile = min(triton.next_power_of_2(V), WIDE)
-    settings = suppressed, heats, top_ps, seeds, places
+    num, tile = triton.cdiv(V, NOTED), min(triton.next_power_of_2(V), WIDE)
+    notes = torch.empty(N * R, num, 4, device=logits.device)
+    ids = torch.empty(N * R, num, 2, device=logits.device, dtype=torch.int32)
+    random = seeds, places, stream
     launch(
-        perturbed_kernel, (N * R,), logits, prior, *settings, stream, out, V, R,
-        TILE=tile, COUNTERS=tile // 4, IS_WHOLE=tile >= V, num_warps=WARPS,
+        score_kernel, (N * R, num), logits, prior, suppressed, heats, *random, notes, ids, V, R,
+        num, TILE=NOTED, num_warps=8, **early(),
+    )  # fmt: skip
+    launch(
+        perturbed_kernel, (N * R,), logits, prior, suppressed, heats, top_ps, *random, notes, ids,
+        out, V, R, num, TILES=triton.next_power_of_2(num), TILE=tile, num_warps=WARPS, **early(),
     )  # fmt: skip
     return out
 

@@ -1,8 +1,8 @@
-"""A chain of guesses on a GPU: a launch for each, over tiles of the vocabulary.
+"""A chain of guesses on a GPU, without a launch for each.
 
-A launch finds the guess before among the best of its tiles, moves the cell on, and leaves the best
-of each tile. The plain body is in `ops.guesses`. Only a GPU has Triton, so this module is imported
-where there is one.
+All pairs of candidates of neighbouring guesses are scored at once; then the chain is looked up. The
+plain bodies are in `ops.guesses`. Only a GPU has Triton, so this module is imported where there is
+one.
 """
 
 from __future__ import annotations
@@ -12,86 +12,156 @@ import triton
 import triton.language as tl
 
 from ssdlm.ops.kernels.draws import gumbel_tile
-from ssdlm.ops.kernels.rows import launch
+from ssdlm.ops.kernels.rows import early, launch
 from ssdlm.shapes import Tensor
 
-TILE = 64
-"""Tokens of a program."""
-PART = 16
-"""Columns of the cell's matrix that are multiplied at once."""
+CANDIDATES = 256
+"""Tokens that a guess is one of: the best of as many parts of the vocabulary, or fewer."""
+BEFORE, AFTER = 32, 128
+"""Candidates of a guess, and of the next one, that a program links at once."""
 
 
 @triton.jit
-def guess_kernel(
-    logits, given, word_table, back, head_table, prior, suppressed, heats, top_ps, seeds, done,
-    stream, guesses, states, peaks, tops, k, N, V, STRIDE, TILES,
-    G: tl.constexpr, RANK: tl.constexpr, SIZE: tl.constexpr, TILE: tl.constexpr,
-    SHARES: tl.constexpr, PART: tl.constexpr, IS_FIRST: tl.constexpr, IS_OVER: tl.constexpr,
+def start_kernel(
+    states, ends, newest, word_table, places, out, R, G, STRIDE,
+    D: tl.constexpr, WIDTH: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Take up guess k, and leave the best tokens of a tile for the next; past the last, take up."""
-    text, tile = tl.program_id(0).to(tl.int64) // TILES, tl.program_id(0) % TILES
-    own = guesses + text * (1 + G)
-    if IS_FIRST:
-        token = tl.load(own)
+    """Write what the row of a guess begins with."""
+    text, guess, column = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, WIDTH)
+    mask = column < D
+    own = tl.load(places + guess * D + column, mask=mask, other=0.0).to(tl.float32)
+    if IS_EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    state = (text * R + tl.load(ends + text)) * D + column
+    word = tl.load(newest + text * STRIDE) * D + column
+    own += tl.load(states + state, mask=mask, other=0.0).to(tl.float32)
+    own += tl.load(word_table + word, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + (text * G + guess) * D + column, own, mask=mask)
+
+
+def start_rows(
+    states: Tensor, ends: Tensor, newest: Tensor, word_table: Tensor, places: Tensor
+) -> Tensor:
+    """Return the rows (N, G, D) of guesses: a state of (N, R, D), a word's and a place's share."""
+    (N, R, D), G = states.shape, len(places)
+    out = torch.empty(N, G, D, device=states.device, dtype=states.dtype)
+    launch(
+        start_kernel, (N, G), states, ends, newest, word_table, places, out, R, G,
+        newest.stride(0), D=D, WIDTH=triton.next_power_of_2(D), **early(),
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
+def likely_kernel(
+    logits, prior, suppressed, heats, top_ps, seeds, done, stream, scores, ids, V, STRIDE, NUM,
+    G: tl.constexpr, PART: tl.constexpr, MANY: tl.constexpr, IS_EARLY: tl.constexpr,
+):  # fmt: skip
+    """Note the best token of some parts of a row's vocabulary, and its score with its noise."""
+    row, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * (PART * MANY)
+    text, guess, at = row // G, row % G, first + tl.arange(0, PART * MANY)
+    base = tl.load(prior + at, mask=at < V, other=0.0)
+    if IS_EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    values = base + tl.load(logits + row * STRIDE + at, mask=at < V, other=0.0).to(tl.float32)
+    heat, never = tl.load(heats + text), tl.load(suppressed + text)
+    values = tl.where(at == never, -1e4, values) / heat
+    place = tl.load(done + text) + guess
+    noise = gumbel_tile(tl.load(seeds + text), place, first, stream, PART * MANY // 4)
+    values += tl.where(tl.load(top_ps + text) > 0, noise, 0.0)
+    # Of a slot that has read nothing all may be NaN: then any token will do.
+    values = tl.where((at < V) & (values == values), values, -float("inf"))
+    best, which = tl.max(tl.reshape(values, (MANY, PART)), 1, return_indices=True)
+    part = tl.program_id(1) * MANY + tl.arange(0, MANY)
+    tl.store(scores + row * NUM + part, best, mask=part < NUM)
+    tl.store(ids + row * NUM + part, part * PART + which, mask=part < NUM)
+
+
+@triton.jit
+def link_kernel(
+    scores, ids, given, word_table, head_table, heats, guesses, links, NUM,
+    G: tl.constexpr, RANK: tl.constexpr, SIZE: tl.constexpr, BEFORE: tl.constexpr,
+    AFTER: tl.constexpr, IS_EARLY: tl.constexpr,
+):  # fmt: skip
+    """Note which of a guess's candidates is the best after each candidate of the guess before.
+
+    The first guess is after the newest token alone.
+    """
+    row, rank = tl.program_id(0).to(tl.int64), tl.arange(0, SIZE)
+    text, guess, inside = row // G, row % G, (rank < RANK)[None, :]
+    one, other = tl.program_id(1) * BEFORE + tl.arange(0, BEFORE), tl.arange(0, AFTER)
+    if IS_EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    if guess == 0:
+        before = tl.load(guesses + text * (1 + G) + one * 0)
     else:
-        share = tl.arange(0, SHARES)
-        before = ((k - 1) * N + text) * TILES
-        found = tl.load(peaks + before + share, mask=share < TILES, other=-float("inf"))
-        token = tl.load(tops + before + tl.argmax(found, 0))
-        if tile == 0:
-            tl.store(own + k, token)
-    if not IS_OVER:
-        rank = tl.arange(0, SIZE)
-        inside = rank < RANK
-        here = (text * G + k) * RANK
-        state = tl.load(word_table + token * RANK + rank, mask=inside, other=0.0).to(tl.float32)
-        state += tl.load(given + here + rank, mask=inside, other=0.0).to(tl.float32)
-        if not IS_FIRST:
-            for part in range(0, RANK, PART):
-                column = part + tl.arange(0, PART)
-                may = column < RANK
-                old = tl.load(states + here - RANK + column, mask=may, other=0.0)
-                cells = back + rank[:, None] * RANK + column[None, :]
-                matrix = tl.load(cells, mask=inside[:, None] & may[None, :], other=0.0)
-                state += tl.sum(matrix.to(tl.float32) * old[None, :], 1)
-        state = state * tl.sigmoid(state)
-        if tile == 0:
-            tl.store(states + here + rank, state, mask=inside)
-        word = tile * TILE + tl.arange(0, TILE)
-        mask = word < V
-        table = head_table + word[:, None].to(tl.int64) * RANK + rank[None, :]
-        rows = tl.load(table, mask=mask[:, None] & inside[None, :], other=0.0).to(tl.float32)
-        values = tl.sum(rows * state[None, :], 1)
-        own_logits = logits + (text * G + k) * STRIDE + word
-        values += tl.load(own_logits, mask=mask, other=-float("inf")).to(tl.float32)
-        values += tl.load(prior + word, mask=mask, other=0.0)
-        values = tl.where(word == tl.load(suppressed + text), -1e4, values) / tl.load(heats + text)
-        place = tl.load(done + text) + k
-        noise = gumbel_tile(tl.load(seeds + text), place, tile * TILE, stream, TILE // 4)
-        values += tl.where(tl.load(top_ps + text) > 0, noise, 0.0)
-        # Of a slot that has read nothing all may be NaN: then any token will do.
-        values = tl.where(mask & (values == values), values, -float("inf"))
-        left = (k * N + text) * TILES + tile
-        tl.store(peaks + left, tl.max(values, 0))
-        tl.store(tops + left, (tile * TILE + tl.argmax(values, 0)).to(tl.int64))
+        before = tl.load(ids + (row - 1) * NUM + one, mask=one < NUM, other=0).to(tl.int64)
+    state = tl.load(word_table + before[:, None] * RANK + rank[None, :], mask=inside, other=0.0)
+    state = state.to(tl.float32)
+    state += tl.load(given + row * RANK + rank[None, :], mask=inside, other=0.0).to(tl.float32)
+    state = (state * tl.sigmoid(state)).to(head_table.dtype.element_ty)
+    heat = tl.load(heats + text)
+    crown, chosen = tl.full((BEFORE,), -float("inf"), tl.float32), tl.zeros((BEFORE,), tl.int32)
+    for first in range(0, NUM, AFTER):
+        may = first + other < NUM
+        words = tl.load(ids + row * NUM + first + other, mask=may, other=0).to(tl.int64)
+        heads = tl.load(
+            head_table + words[None, :] * RANK + rank[:, None],
+            mask=(rank < RANK)[:, None],
+            other=0.0,
+        )
+        score = tl.load(scores + row * NUM + first + other, mask=may, other=-float("inf"))
+        values = score[None, :] + tl.dot(state, heads, input_precision="ieee") / heat
+        top, which = tl.max(values, 1, return_indices=True)
+        chosen = tl.where(top > crown, first + which, chosen)
+        crown = tl.maximum(crown, top)
+    tl.store(links + row * NUM + one, chosen, mask=one < NUM)
 
 
-def put_guesses_(
-    guesses: Tensor, logits: Tensor, given: Tensor, word_table: Tensor, back: Tensor,
-    head_table: Tensor, prior: Tensor, suppressed: Tensor, heats: Tensor, top_ps: Tensor,
-    seeds: Tensor, done: Tensor, stream: int,
-) -> None:  # fmt: skip
-    """Put guesses (N, 1 + G) behind the first of each text."""
-    (N, G, V), rank, device = logits.shape, given.shape[-1], logits.device
-    tiles = triton.cdiv(V, TILE)
-    states = torch.empty(N, G, rank, device=device)
-    peaks = torch.empty(G, N, tiles, device=device)
-    tops = torch.empty(G, N, tiles, device=device, dtype=torch.int64)
+@triton.jit
+def walk_kernel(ids, links, guesses, NUM, G: tl.constexpr, IS_EARLY: tl.constexpr):
+    """Write a text's guesses along the links between them."""
+    text, number = tl.program_id(0).to(tl.int64), 0
+    if IS_EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    for k in range(G):
+        row = (text * G + k) * NUM
+        number = tl.load(links + row + number)
+        tl.store(guesses + text * (1 + G) + 1 + k, tl.load(ids + row + number).to(tl.int64))
+
+
+def likely(
+    logits: Tensor, prior: Tensor, suppressed: Tensor, heats: Tensor, top_ps: Tensor, seeds: Tensor,
+    done: Tensor, stream: int, *, candidates: int = CANDIDATES,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return scores and ids (N, G, F) of the best tokens of parts of the vocabulary."""
+    (N, G, V), device = logits.shape, logits.device
+    part = max(4, triton.next_power_of_2(triton.cdiv(V, candidates)))
+    num, many = triton.cdiv(V, part), max(1, 1024 // part)
+    scores = torch.empty(N, G, num, device=device)
+    ids = torch.empty(N, G, num, device=device, dtype=torch.int32)
     settings = prior, suppressed, heats, top_ps, seeds, done, stream
-    for k in range(G + 1):
-        launch(
-            guess_kernel, (N * tiles,), logits, given, word_table, back,
-            head_table, *settings, guesses, states, peaks, tops, k, N, V, logits.stride(1), tiles,
-            G=G, RANK=rank, SIZE=triton.next_power_of_2(rank), TILE=TILE,
-            SHARES=triton.next_power_of_2(tiles), PART=PART, IS_FIRST=k == 0, IS_OVER=k == G,
-        )  # fmt: skip
+    launch(
+        likely_kernel, (N * G, triton.cdiv(num, many)), logits, *settings, scores, ids, V,
+        logits.stride(1), num, G=G, PART=part, MANY=many, **early(),
+    )  # fmt: skip
+    return scores, ids
+
+
+def chain_(
+    guesses: Tensor, scores: Tensor, ids: Tensor, given: Tensor, word_table: Tensor,
+    head_table: Tensor, heats: Tensor,
+) -> None:  # fmt: skip
+    """Put guesses (N, 1 + G) behind the first of each text, out of some with scores (N, G, F)."""
+    (N, G, F), rank = scores.shape, given.shape[-1]
+    links = torch.empty_like(ids)
+    launch(
+        link_kernel, (N * G, triton.cdiv(F, BEFORE)), scores, ids, given, word_table, head_table,
+        heats, guesses, links, F, G=G, RANK=rank, SIZE=max(16, triton.next_power_of_2(rank)),
+        BEFORE=BEFORE, AFTER=AFTER, num_warps=8, **early(),
+    )  # fmt: skip
+    launch(walk_kernel, (N,), ids, links, guesses, F, G=G, num_warps=1, **early())

@@ -171,7 +171,8 @@ def attend_few_kernel(
 ):  # fmt: skip
     """Do what `place_kernel` and `attend_kernel` do for one head of one text of a few rows.
 
-    Heads of a group write the same keys and values.
+    Heads of a group write the same keys and values. With IS_EARLY a program begins while the launch
+    before is at work, and reads the first keys and values, which earlier passes wrote, meanwhile.
     """
     KV: tl.constexpr = H // GROUP
     text, head = tl.program_id(0) // H, tl.program_id(0) % H
@@ -185,6 +186,16 @@ def attend_few_kernel(
     base = qkv + (text.to(tl.int64) * R + row[:, None]) * (H + 2 * KV) * D
     shared = head // GROUP
     kind: tl.constexpr = out.dtype.element_ty
+    keys += (slot * KV + shared) * S * D
+    values += (slot * KV + shared) * S * D
+    most = tl.load(counts + text) if COUNTED else R
+    may = is_row & (row < most)[None, :]
+    seen = tl.load(sees + row[:, None] * R + row[None, :], mask=may, other=0) != 0
+    number = tl.arange(0, TILE)
+    old = number[:, None] * D + column
+    is_old = (number < length)[:, None]
+    k_old = tl.load(keys + old, mask=is_old, other=0.0)
+    v_old = tl.load(values + old, mask=is_old, other=0.0)
     if IS_EARLY:  # what was read so far was there before
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -192,19 +203,16 @@ def attend_few_kernel(
     base += (H + shared) * D
     k = turned(base, column, other, cos, sin, is_row, weights + D, kind, D, NORMS, EPS)
     v = tl.load(base + KV * D + column, mask=is_row, other=0.0)
-    keys += (slot * KV + shared) * S * D
-    values += (slot * KV + shared) * S * D
     home = (length + row[:, None]) * D + column
     tl.store(keys + home, k, mask=is_row)
     tl.store(values + home, v, mask=is_row)
-    most = tl.load(counts + text) if COUNTED else R
-    may = is_row & (row < most)[None, :]
-    seen = tl.load(sees + row[:, None] * R + row[None, :], mask=may, other=0) != 0
     peak = tl.full((ROWS,), -1e30, tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     peak, total, sums = look(q, k, v, seen, peak, total, tl.zeros((ROWS, D), tl.float32), D)
     all_seen = tl.full((ROWS, TILE), 1, tl.int1)
-    for first in range(0, length, TILE):
+    inside = all_seen & (number < length)[None, :]
+    peak, total, sums = look(q, k_old, v_old, inside, peak, total, sums, D)
+    for first in range(TILE, length, TILE):
         peak, total, sums = look_at(
             q, keys, values, first, length, all_seen, peak, total, sums, D, TILE
         )

@@ -18,9 +18,9 @@ class DraftingConfig:
 
     layers: int = ranged(2, least=1, most=8)
     """Its layers; the last one reads what the model's last layer has read."""
-    hidden: int = ranged(640, least=1, most=MOST)
+    hidden: int = ranged(576, least=1, most=MOST)
     """Width of their feed-forward parts."""
-    rank: int = ranged(192, least=1, most=MOST)
+    rank: int = ranged(256, least=1, most=MOST)
     """Width of what a guess hands on to the next."""
     guesses: int = ranged(7, least=1, most=15)
     """Guesses written at once."""
