@@ -1,5 +1,8 @@
 """Rows behind slots are the network's own passes, whoever else is in the other slots."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 from tests import tiny
@@ -39,6 +42,19 @@ def test_a_text_in_a_slot_is_the_same_to_the_bit_whoever_is_in_the_others(make):
         among = crowded.read(x.clone(), Behind(rows, crowded.all_slots, crowded.lengths))
         single = alone.read(x[1:2].clone(), Behind(rows, alone.all_slots, alone.lengths))
         assert torch.equal(among[1:2], single)
+
+
+def resident():
+    """The bytes of memory that this process holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_slots_on_a_cpu_take_no_memory_before_they_are_used(denoiser):
+    before = resident()
+    slots = Slots(denoiser, 64, 1 << 14)
+    slots.grow(1 << 15)
+    size = slots.keys_values.numel() * 4
+    assert size > 200 << 20 and resident() - before < size / 10
 
 
 def test_reading_a_context_is_the_context_stream(denoiser):

@@ -137,14 +137,19 @@ class Slots:
     ) -> None:
         self.network, (heads, self.d) = network, network.key_shape
         self.capacity, self.layers = capacity, network.row_layers()
-        at = {"device": network.device, "dtype": network.dtype}
-        shape = (len(self.layers), 2, num_slots, heads, capacity, self.d)
-        self.keys_values = torch.zeros(shape, **at)
+        self.keys_values = self.room((len(self.layers), 2, num_slots, heads, capacity, self.d))
         self.lengths = torch.zeros(num_slots, dtype=torch.int64, device=network.device)
         self.rotary = self.angles()
         self.all_slots = torch.arange(num_slots, device=network.device)
         self.is_invariant = is_invariant
         """Whether a row on a GPU is to be the same to the bit whatever goes through beside it."""
+
+    def room(self, shape: Sequence[int]) -> Tensor:
+        """Return a table for keys and values; on a CPU what nobody has written takes no memory."""
+        device, dtype = self.network.device, self.network.dtype
+        # Zeros are written at once; kernels want them, which multiply what nobody reads by nothing.
+        make = torch.empty if device.type == "cpu" else torch.zeros
+        return make(shape, device=device, dtype=dtype)
 
     def angles(self) -> Tensor:
         """Return the rotation (capacity, 2, d) of each place."""
@@ -197,8 +202,7 @@ class Slots:
         if capacity > self.capacity:
             self.capacity = capacity = max(capacity, 2 * self.capacity)
             old = self.keys_values
-            shape = (*old.shape[:4], capacity, self.d)
-            self.keys_values = old.new_zeros(shape)
+            self.keys_values = self.room((*old.shape[:4], capacity, self.d))
             for slot, length in enumerate(self.lengths.tolist()):  # no memory for what is empty
                 self.keys_values[:, :, slot, :, :length] = old[:, :, slot, :, :length]
             self.rotary = self.angles()
