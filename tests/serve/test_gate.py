@@ -158,6 +158,16 @@ def test_nothing_but_the_page_is_served(server, path):
     assert server.get(path).status_code in (404, 405)
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/rewrite"])
+def test_headers_and_paths_have_their_bound_however_they_come(server, path):
+    for where, headers in ((path, {"x": "y" * 100_000}), (f"{path}?{'q' * 50_000}", {})):
+        answer = server.post(where, ASK, headers=headers)
+        assert answer.status_code == 431
+        assert "and this server takes 32768; send fewer" in answer.json()["error"]["message"]
+    many = {f"x{number}": "" for number in range(6000)}
+    assert server.post(path, ASK, headers=many).status_code == 431
+
+
 def test_a_client_that_listens_after_it_has_sent_all_hears_that_it_was_too_much():
     # More than the buffers of the two sockets hold.
     body = json.dumps({"prompt": "a" * 12_000_000}).encode()

@@ -27,6 +27,8 @@ HOST = re.compile(
     r"(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\])(:(?P<port>[0-9]{0,5}))?"
 )
 """A Host header: a name, an IPv4 address or an IPv6 address in brackets, and perhaps a port."""
+MOST_OF_HEADERS = 32 << 10
+"""Bytes of a path, a query and all headers: h11 bounds only what does not come at once."""
 Scope = dict[str, Any]
 
 
@@ -139,6 +141,11 @@ class Gate:
 
     def check(self, scope: Scope) -> None:
         """Raise an ApiError on a request that may not come in."""
+        size = len(scope["path"]) + len(scope["query_string"])
+        size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+        if size > MOST_OF_HEADERS:
+            said = f"path and headers have {size} bytes, and this server takes {MOST_OF_HEADERS}"
+            raise ApiError(431, f"{said}; send fewer", headers={"connection": "close"})
         headers = {name.decode("latin-1"): value for name, value in scope["headers"]}
         host = headers.get("host", b"").decode("latin-1")
         if self.is_local and not is_loopback(host_in(host)):
