@@ -4,6 +4,7 @@
     python benchmarks/serve.py load --kinds api
     python benchmarks/serve.py soak [--count 10000]
     python benchmarks/serve.py fuzz [--count 5000]
+    python benchmarks/serve.py siege [--files 160] [--only deaf]
 
 Each starts a server in a process of its own, ends after `--seconds` at the latest, fails where
 something is not as it should be, and prints one JSON line at the end. `load` compares every text
@@ -11,6 +12,8 @@ with the same one written offline, as `ssdlm generate --input` does, and the spe
 network per second, those for clients who left included. On a machine that others use, trust the
 ratio by processor time. With `--kinds api` there are also chats, responses, spans to rewrite and
 grammars by the words of OpenAI and vLLM; a model that cannot chat gets a template for that.
+`siege` tells how long /health took while clients held the server up, on each path; with `--files`
+the server may have so many files open.
 Without `--model`, `load` takes the built-in model, the others a tiny one with random weights.
 """
 
@@ -23,6 +26,7 @@ import json
 import os
 import random
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -35,7 +39,8 @@ from pathlib import Path
 from typing import Any
 
 from asking import COMPLETIONS, PROMPTS, Asked, offline, plan
-from hostile import hostile
+from hostile import PATHS, hostile
+from siege import ATTACKS, besiege
 
 from ssdlm import SSDLM, GenerateOptions
 from ssdlm.cli.starting import choose_threads
@@ -94,11 +99,16 @@ class Started:
 
 
 @contextlib.contextmanager
-def started(model: str, *more: str) -> Iterator[Started]:
+def started(model: str, *more: str, files: int = 0) -> Iterator[Started]:
     """Run `ssdlm serve`; at the end it must go by itself, and its log be without a fault."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w+b") as log:
         command = [sys.executable, "-m", "ssdlm", "serve", "--model", model, "--port", "0", *more]
-        process = subprocess.Popen([*command, "--log-json"], stderr=log)
+        bound = limit if files else None
+        process = subprocess.Popen([*command, "--log-json"], stderr=log, preexec_fn=bound)
         path = Path(folder) / "log"
         try:
             while not (found := re.search(r"serving .* at http://.*:(\d+)/", path.read_text())):
@@ -252,10 +262,32 @@ def fuzz(args: argparse.Namespace, model: SSDLM, name: str) -> dict[str, Any]:
     return report
 
 
+def siege(args: argparse.Namespace, model: SSDLM, name: str) -> dict[str, Any]:
+    """Let clients of each kind hold the server up; it must answer others meanwhile, and after."""
+    sane = Asked(COMPLETIONS, "The river had", {}, {"seed": 3, "length": 8}, is_stream=False)
+    kinds = [kind for kind in ATTACKS if args.only in ("", kind)]
+    rows: list[dict[str, Any]] = []
+    with started(name, "--guides", "", files=args.files) as server:
+        before = server.memory()
+        for kind in kinds:
+            for path in PATHS:
+                row = asyncio.run(besiege(server.port, kind, path, args.at_once))
+                answer = asyncio.run(server.ask(sane.request()))
+                assert sane.told(answer) == (sane.alone(model), True), (row, answer)
+                rows.append(row | {"megabytes": server.memory()})
+                print(json.dumps(rows[-1]), flush=True)
+        log = server.log.read_text()
+    assert '"status": 5' not in log, log[-5000:]
+    worst = {kind: max(row["worst"] for row in rows if row["kind"] == kind) for kind in kinds}
+    report = {"requests": sum(row["asked"] for row in rows), "worst": worst}
+    refused = {kind: sum(row["refused"] for row in rows if row["kind"] == kind) for kind in kinds}
+    return report | {"refused": refused, "megabytes": [before, *(row["megabytes"] for row in rows)]}
+
+
 def main() -> None:
-    """Run one of the three, print its figures and one JSON line."""
+    """Run one of the four, print its figures and one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=("load", "soak", "fuzz"))
+    parser.add_argument("what", choices=("load", "soak", "fuzz", "siege"))
     parser.add_argument("--model", help="a folder; without it builtin:mini, or a tiny model")
     parser.add_argument("--tiny", action="store_true", help="the tiny model for load, too")
     parser.add_argument("--count", type=int, help="streams or requests")
@@ -268,10 +300,12 @@ def main() -> None:
     choices = ("all", "api", "captured", "default")
     parser.add_argument("--kinds", choices=choices, default="all", help="of texts, of load")
     parser.add_argument("--deterministic", action="store_true", help="on a GPU, of load")
-    parser.add_argument("--at-once", type=int, default=32, help="connections of fuzz")
+    parser.add_argument("--at-once", type=int, default=32, help="connections of fuzz and siege")
+    parser.add_argument("--files", type=int, default=0, help="open files of a server under siege")
+    parser.add_argument("--only", default="", help="a kind of siege")
     parser.add_argument("--most-growth", type=float, default=8.0, help="megabytes, of soak")
     args = parser.parse_args()
-    args.count = args.count or {"load": 256, "soak": 10_000, "fuzz": 5_000}[args.what]
+    args.count = args.count or {"load": 256, "soak": 10_000}.get(args.what, 5_000)
     with tempfile.TemporaryDirectory() as folder:
         name = args.model or DEFAULT_MODEL
         if args.model is None and (args.tiny or args.what != "load"):
@@ -282,7 +316,7 @@ def main() -> None:
             name = str(Path(folder) / "chat")
             model.tokenizer.settings["chat_template"] = TEMPLATE
             model.save_pretrained(name)
-        report = {"load": load, "soak": soak, "fuzz": fuzz}[args.what](args, model, name)
+        report = dict(load=load, soak=soak, fuzz=fuzz, siege=siege)[args.what](args, model, name)
     for key, value in report.items():
         print(f"{key:28}{value:.3f}" if isinstance(value, float) else f"{key:28}{value}")
     print(json.dumps({"what": args.what, "model": args.model or Path(name).name, **report}))

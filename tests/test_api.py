@@ -234,7 +234,7 @@ def test_a_warped_grid_writes_a_text_of_its_own(block):
         ({"T": 0}, "T=0 is out of range; use 1 to 1000000 steps"),
         ({"top_p": 1.1}, "top_p=1.1 is out of range; use 0 (greedy) to 1"),
         ({"top_p": float("nan")}, "top_p=nan is out of range"),
-        ({"temperature": 0.0}, "temperature=0.0 is out of range; use 0.01 to 100, such as 0.9"),
+        ({"temperature": 0.0}, "temperature=0.0 is out of range; use 0.01 to 100, such as 0.9, or projection=greedy for 0"),
         ({"temperature": -0.5}, "temperature=-0.5 is out of range"),
         ({"temperature": float("nan")}, "temperature=nan is out of range"),
         ({"temperature": float("inf")}, "temperature=inf is out of range"),
@@ -268,6 +268,22 @@ def test_bad_options_are_refused_by_value_and_remedy(model, options, message):
         model.generate("the", **{"length": 70, **options})
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("guided_json", "use json_schema"),
+        ("guided_choice", r"use regex, with \| between the choices"),
+        ("structured_outputs", "use json_schema, regex or grammar"),
+        ("max_completion_tokens", "use length"),
+        ("ignore_eos", "use never_end"),
+        ("xyzzy", r"see help\(GenerateOptions\)$"),
+    ],
+)
+def test_words_of_other_libraries_are_answered_with_ours(model, name, remedy):
+    with pytest.raises(TypeError, match=rf"generate\(\) has no argument '{name}'; {remedy}"):
+        model.generate("the", **{name: 1})
 
 
 def test_an_unknown_argument_is_answered_with_the_one_to_use(model):

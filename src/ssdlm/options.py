@@ -183,7 +183,7 @@ class GenerateOptions:
     temperature: float = stored(
         1.0, REAL, SAMPLING, "divides what the network adds to the evidence; below 1 texts are "
         "safer and more alike",
-        low=0.01, high=100, remedy="use 0.01 to 100, such as 0.9", metavar="X")
+        low=0.01, high=100, remedy="use 0.01 to 100, such as 0.9, or projection=greedy for 0", metavar="X")
     top_k: int = option(
         0, WHOLE, SAMPLING, "draw among so many of the likeliest tokens; 0 for all",
         low=0, high=MOST, remedy=f"use 0 (the whole vocabulary) to {MOST}, such as 40", metavar="N")
@@ -505,7 +505,11 @@ DO_SAMPLE = About(
 FOREIGN_NAMES = {
     "max_length": "in other libraries it counts the prompt; use length, the tokens to write",
     "max_tokens": "use length",
+    "max_completion_tokens": "use length",
+    "max_output_tokens": "use length",
     "min_length": "a text has `length` tokens; use length",
+    "min_tokens": "a text has `length` tokens; use length",
+    "ignore_eos": "use never_end",
     "n": "use num_samples",
     "num_beams": "there is no beam search; best_of keeps the likeliest of several texts",
     "typical_p": "use top_p",
@@ -514,6 +518,15 @@ FOREIGN_NAMES = {
     "bad_words_ids": "use must_not, with words, or logit_bias",
     "force_words_ids": "use must, with words",
     "eos_token_id": "use stop_at_end, or stop with a string",
+    "guided_json": "use json_schema",
+    "guided_regex": "use regex",
+    "guided_choice": "use regex, with | between the choices",
+    "guided_grammar": "use grammar",
+    "response_format": "use json_schema, regex or grammar",
+    "structured_outputs": "use json_schema, regex or grammar",
+    "sampling_params": "give each of its settings by its name",
+    "logprobs": "use SSDLM.score, which rates texts",
+    "prompt_logprobs": "use SSDLM.score, which rates texts",
     "stop_strings": "use stop",
     "stopping_criteria": "use stop",
     "generator": "use seed",
@@ -649,7 +662,7 @@ def advice(name: str, words: Mapping[str, str] = FOREIGN_NAMES, own: tuple[str, 
     near = get_close_matches(name.lower(), [*all_names(), *own, *words], 1)
     if near and near[0] in words:
         return words[near[0]]
-    return f"the nearest is {near[0]}" if near else f"there are {', '.join(all_names())}"
+    return f"the nearest is {near[0]}" if near else "see help(GenerateOptions)"
 
 
 def is_one(name: str, value: Any) -> bool:
