@@ -183,7 +183,8 @@ class GenerateOptions:
     temperature: float = stored(
         1.0, REAL, SAMPLING, "divides what the network adds to the evidence; below 1 texts are "
         "safer and more alike",
-        low=0.01, high=100, remedy="use 0.01 to 100, such as 0.9, or projection=greedy for 0", metavar="X")
+        low=0.01, high=100, metavar="X",
+        remedy="use 0.01 to 100, such as 0.9, or projection=greedy for 0")
     top_k: int = option(
         0, WHOLE, SAMPLING, "draw among so many of the likeliest tokens; 0 for all",
         low=0, high=MOST, remedy=f"use 0 (the whole vocabulary) to {MOST}, such as 40", metavar="N")
@@ -518,6 +519,8 @@ FOREIGN_NAMES = {
     "bad_words_ids": "use must_not, with words, or logit_bias",
     "force_words_ids": "use must, with words",
     "eos_token_id": "use stop_at_end, or stop with a string",
+    "skip_special_tokens": "there is no such choice; leave it out",
+    "guided_decoding_backend": "there is one; leave it out",
     "guided_json": "use json_schema",
     "guided_regex": "use regex",
     "guided_choice": "use regex, with | between the choices",

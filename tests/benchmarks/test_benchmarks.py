@@ -46,6 +46,7 @@ def load(monkeypatch):
         "start",
         "serve",
         "hostile",
+        "siege",
         "same_texts",
     ):
         sys.modules.pop(name, None)
@@ -331,6 +332,15 @@ def test_hostile_requests_are_refused_or_closed(load, monkeypatch, capsys):
     found = call(serve.main, monkeypatch, capsys, "fuzz", "--count", "60")
     assert sum(found["answers"].values()) == found["requests"] == 60
     assert found["wrong"] == []
+
+
+@pytest.mark.parametrize("kind", ["headers", pytest.param("", marks=pytest.mark.nightly)])
+def test_others_are_answered_while_a_server_is_held_up(kind, load, monkeypatch, capsys):
+    serve = load("serve")
+    monkeypatch.setattr(load("siege"), "PATIENCE", 2.0)
+    found = call(serve.main, monkeypatch, capsys, "siege", "--only", kind, "--at-once", "4")
+    assert set(found["worst"]) == ({kind} if kind else set(load("siege").ATTACKS))
+    assert not any(found["refused"].values()) and found["requests"] > 0
 
 
 def test_hostile_requests_are_of_all_kinds(load):

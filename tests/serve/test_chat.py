@@ -199,6 +199,8 @@ def test_what_asks_for_nothing_is_accepted(server):
         ({"tools": [{"type": "function"}]}, "tools", "is not supported; leave it out"),
         ({"store": True}, "store", "store=True is not supported"),
         ({"store": 0}, "store", "store=0 is not supported"),
+        ({"reasoning_effort": "low"}, "reasoning_effort", "is not supported; leave it out"),
+        ({"web_search_options": {}}, "web_search_options", "is not supported; leave it out"),
         ({"prompt": "x"}, "prompt", "there is no option 'prompt'; use messages, or /v1/compl"),
         ({"mesages": HELLO, "messages": None}, "mesages", "the nearest is messages"),
         ({"echo": True}, "echo", "there is no option 'echo'"),

@@ -254,6 +254,8 @@ def test_no_stream_breaks_a_character(tmp_path):
         ({"Sed": 5}, "Sed", "the nearest is seed"),
         ({"response_fromat": {}}, "response_fromat", "the nearest is response_format"),
         ({"messages": []}, "messages", "use /v1/chat/completions"),
+        ({"max_completion_tokens": 5}, "max_completion_tokens", "use max_tokens"),
+        ({"prompt_logprobs": 1}, "prompt_logprobs", "use echo and logprobs"),
         ({"xyzzy": 1}, "xyzzy", "there is no option 'xyzzy'; see /docs"),
         ({"b" * 500_000: 1}, None, "...; see /docs"),
         ({"temperature": 0, "projection": "multi_hot"}, "temperature", "is greedy, and"),

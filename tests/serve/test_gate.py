@@ -236,6 +236,7 @@ def test_unknown_paths_and_methods_are_answered_in_openais_form(server):
     [
         ("/v1/chat/completion", "no path '/v1/chat/completion'; the nearest is /v1/chat/compl"),
         ("/completions", "there is no path '/completions'; the nearest is /v1/completions"),
+        ("/v1/chat", "there is no path '/v1/chat'; the nearest is /v1/chat/completions"),
         ("/xyzzy%0a", r"there is no path '/xyzzy\n'; see /docs"),
     ],
 )

@@ -147,7 +147,7 @@ def test_one_with_many_texts_does_not_keep_others_waiting():
             if "cd" not in {ticket.prompts[0] for ticket in worker.open}:
                 break
         written = [row for ticket in worker.open for row in ticket.rows if row.text is not None]
-        assert len(written) < 24  # most of the large one's are still to come
+        assert not written  # a place was kept, though the large one would have filled them all
         assert "[DONE]" in few.read()
         many.leave()
 

@@ -274,7 +274,7 @@ async def tell_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path, said = request.scope["path"], str(error.detail)
     if error.status_code == 404:
-        near = nearest(path, PATHS)
+        near = next((one for one in PATHS if one.startswith(path)), nearest(path, PATHS))
         said = f"there is no path {quote(path)}; "
         said += f"the nearest is {near}" if near else "see /docs"
     elif error.status_code == 405:

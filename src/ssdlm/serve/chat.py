@@ -30,8 +30,15 @@ CHAT_NEUTRAL: dict[str, Sequence[Any]] = {
     "store": (False,),
     "metadata": ({},),
     "service_tier": ("auto", "default"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    **dict.fromkeys(("audio", "prediction", "web_search_options"), (None,)),
 }
 OWN_FIELDS = ("messages", "max_completion_tokens", "top_logprobs", *SHARED_FIELDS, *CHAT_NEUTRAL)
+ELSEWHERE = {"prompt": "use messages, or /v1/completions"}
+ELSEWHERE |= {"max_output_tokens": "use max_completion_tokens"}
 
 
 @dataclass
@@ -81,7 +88,7 @@ def rating(token: str, logprob: float) -> dict[str, Any]:
 
 def read_chat(body: Mapping[str, Any], served: Served) -> Chat:
     """Return what a body asks for, or raise a ValueError or ApiError."""
-    refuse_unknown(body, OWN_FIELDS, {"prompt": "use messages, or /v1/completions"})
+    refuse_unknown(body, OWN_FIELDS, ELSEWHERE)
     prompt = prompt_of(served, "messages", body.get("messages"))
     asked = Chat(served)
     if flag(body, "logprobs"):

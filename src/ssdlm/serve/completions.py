@@ -33,6 +33,8 @@ SHARED_FIELDS = ("model", "max_tokens", "temperature", "n", "best_of", "logprobs
 SHARED_FIELDS += ("stream", "stream_options", "diffusing", *UNUSED, *FORMATS)
 """Fields of a chat, too."""
 OWN_FIELDS = ("prompt", "echo", *SHARED_FIELDS)
+ELSEWHERE = {"messages": "use /v1/chat/completions", "prompt_logprobs": "use echo and logprobs"}
+ELSEWHERE |= dict.fromkeys(("max_completion_tokens", "max_output_tokens"), "use max_tokens")
 USUAL = ("temperature", "top_p", "top_k", "min_p")
 """Options that clients send with every request; 0 of the last two asks for nothing."""
 COUNTS = {"num_samples": "n", "num_return_sequences": "n"}
@@ -181,7 +183,7 @@ def reason_of(request: Request, text: Generation) -> str:
 
 def read_completion(body: Mapping[str, Any], served: Served) -> Completion:
     """Return what a body asks for, or raise a ValueError or ApiError."""
-    refuse_unknown(body, OWN_FIELDS, {"messages": "use /v1/chat/completions"})
+    refuse_unknown(body, OWN_FIELDS, ELSEWHERE)
     asked = Completion(
         served, has_echo=flag(body, "echo"), logprobs=whole(body, "logprobs", 0, MOST_LOGPROBS)
     )

@@ -26,6 +26,7 @@ RESPONSE_NEUTRAL: dict[str, Sequence[Any]] = {
     "background": (False,),
     "reasoning": ({},),
     "truncation": ("disabled",),
+    "max_tool_calls": (None,),
 }
 KEPT = ("previous_response_id", "conversation")
 OWN_FIELDS = (
@@ -40,7 +41,8 @@ OWN_FIELDS = (
 OWN_FIELDS += ("model", "temperature", "best_of", "stream", "stream_options")
 OWN_FIELDS += (*UNUSED, *FORMATS[1:], *KEPT, *RESPONSE_NEUTRAL)
 ELSEWHERE = {"messages": "use input", "prompt": "use input", "response_format": "use text.format"}
-ELSEWHERE |= {"max_tokens": "use max_output_tokens", "n": "ask several times"}
+ELSEWHERE |= dict.fromkeys(("max_tokens", "max_completion_tokens"), "use max_output_tokens")
+ELSEWHERE["n"] = "ask several times"
 PLACE = {"output_index": 0, "content_index": 0}
 
 

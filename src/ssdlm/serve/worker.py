@@ -277,10 +277,18 @@ class Worker:
             self.inbox.put(ticket)
 
     def begin(self) -> None:
-        """Begin texts while there is room, one of each ticket in turn."""
-        while self.waiting and len(self.rows) < self.at_once:
+        """Begin texts while there is room, one of each ticket in turn.
+
+        The last place is for one of which no text was begun: others may take long to free theirs.
+        """
+        num_passed_over = 0
+        while len(self.waiting) > num_passed_over and len(self.rows) < self.at_once:
             ticket = self.waiting.popleft()
             if ticket.is_over or not ticket.todo:
+                continue
+            if ticket.jobs and self.rows and len(self.rows) == self.at_once - 1:
+                self.waiting.append(ticket)
+                num_passed_over += 1
                 continue
             row = ticket.todo.popleft()
             job = self.schedule.submit(row.request, look_every=LOOK_EVERY)
