@@ -234,7 +234,10 @@ def test_a_warped_grid_writes_a_text_of_its_own(block):
         ({"T": 0}, "T=0 is out of range; use 1 to 1000000 steps"),
         ({"top_p": 1.1}, "top_p=1.1 is out of range; use 0 (greedy) to 1"),
         ({"top_p": float("nan")}, "top_p=nan is out of range"),
-        ({"temperature": 0.0}, "temperature=0.0 is out of range; use 0.01 to 100, such as 0.9, or projection=greedy for 0"),
+        (
+            {"temperature": 0.0},
+            "temperature=0.0 is out of range; use 0.01 to 100, such as 0.9, or projection=greedy for 0",
+        ),
         ({"temperature": -0.5}, "temperature=-0.5 is out of range"),
         ({"temperature": float("nan")}, "temperature=nan is out of range"),
         ({"temperature": float("inf")}, "temperature=inf is out of range"),
