@@ -16,7 +16,7 @@ from typing import Any
 from hostile import CHAT, REWRITE, request
 
 CLIENTS = 40
-PATIENCE = 15.0
+PATIENCE = 6.0
 LENGTHS = {CHAT: "max_completion_tokens", "/v1/responses": "max_output_tokens"}
 
 
