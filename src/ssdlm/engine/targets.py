@@ -9,6 +9,7 @@ have the share as nearly as so many can.
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from ssdlm.engine.controls import one_each
 from ssdlm.engine.requests import Request
 from ssdlm.guidance import ClassifierGuide
 from ssdlm.guidance.gradient import title_of
-from ssdlm.guidance.grammar import parse_control
+from ssdlm.guidance.grammar import find_guide, parse_control, split_labels
 from ssdlm.options import GenerateOptions
 
 DRAWING = 1 << 40
@@ -31,16 +32,17 @@ def check_targets(options: GenerateOptions) -> None:
     if not options.target:
         return
     one_each("target", options.target, options.control)
-    homes: list[object] = []
+    homes: list[str] = []
     for control in options.control:
         if not isinstance(control, str | ClassifierGuide):
             raise ValueError(
                 f"target={options.target[0]:g} is the share of texts that get a label, and "
                 f"{title_of(control)} has none; give a classifier, or leave target out"
             )
-        home = parse_control(control).name if isinstance(control, str) else control.name
+        name = parse_control(control).name if isinstance(control, str) else control.name
+        home = name and os.path.realpath(split_labels(find_guide(name))[0])  # has many spellings
         if home and home in homes:
-            raise ValueError(f"{home} has two targets; give one control for each classifier")
+            raise ValueError(f"{name} has two targets; give one control for each classifier")
         homes.append(home)
 
 
