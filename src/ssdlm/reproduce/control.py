@@ -281,7 +281,29 @@ def page(experiment: Experiment, results: Results) -> Page:
     described = dict.fromkeys(f"{a.name}: {a.about}" for m in experiment.models.values()
                               for a in arms(scale, m))  # fmt: skip
     parts += ["## Arms", "\n".join(f"- {line}" for line in described)]
-    return Page("Control", parts, values, results.notes(experiment))
+    return Page("Control", parts, values, lacking(experiment) + results.notes(experiment))
+
+
+def lacking(experiment: Experiment) -> list[str]:
+    """Return a note on each attribute that misses its guide, its judges or its human texts."""
+    asked = experiment.scale.attributes
+    notes = [
+        f"{one} has no guide and is left out; give folders named for attributes: --set "
+        "bench_guides=FOLDER,FOLDER"
+        for one in asked if one not in attributes(experiment)
+    ]  # fmt: skip
+    given = (
+        ("judge", experiment.judges, "accuracy or stuffing", "FOLDER,FOLDER (`ssdlm train-judge`)"),
+        ("human", experiment.human, "MAUVE, and judges no accuracy of their own", "FILE"),
+    )
+    for name, known, what, value in given:
+        names = dict.fromkeys(part for one in attributes(experiment) for part in one.split("+"))
+        notes += [
+            f"texts of {one} have no {what}: give --{name} {one}={value} and run this again, which "
+            "writes nothing anew"
+            for one in names if one not in known
+        ]  # fmt: skip
+    return notes
 
 
 def judges_table(human: Options) -> str:

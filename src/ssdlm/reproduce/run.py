@@ -16,6 +16,7 @@ from ssdlm.reproduce.experiment import Definition, Experiment, Results, read_res
 from ssdlm.reproduce.generation import generate, gold_texts
 from ssdlm.reproduce.scale import scale_of
 from ssdlm.reproduce.setting import FORMER_ROLE, ROLE, Options, Setting
+from ssdlm.storage.builtin import SMOLLM2, builtin_folder
 from ssdlm.values import choose, renamed
 
 DTYPES = ("float32", "bfloat16")
@@ -71,6 +72,8 @@ def reproduce(
         some = ", ".join(one.name for one in settings[:: -(-len(settings) // 6)])
         asked = " or ".join(only)
         raise ValueError(f"no setting of {name} is named {asked}; there are {some}, ...")
+    if stage == "both":
+        refuse_uninstalled(experiment, chosen)
     if stage in ("generate", "both"):
         generate(experiment, chosen)
         table.record(experiment)
@@ -85,6 +88,18 @@ def reproduce(
     results = read_results(experiment, settings)
     page = table.page(experiment, results)
     return replace(page, values=page.values | facts(experiment, results)).save(name, experiment.out)
+
+
+def refuse_uninstalled(experiment: Experiment, settings: Sequence[Setting]) -> None:
+    """Raise on a judge that comes with a package of its own which is not here, before any text."""
+    from ssdlm.evaluate.judge import MINILM, minilm_folder
+
+    asked = {setting.judge or experiment.scale.judge for setting in settings}
+    extra = [str(one) for setting in settings for one in setting.measures.get("extra", {}).values()]
+    if SMOLLM2 in asked:
+        builtin_folder(SMOLLM2)
+    if any(one.split()[0] == MINILM for one in extra):
+        minilm_folder()
 
 
 def by_name(texts: Sequence[str], what: str, example: str, bare: str = "") -> dict[str, str]:
