@@ -227,9 +227,7 @@ SETTINGS = {
         D=96, epochs=3, batch_size=128, lr=1e-3, dropout=0.2, eps=1.0, lam=500.0
     ),
     "tense": GuideConfig(D=64, epochs=3, batch_size=128, lr=1e-3, eps=1.0, lam=200.0),
-    "source": GuideConfig(
-        D=32, init=0.18, epochs=6, batch_size=64, lr=1e-2, eps=1.0, lam=200.0
-    ),
+    "source": GuideConfig(D=32, init=0.18, epochs=6, batch_size=64, lr=1e-2, eps=1.0, lam=200.0),
     "judge": GuideConfig(epochs=1, batch_size=32, lr=1e-4, max_tokens=48, blur=0.0, smoothing=0.0),
 }
 
