@@ -3,6 +3,8 @@
     sentiment   tweets of SemEval-2017 task 4A, its 2017 test held out
     human       windows of labelled movie reviews that the judge `reviews` did not see, in
                 OUT.test.jsonl: texts of people for the bench of control
+    human-tense, human-source
+                the same for tense and source, of documents that `tenses` and `sources` did not see
     opinions    those tweets and windows of labelled movie reviews, files alone: for guides of other
                 models, which `ssdlm train-guide` makes of them
     tense       windows of articles, books and reviews, labelled by their auxiliary verbs
@@ -116,7 +118,7 @@ def cleaned(text: str) -> str:
 
 
 def tense(
-    data: Path, *, each: int = 2500, sources: Sequence[str] = SOURCES
+    data: Path, *, each: int = 2500, sources: Sequence[str] = SOURCES, fewest: int = 8
 ) -> tuple[list[Row], list[Row]]:
     """Return windows of documents, and windows of other documents to test on."""
     draw = random.Random(0)
@@ -129,7 +131,7 @@ def tense(
         }
         for number, text in enumerate(documents(data / f"{source}.jsonl.xz")):
             part = int(number % 9 == 0)
-            for row in windows(text, draw):
+            for row in windows(text, draw, fewest):
                 if remaining[row["label"], part]:
                     remaining[row["label"], part] -= 1
                     parts[part].append(row)
@@ -139,7 +141,7 @@ def tense(
 
 
 def source(
-    data: Path, *, each: int = 4000, sources: Sequence[str] = SOURCES
+    data: Path, *, each: int = 4000, sources: Sequence[str] = SOURCES, fewest: int = 20
 ) -> tuple[list[Row], list[Row]]:
     """Return windows of articles, books and reviews by where they are from, and others to test."""
     draw = random.Random(0)
@@ -149,8 +151,8 @@ def source(
         for number, text in enumerate(documents(data / f"{name}.jsonl.xz")):
             words, part = text.replace("<br />", " ")[:20000].split(), int(number % 9 == 0)
             for _ in range(min(3, len(words) // 40, remaining[part])):
-                start = draw.randrange(len(words) - 20)
-                window = " ".join(words[start : start + draw.randint(20, 60)])
+                start = draw.randrange(max(1, len(words) - fewest))
+                window = " ".join(words[start : start + draw.randint(fewest, 60)])
                 parts[part].append({"text": " " + window, "label": label})
                 remaining[part] -= 1
             if not any(remaining):
@@ -170,12 +172,12 @@ def documents(path: Path) -> Iterator[str]:
             yield line.value["text"]
 
 
-def windows(text: str, draw: random.Random, most: int = 6) -> Iterator[Row]:
+def windows(text: str, draw: random.Random, fewest: int, most: int = 6) -> Iterator[Row]:
     """Yield a few windows of a text whose auxiliary verbs are all of one tense."""
     words = text[:20000].split()
     for _ in range(min(2 * most, len(words) // 40)):
         start = draw.randrange(len(words))
-        window = words[start : start + draw.randint(8, 40)]
+        window = words[start : start + draw.randint(fewest, 40)]
         past, present = count_verbs(" ".join(window)).values()
         if max(past, present) >= 2 and not min(past, present):
             yield {"text": " " + " ".join(window), "label": "past" if past else "present"}
@@ -303,7 +305,12 @@ JUDGES = {
     "sources": (sources, ()),
 }
 """Judges over words: their texts, and the words that they do not see."""
-FILES = {"opinions": opinions, "human": partial(reviews, most=1, fewest=55)}
+FILES = {
+    "opinions": opinions,
+    "human": partial(reviews, most=1, fewest=55),
+    "human-tense": partial(tense, each=1600, sources=OTHER_SOURCES, fewest=38),
+    "human-source": partial(source, each=4800, sources=OTHER_SOURCES, fewest=55),
+}
 """What is written as labelled files alone."""
 
 

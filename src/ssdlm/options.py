@@ -212,11 +212,11 @@ class GenerateOptions:
     lam: tuple[float, ...] = option(
         (), WEIGHTS, CONTROL, "weight of control, one for all or one per control; without it, "
         "each guide's own, and beside particles 0.8 of that",
-        low=0, high=MOST, remedy=f"use 0 (no control) to {MOST}", metavar="X")
+        low=0, high=MOST, remedy=f"use 0 (no control) to {MOST}", metavar="X[,Y]")
     target: tuple[float, ...] = option(
         (), WEIGHTS, CONTROL, "the share of texts that seek the label, while the others avoid it, "
         "one for all or one per control; without it all texts do",
-        low=0, high=1, remedy="use a share from 0 to 1, such as 0.8", metavar="P")
+        low=0, high=1, remedy="use a share from 0 to 1, such as 0.8", metavar="P[,Q]")
     gradient: GradientName = stored(
         "logits", TEXT, CONTROL, "where a classifier's gradient is taken: in the logits (the "
         "paper), in the simplex, or of the latter the few words that stand out; fudge asks instead "
@@ -224,7 +224,7 @@ class GenerateOptions:
         choices=get_args(GradientName))
     threshold: float = stored(
         2.0, REAL, CONTROL, "words: standard deviations over the vocabulary from which a word "
-        "stands out",
+        "stands out; a lower one needs a smaller weight, such as 2 at 0.5",
         low=0, high=MOST, remedy="use 0 (all) to about 3", metavar="X")
     band: tuple[float, ...] = stored(
         (0.0, 1.0), LEVELS, CONTROL, "the noise levels t/T between which a classifier is asked",
@@ -264,7 +264,7 @@ class GenerateOptions:
     particle_weight: tuple[float, ...] = option(
         (), WEIGHTS, CONTROL, "what scores are multiplied by to weigh particles, one for all or "
         "one per control; without it, 8 for classifiers and a scorer's own",
-        low=0, high=MOST, remedy=f"use 0 (unheard) to {MOST}", metavar="X")
+        low=0, high=MOST, remedy=f"use 0 (unheard) to {MOST}", metavar="X[,Y]")
 
     particle_potential: PotentialName = option(
         "difference", TEXT, CONTROL, "what a weighing multiplies a particle's weight by: exp of "

@@ -207,6 +207,8 @@ def test_in_plain_words(model, guide):
         "must: the words have places in the text, which is planned before it is written",
         "2 texts are written for each that is kept, and the context stream rates them",
     ]
+    words = model.explain("a dog", control=guide, gradient="words", threshold=0.5, lam=2)
+    assert "gradient (words, threshold 0.5, lambda 2)" in str(words)
 
 
 def test_bad_options_are_refused_as_by_generate(model):

@@ -214,8 +214,8 @@ class Signature:
                 simplex, or of the latter the few words that stand out; fudge asks instead what each
                 of the 200 likeliest tokens would make of the text; one of logits, simplex, words,
                 fudge [words; logits where a model says nothing]
-            threshold: words: standard deviations over the vocabulary from which a word stands out
-                [2]
+            threshold: words: standard deviations over the vocabulary from which a word stands out;
+                a lower one needs a smaller weight, such as 2 at 0.5 [2]
             band: the noise levels t/T between which a classifier is asked [0,1]
             reduction: add control over the rows of a batch, or average it (the authors' code); one
                 of sum, mean [sum]
@@ -346,8 +346,8 @@ class Signature:
                 simplex, or of the latter the few words that stand out; fudge asks instead what each
                 of the 200 likeliest tokens would make of the text; one of logits, simplex, words,
                 fudge [words; logits where a model says nothing]
-            threshold: words: standard deviations over the vocabulary from which a word stands out
-                [2]
+            threshold: words: standard deviations over the vocabulary from which a word stands out;
+                a lower one needs a smaller weight, such as 2 at 0.5 [2]
             band: the noise levels t/T between which a classifier is asked [0,1]
             reduction: add control over the rows of a batch, or average it (the authors' code); one
                 of sum, mean [sum]

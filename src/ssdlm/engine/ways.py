@@ -47,6 +47,8 @@ class Way:
         found: dict[str, object] = {"control": self.name, "way": self.title, "why": self.why}
         if self.guide is not None:
             found |= {"gradient": options.gradient, "lam": self.lam}
+            if options.gradient == "words":
+                found["threshold"] = options.threshold
         if self.scorer is not None:
             found |= {"particles": num_particles, "weight": self.weight}
         return found
@@ -56,7 +58,8 @@ def explained(found: Mapping[str, object]) -> str:
     """Return in one line how a control steers, and why so, of what `Way.json` tells."""
     parts = []
     if "lam" in found:
-        parts.append("gradient ({gradient}, lambda {lam:g})".format(**found))
+        outstanding = f", threshold {found['threshold']:g}" if "threshold" in found else ""
+        parts.append("gradient ({gradient}{0}, lambda {lam:g})".format(outstanding, **found))
     if "weight" in found:
         parts.append("{particles} particles (weight {weight:g})".format(**found))
     if "led_by" in found:
