@@ -50,7 +50,11 @@ def time_modes(arguments: argparse.Namespace) -> dict[str, Any]:
             for mode, found in speeds.items():
                 start = time.perf_counter()
                 asked: dict[str, Any] = {"mode": mode, "length": length, "seed": number}
-                asked |= {"top_p": 0.9, "temperature": 1.0, "projection": "sampling"}
+                asked |= {
+                    "top_p": 0.9,
+                    "temperature": arguments.temperature,
+                    "projection": "sampling",
+                }
                 prompts = [f"{BEGINNING} {place}, and" for place in range(batch)]
                 texts[mode] = model.generate(prompts, never_end=True, batch_size=batch, **asked)
                 seconds = time.perf_counter() - start
@@ -78,6 +82,7 @@ def main() -> None:
     parser.add_argument("--lengths", default="50,400", help="timed: tokens (default 50,400)")
     parser.add_argument("--batches", default="1,8", help="timed: texts at a time (default 1,8)")
     parser.add_argument("--repeats", type=int, default=5, help="timed: runs (default 5)")
+    parser.add_argument("--temperature", type=float, default=1.0, help="timed (default 1)")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--num", type=int, default=200, help="texts of each file (default 200)")
     parser.add_argument("--given", type=int, default=50, help="tokens of a prompt (default 50)")

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import tiny
 from tests.closeness import assert_close
 
-from ssdlm import cli
+from ssdlm import SSDLM, cli
 from ssdlm.bench import decode
 from ssdlm.bench.decode import DecodeBench, bench_decode, num_passes, run_plain
 from ssdlm.bench.sizes import open_model, prompts_for
 from ssdlm.engine.plain import Engine
+from ssdlm.options import GenerateOptions
 
 KEYS = {
     "ms_per_step_original",
@@ -61,6 +63,19 @@ def test_all_flags_together(capsys):
     assert found["deterministic"] is True
     assert found["machine"] and found["threads"] >= 1
     assert "timing the authors' loop" in err
+
+
+def test_a_model_of_ones_own_is_timed_beside_its_twins(capsys, tmp_path):
+    home = tmp_path / "model"
+    SSDLM(tiny.block(), tiny.tokenizer(), GenerateOptions(B=(6,), T=3)).save_pretrained(home)
+    code, out, err = run(capsys, "--model", home, "--mode", "autoregressive", "--twin")
+    found = json.loads(out.splitlines()[-1])
+    assert code == 0, err
+    assert (found["model"], found["size"], found["denoiser"]) == (str(home), None, "BlockDenoiser")
+    assert found["parameters"] == sum(one.numel() for one in tiny.block().parameters())
+    assert found["passes_per_token"] == 1
+    assert min(found["tokens_per_s_twin"], found["tokens_per_s_twin_engine"]) > 0
+    assert out.startswith(f"{home} (BlockDenoiser), batch 1, 8 tokens after 5")
 
 
 def test_what_was_not_asked_for_is_null_and_named(capsys):
@@ -113,6 +128,9 @@ def test_medians_lie_within_their_spread(capsys):
         (("--denoiser", "block", "--mode", "autoregressive", "--T", 3), "does not go with mode"),
         (("--grid", "spiral"), "grid='spiral' is unknown; choose one of uniform, warped"),
         (("--width", 0), "width=0.0 is out of range"),
+        (("--model", "builtin:mini", "--original"), "original goes with --size"),
+        (("--model", "no/where", "--twin"), "no/where"),
+        (("--drafter", "somewhere"), "drafter='somewhere': a drafter belongs to a trained model"),
     ],
 )
 def test_bad_values_end_in_one_line(capsys, flags, complaint):

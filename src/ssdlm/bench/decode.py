@@ -27,12 +27,14 @@ from ssdlm.bench.machine import (
 from ssdlm.bench.sizes import DENOISERS, SIZES, open_model, original_network, prompts_for
 from ssdlm.denoiser import DenoiserModule
 from ssdlm.denoiser.block import BlockDenoiser
+from ssdlm.diffusion.denoiser import reads_rows
 from ssdlm.engine import plain
 from ssdlm.engine.requests import Generation
-from ssdlm.evaluate.autoregressive import as_causal_lm
+from ssdlm.evaluate.autoregressive import AutoregressiveLM, as_causal_lm
 from ssdlm.options import GenerateOptions, known_options
+from ssdlm.storage.builtin import DEFAULT_MODEL
 from ssdlm.storage.checkpoint import DTYPES, resolve_device
-from ssdlm.values import choose, require, show
+from ssdlm.values import choose, quote, require, show
 
 ORIGINAL_STEPS = 5
 """Steps per block of the authors' loop; they are all alike, and slow."""
@@ -50,6 +52,8 @@ class DecodeBench:
     """What to measure; None is the model's own."""
 
     size: str = "mini"
+    model: str | None = None
+    drafter: str | None = None
     batch: int = 1
     context: int = 50
     length: int = 50
@@ -78,7 +82,16 @@ class DecodeBench:
         for name in ("batch", "context", "length", "repeats"):
             count = getattr(self, name)
             require(count >= 1, name, count, "use 1 or more")
-        if self.control and (self.size, self.family) != ("mini", "block"):
+        if self.model is not None:
+            for name in ("denoiser", "original"):
+                if getattr(self, name):
+                    raise ValueError(f"{name} goes with --size; leave it out, or --model")
+            return
+        if self.drafter is not None and not self.is_whole:
+            raise ValueError(
+                f"drafter={quote(self.drafter)}: a drafter belongs to a trained model; give --model"
+            )
+        if self.control and not self.is_whole:
             raise ValueError(
                 f"control={self.control[0]}: a guide needs a model whose tokens it knows, and only "
                 "size mini as it is has them; the others are random weights"
@@ -87,6 +100,11 @@ class DecodeBench:
             raise ValueError(
                 "twin: an encoder has no context stream to write with; use --denoiser block"
             )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the model is a trained one, with its own tokens."""
+        return self.model is not None or (self.size, self.family) == ("mini", "block")
 
     @property
     def family(self) -> str:
@@ -176,16 +194,27 @@ class Bench:
         device = resolve_device(asked.device)
         auto = "bfloat16" if device.type == "cuda" else "float32"
         dtype = getattr(torch, auto if asked.dtype == "auto" else asked.dtype)
-        tell(f"opening {asked.size} on {machine_name(device)}")
-        max_len = asked.context + asked.length + (asked.block or 25)
-        model = open_model(
-            asked.size,
-            asked.family,
-            device=device,
-            dtype=dtype,
-            max_len=max_len,
-            deterministic=asked.deterministic,
-        )
+        tell(f"opening {asked.model or asked.size} on {machine_name(device)}")
+        if asked.model is not None or asked.drafter is not None:
+            model = SSDLM.from_pretrained(
+                asked.model or DEFAULT_MODEL,
+                device=device,
+                dtype=dtype,
+                deterministic=asked.deterministic,
+                drafter=asked.drafter,
+            )
+        else:
+            max_len = asked.context + asked.length + (asked.block or 25)
+            model = open_model(
+                asked.size,
+                asked.family,
+                device=device,
+                dtype=dtype,
+                max_len=max_len,
+                deterministic=asked.deterministic,
+            )
+        if asked.twin and not reads_rows(model.denoiser):
+            raise ValueError(f"twin: {asked.model} has no context stream to write with")
         options = model.options.change(**asked.changes())
         prompts = prompts_for(model, batch=asked.batch, context=asked.context)
         return cls(asked, device, dtype, model, prompts, options, {}, tell)
@@ -263,10 +292,11 @@ class Bench:
         length, tokenizer = self.asked.length, self.model.tokenizer
         asked: dict[str, Any] = {"max_new_tokens": length, "pad_token_id": 0}
         asked |= {"do_sample": True, "top_p": self.options.top_p, "top_k": 0}
+        asked["temperature"] = self.options.temperature
         if tokenizer is not None:
             end = tokenizer.end_of_text
             asked |= {"min_new_tokens": length, "pad_token_id": end, "eos_token_id": end}
-        causal_lm = as_causal_lm(cast(BlockDenoiser, self.model.denoiser)).eval()
+        causal_lm = self.under_transformers()
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             seconds = self.times(
@@ -284,6 +314,15 @@ class Bench:
 
         seconds = self.times("the context stream under this engine", work)
         self.keep_speed("tokens_per_s_twin_engine", written[1:], seconds)
+
+    def under_transformers(self) -> Any:
+        """Return the context stream as `transformers` runs it, by its own code if it has any."""
+        denoiser = self.model.denoiser
+        if isinstance(denoiser, BlockDenoiser):
+            return as_causal_lm(denoiser).eval()
+        kind = str(self.dtype).removeprefix("torch.")
+        named, where = str(self.asked.model), str(self.device)
+        return AutoregressiveLM.from_pretrained(named, device=where, dtype=kind).model
 
     def floor(self) -> dict[str, Any]:
         """Return the least time of a pass on this machine, and what it was counted from."""
@@ -304,8 +343,11 @@ class Bench:
         asked = {item.name: getattr(self.asked, item.name) for item in fields(self.asked)}
         for name in ("block", "steps", "grid", "width", "mode", "original", "twin"):
             del asked[name]  # the path tells all but two, with the model's own values
+        asked["size"] = self.asked.size if self.asked.model is None else None
         return asked | {
-            "denoiser": self.asked.family,
+            "denoiser": self.asked.family
+            if self.asked.model is None
+            else type(self.network).__name__,
             "device": str(self.device),
             "dtype": str(self.dtype).removeprefix("torch."),
             "machine": machine_name(self.device),
@@ -383,7 +425,8 @@ ROWS = (
 
 def table(found: dict[str, Any]) -> str:
     """Return the result as lines for people."""
-    what = f"{found['size']} ({found['denoiser']}), batch {found['batch']}, {found['length']} "
+    name = found["model"] or found["size"]
+    what = f"{name} ({found['denoiser']}), batch {found['batch']}, {found['length']} "
     what += f"tokens after {found['context']}, {found['dtype']}, {found['machine']}"
     path = ", ".join(
         f"{name} {show(value)}" for name, value in found["path"].items() if value is not None

@@ -21,6 +21,14 @@ def add_bench(commands: Any) -> None:
         help="mini (default: the built-in model), or random weights of the shape of "
         "roberta-large, roberta-base, tiny",
     )
+    decode.add_argument(
+        "--model", metavar="M", help="time this model, whatever --size says: smollm2, a folder"
+    )
+    decode.add_argument(
+        "--drafter",
+        metavar="DIR",
+        help="what guesses for --mode speculative (default: the model's own)",
+    )
     for name, default, what in (
         ("batch", 1, "texts at a time"),
         ("context", 50, "tokens per prompt"),
@@ -66,7 +74,7 @@ def add_bench(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=LABEL",
-        help="steer while timing, with size mini; may be repeated",
+        help="steer while timing a trained model; may be repeated",
     )
     decode.add_argument(
         "--original", action="store_true", help="time the authors' loop over an encoder too"

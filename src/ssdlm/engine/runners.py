@@ -53,6 +53,8 @@ MOST_DRAFTED = 16
 """Texts at a time on a GPU up to which a drafter guesses; on a CPU it does for one alone."""
 CPU_GUESSES = 3
 """Guesses that are checked at once on a CPU, where a pass takes longer by each."""
+GPU_GUESSES = 4
+"""The same on a GPU, of those that a drafter has."""
 ROW_STEP = 16
 """Rows of a block with a right side are a multiple of this on a GPU: lengths share a recording."""
 MOST_IDLE = 4
@@ -251,8 +253,8 @@ class Runners:
         nodes = options.draft_nodes if options.mode == "speculative" else 0
         is_plain = is_masked or self.is_looked_at(request)
         if nodes and not is_plain and not bias_of(options) and (drafter := self.engine.drafter):
-            count = drafter.config.num_guesses
-            count = count if self.is_gpu else min(count, CPU_GUESSES)
+            most = GPU_GUESSES if self.is_gpu else CPU_GUESSES
+            count = min(drafter.config.num_guesses, most)
             return Key("drafted", count, capacity=self.capacity(request, 2 * (1 + count)))
         if is_plain or not self.has_drafts or self.denoiser.V > MOST_GUESSED:
             nodes = 0
