@@ -37,6 +37,8 @@ class Window(DecodeBatch):
 
     is_noisy = True
     """Whether any position ever has evidence."""
+    has_sizes = False
+    """Whether blocks may be shorter than the window: what is behind them is seen by none."""
 
     def __init__(
         self,
@@ -54,7 +56,6 @@ class Window(DecodeBatch):
         super().__init__(denoiser, is_padded=not self.is_noisy, **sizes)
         self.follow(path, ends_likely=ends_likely)
         self.has_sizes = has_sizes
-        """Whether blocks may be shorter than the window: what is behind them is seen by none."""
         self.block_sizes = self.whole(fill=self.W)
         self.cuts_evidence = cuts_evidence
         """Whether a nucleus is that of logits with their evidence."""
