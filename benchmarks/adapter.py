@@ -257,7 +257,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=96, metavar="N")
     parser.add_argument("--gaps", action="store_true", help="fill gaps, instead of going on")
     parser.add_argument("--beside", metavar="MODEL", help="another model that fills the gaps")
-    parser.add_argument("--grid", default="warped", choices=("warped", "uniform"))
+    parser.add_argument("--grid", default="warped", choices=("warped", "uniform", "tilted"))
     parser.add_argument("--only", nargs="*", default=(), help="rows whose names begin so")
     parser.add_argument("--set", type=json.loads, default={}, metavar="JSON", help="other options")
     parser.add_argument("--seed", type=int, default=0)

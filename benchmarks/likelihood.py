@@ -29,18 +29,18 @@ POINTS = 16
 
 def window_bound(denoiser: Any, args: argparse.Namespace, rows: torch.Tensor) -> float:
     """Return the bound along the path of a window, in nats per token."""
-    B = denoiser.config.B
-    blocks = levels.block_index(LENGTH, B=B)
+    B, num_noised = denoiser.config.B, LENGTH - denoiser.num_given
+    blocks = levels.block_index(num_noised, B=B)
     path = likelihood.staggered(levels.place_in_block(blocks), B=B, width=args.width)
     total, generator = 0.0, torch.Generator().manual_seed(0)
     for start in range(0, len(rows), args.batch):
         some = rows[start : start + args.batch]
         seeds = example_seeds(1, 2, np.arange(start, start + len(some))).to(denoiser.device)
-        draw = validation.noise_of(denoiser, seeds, LENGTH)
+        draw = validation.noise_of(denoiser, seeds, num_noised)
         ask = likelihood.all_blocks(denoiser, some, blocks, draw)
         rule = likelihood.stratified(torch.rand(args.points, generator=generator))
         total += likelihood.bound(ask, path, rule).sum().item()
-    return total / rows.numel()
+    return total / (len(rows) * num_noised)
 
 
 def main() -> None:

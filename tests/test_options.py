@@ -109,7 +109,13 @@ def test_the_schema_describes_every_option_that_json_can_say():
         "minimum": 0,
         "maximum": 1,
     }
-    assert schema["properties"]["grid"]["enum"] == ["uniform", "warped", "staggered", "sliding"]
+    assert schema["properties"]["grid"]["enum"] == [
+        "uniform",
+        "warped",
+        "tilted",
+        "staggered",
+        "sliding",
+    ]
     lengths = schema["properties"]["B"]["anyOf"]
     assert lengths[0]["minimum"] == lengths[1]["items"]["minimum"] == lengths[1]["minItems"] == 1
     assert schema["properties"]["lam"]["anyOf"][1]["items"]["maximum"] == 10**6

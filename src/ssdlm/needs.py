@@ -69,7 +69,7 @@ def keeps_state(o: GenerateOptions) -> bool:
 
     A window that moves on by whole positions, and is one wide, decides each of them in one pass.
     """
-    if o.grid in ("uniform", "warped"):
+    if o.grid in ("uniform", "warped", "tilted"):
         return o.T > 1
     blocks = enumerate([o.length] if o.suffix else o.blocks())
     return any(keeps_state_in(o, size, o.whole_block(number)) for number, size in blocks)

@@ -61,7 +61,7 @@ MOST_LENGTHS = 64
 """Lengths that a gap may be tried with: each takes a text of its own."""
 
 ModeName = Literal["diffusion", "autoregressive", "speculative"]
-GridName = Literal["uniform", "warped", "staggered", "sliding"]
+GridName = Literal["uniform", "warped", "tilted", "staggered", "sliding"]
 RuleName = Literal["renoise", "adaptive", "ddpm", "ddpm_simplified"]
 ReturnName = Literal["logits", "w_0"]
 ProjectionName = Literal["greedy", "sampling", "multi_hot", "mean"]
@@ -138,9 +138,9 @@ class GenerateOptions:
         low=1, high=MOST, remedy=f"use 1 to {MOST} steps", metavar="N")
     grid: GridName = stored(
         "uniform", TEXT, PATH, "where the steps lie: evenly for all positions (uniform, the "
-        "paper), mostly where tokens are decided (warped), in a window that moves through a block "
-        "from left to right (staggered), or in one that slides through the text and leaves decided "
-        "tokens behind as context (sliding)",
+        "paper), mostly where tokens are decided (warped), evenly with the left ahead of the right "
+        "(tilted), in a window that moves through a block from left to right (staggered), or in "
+        "one that slides through the text and leaves decided tokens behind as context (sliding)",
         choices=get_args(GridName))
     width: float = stored(
         4.0, REAL, PATH, "staggered, sliding: positions in the window",

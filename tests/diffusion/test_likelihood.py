@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from tests import tiny
 from tests.closeness import NETWORK, assert_close
 
 from ssdlm.config import BlockConfig
@@ -140,3 +141,39 @@ def test_the_context_stream_is_scored_exactly():
     tokens = torch.randint(11, (2, 6))
     nll = likelihood.next_token_nll(denoiser, tokens)
     assert_close(nll, -denoiser.log_unigram[tokens[:, 1:]], roundings=NETWORK)
+
+
+def test_all_blocks_of_an_adapter_measure_what_single_blocks_do():
+    denoiser, tokens = tiny.adapted(), torch.randint(tiny.V, (2, 7))
+    rule, z, path = likelihood.gauss_legendre(4), noise((2, 6, tiny.V)), likelihood.parallel()
+    ask = likelihood.all_blocks(denoiser, tokens, block_index(6, B=3), z)
+    together = likelihood.bound(ask, path, rule)
+    last = likelihood.one_block(denoiser, tokens[:, :4], tokens[:, 4:], lambda k: z(k)[:, 3:])
+    alone = likelihood.bound(last, path, rule)
+    assert_close(together[:, 3:].float(), alone.float(), roundings=NETWORK)
+
+
+def test_with_blocks_of_one_the_bound_of_an_adapter_is_its_language_models_likelihood():
+    denoiser, generator = tiny.adapted(), torch.Generator().manual_seed(2)
+    before = torch.randint(tiny.V, (3000, 2), generator=generator)
+    said = denoiser.prefill(before).logits
+    block = torch.multinomial(said.softmax(-1), 1, generator=generator)
+    exact = said.log_softmax(-1).gather(1, block).neg().mean().item()
+    measure = likelihood.one_block(denoiser, before, block, noise((3000, 1, tiny.V)))
+    bound = likelihood.bound(measure, likelihood.parallel(), likelihood.gauss_legendre(16))
+    assert exact > 1.0 and bound.mean() == pytest.approx(exact, abs=0.08)
+
+
+def test_while_the_first_position_alone_has_evidence_an_adapter_is_measured_as_its_model():
+    denoiser, z = tiny.adapted(), noise((4, 3, tiny.V))
+    before, block = torch.randint(tiny.V, (4, 5)), torch.randint(tiny.V, (4, 3))
+    path = likelihood.staggered(torch.arange(3), B=3, width=4.0)
+    whole = likelihood.one_block(denoiser, before, block, z)
+    first = likelihood.one_block(denoiser, before, block[:, :1], lambda k: z(k)[:, :1])
+    for time, is_alone in ((0.1, True), (0.14, True), (0.25, False)):
+        progress = schedule.progress_of_snr(path(torch.tensor(time)))
+        found, alone = whole(progress, 0).nll[:, 0], first(progress[:1], 0).nll[:, 0]
+        assert (progress[1] == 1) == is_alone
+        assert torch.equal(found, alone) == is_alone
+    bound = likelihood.bound(whole, path, likelihood.gauss_legendre(4, panels=4))
+    assert bound.isfinite().all() and bound.sum() > 0

@@ -10,7 +10,7 @@ from tests import tiny
 from ssdlm import SSDLM
 from ssdlm.denoiser.slots import Slots
 from ssdlm.diffusion.autoregressive import Choice, generate_chain
-from ssdlm.diffusion.grid import Sliding, Staggered, Uniform, Warped
+from ssdlm.diffusion.grid import Sliding, Staggered, Tilted, Uniform, Warped
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.projection import Truncation, sampling
 from ssdlm.diffusion.sampler import Strategy, generate
@@ -242,8 +242,11 @@ def written(batch, rows):
         (tiny.block, Staggered(9, 2.5)),
         (tiny.block, Staggered(6, 1.0)),
         (tiny.block, Staggered(4, 2.0)),
+        (tiny.block, Tilted(9)),
         (tiny.adapted, Uniform(7)),
         (tiny.adapted, Warped(5)),
+        (tiny.adapted, Tilted(7, 1.0)),
+        (tiny.adapted, Tilted(9, 0.5)),
     ],
 )
 def test_blocks_of_any_path_in_a_batch_are_those_of_the_plain_loop(make, path):

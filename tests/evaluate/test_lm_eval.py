@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests import tiny
+from tests import causal, tiny
 from tests.closeness import NETWORK, assert_close
 
 from ssdlm import SSDLM, DecodeConfig
@@ -137,6 +137,23 @@ def test_an_encoder_answers_by_the_bound_alone(open_model):
     assert lm.loglikelihood(requests(("the cat", " sat")))[0][0] == log_prob
     with pytest.raises(ValueError, match="use likelihood=bound"):
         open_model("encoder", likelihood="exact")
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_an_adapter_has_its_language_models_likelihood_and_a_bound_of_its_own(tmp_path):
+    made = adapter(StandIn), {"device": "cpu", "batch_size": "3", "max_batch_size": None}
+    folder = causal.save_adapted(tmp_path)
+    open_ = lambda path, **how: made[0](str(path), **made[1], **how)  # noqa: E731
+    asked = requests(("the cat", " sat on a mat"), ("", "on"))
+    exact = [log_prob for log_prob, _ in open_(folder).loglikelihood(asked)]
+    assert exact == [one for one, _ in open_(tmp_path / "base").loglikelihood(asked)]
+    lm = open_(folder, likelihood="bound", points=4, greedy_T=16)
+    bounds = [log_prob for log_prob, _ in lm.loglikelihood(asked)]
+    assert all(-1e4 < one < 0 for one in bounds) and bounds != exact
+    context, continuation = lm.scorer.pair("the cat", " sat on a mat")
+    assert len(continuation) < lm.scorer.B == 16
+    whole = lm.scorer.block_bound(context, continuation, 0)
+    assert lm.scorer.bound(context, continuation) == -whole
 
 
 def test_what_greedy_decoding_writes_is_greedy(open_model):

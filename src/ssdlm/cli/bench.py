@@ -48,7 +48,7 @@ def add_bench(commands: Any) -> None:
         help="diffusion steps per block (default: the model's own; 50 for an encoder)",
     )
     decode.add_argument(
-        "--grid", help="uniform, warped, staggered or sliding (default: the model's own)"
+        "--grid", help="uniform, warped, tilted, staggered or sliding (default: the model's own)"
     )
     decode.add_argument(
         "--width",

@@ -15,6 +15,9 @@ from ssdlm.shapes import Tensor
 RAMP_KNOTS = ((0.0, 0.10), (0.8, 0.62), (1.0, 1.0))
 """A ramp's progress at the clean end, where the band ends, and at the noisy end."""
 
+LEAD = 0.75
+"""The share of the steps over which a tilted grid spreads the starts of its positions."""
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -109,6 +112,23 @@ class Staggered:
         return Grid.through(
             ramp_progress(((place - front.unsqueeze(1)) / self.width).clamp(max=1.0))
         )
+
+
+@dataclass(frozen=True)
+class Tilted:
+    """T steps in which a position is never noisier than its right neighbour, and all end together.
+
+    The starts are spread over `lead` of the steps: each position goes evenly from noise, which it
+    is until its start, to the end. Without a lead that is `Uniform`.
+    """
+
+    T: int
+    lead: float = LEAD
+
+    def __call__(self, B: int) -> Grid:
+        left = torch.arange(self.T + 1, dtype=torch.float64) / self.T  # of all steps
+        own = 1 - self.lead * torch.arange(B, dtype=torch.float64) / B
+        return Grid.through((left.unsqueeze(1) / own).clamp(max=1.0))
 
 
 @dataclass(frozen=True)

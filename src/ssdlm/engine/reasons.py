@@ -40,6 +40,8 @@ KEPT: Mapping[str, Sequence[object]] = {
 """What options must be for an open position to be its latest token under fresh noise."""
 TOGETHER = "uniform", "warped"
 """Grids on which all positions of a block have one level."""
+AT_ONCE = *TOGETHER, "tilted"
+"""Grids on which they become certain in one pass."""
 
 
 def of_state(options: GenerateOptions) -> str:
@@ -88,7 +90,7 @@ def without_rows(kind: str) -> str:
 
 def read_as_words(options: GenerateOptions) -> str:
     asked = " and ".join(name for name in asked_of(options) if name in PLACED)
-    asked = asked if options.grid in TOGETHER else f"grid={options.grid}"
+    asked = asked if options.grid in AT_ONCE else f"grid={options.grid}"
     return (
         f"{asked} may make a block's first positions certain before others, and only the reference "
         "loop reads those as words, as an adapter has it; use grid=uniform without must and pin"

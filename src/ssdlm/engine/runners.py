@@ -184,7 +184,7 @@ class Runners:
             return reasons.read_as_words(options)
         if not is_single(request) and (why := reasons.of_state(options)):
             return why
-        if ends_likely(request) and (request.slides or options.grid not in reasons.TOGETHER):
+        if ends_likely(request) and (request.slides or options.grid not in reasons.AT_ONCE):
             return reasons.likeliest_at_last(options)
         if options.returns == "logits" and request.placement is not None and not is_single(request):
             return reasons.placed_at_last(options)
@@ -461,7 +461,7 @@ def may_be_certain(request: Request) -> bool:
     placement = request.placement
     if request.slides:
         return False
-    if request.options.grid not in reasons.TOGETHER:
+    if request.options.grid not in reasons.AT_ONCE:
         return True
     if placement is None:
         return False

@@ -28,7 +28,7 @@ class Changes(TypedDict, total=False):
     mode: Literal["diffusion", "autoregressive", "speculative"] | None
     draft_nodes: int | None
     T: int | None
-    grid: Literal["uniform", "warped", "staggered", "sliding"] | None
+    grid: Literal["uniform", "warped", "tilted", "staggered", "sliding"] | None
     width: float | None
     rule: Literal["renoise", "adaptive", "ddpm", "ddpm_simplified"] | None
     rho: float | None
@@ -167,10 +167,11 @@ class Signature:
         Diffusion path:
             T: diffusion steps per block [25; 1000 where a model says nothing]
             grid: where the steps lie: evenly for all positions (uniform, the paper), mostly where
-                tokens are decided (warped), in a window that moves through a block from left to
-                right (staggered), or in one that slides through the text and leaves decided tokens
-                behind as context (sliding); one of uniform, warped, staggered, sliding [sliding;
-                uniform where a model says nothing]
+                tokens are decided (warped), evenly with the left ahead of the right (tilted), in a
+                window that moves through a block from left to right (staggered), or in one that
+                slides through the text and leaves decided tokens behind as context (sliding); one
+                of uniform, warped, tilted, staggered, sliding [sliding; uniform where a model says
+                nothing]
             width: staggered, sliding: positions in the window [1; 4 where a model says nothing]
             rule: from one noise level to the next; the paper's is renoise with rho 0; one of
                 renoise, adaptive, ddpm, ddpm_simplified [renoise]
@@ -299,10 +300,11 @@ class Signature:
         Diffusion path:
             T: diffusion steps per block [25; 1000 where a model says nothing]
             grid: where the steps lie: evenly for all positions (uniform, the paper), mostly where
-                tokens are decided (warped), in a window that moves through a block from left to
-                right (staggered), or in one that slides through the text and leaves decided tokens
-                behind as context (sliding); one of uniform, warped, staggered, sliding [sliding;
-                uniform where a model says nothing]
+                tokens are decided (warped), evenly with the left ahead of the right (tilted), in a
+                window that moves through a block from left to right (staggered), or in one that
+                slides through the text and leaves decided tokens behind as context (sliding); one
+                of uniform, warped, tilted, staggered, sliding [sliding; uniform where a model says
+                nothing]
             width: staggered, sliding: positions in the window [1; 4 where a model says nothing]
             rule: from one noise level to the next; the paper's is renoise with rho 0; one of
                 renoise, adaptive, ddpm, ddpm_simplified [renoise]

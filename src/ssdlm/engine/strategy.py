@@ -9,7 +9,7 @@ from ssdlm.denoiser import Denoiser
 from ssdlm.denoiser.slots import Network
 from ssdlm.diffusion import stopping
 from ssdlm.diffusion.bias import Bias
-from ssdlm.diffusion.grid import BeforeGiven, Staggered, Uniform, Warped
+from ssdlm.diffusion.grid import BeforeGiven, Staggered, Tilted, Uniform, Warped
 from ssdlm.diffusion.projection import Projection, Truncation, greedy, mean, multi_hot, sampling
 from ssdlm.diffusion.sampler import Strategy
 from ssdlm.diffusion.steps import Ddpm, Renoise, StepRule
@@ -117,6 +117,7 @@ def strategy_for(options: GenerateOptions, *, K: float) -> Strategy:
     grids = {
         "uniform": Uniform(options.T),
         "warped": Warped(options.T),
+        "tilted": Tilted(options.T),
         "staggered": Staggered(options.T, options.width),
         # The nearest that stays within a block, for what has to see one whole.
         "sliding": Staggered(options.T, options.width),
