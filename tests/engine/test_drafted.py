@@ -79,6 +79,35 @@ def test_right_guesses_save_passes():
     assert batch.texts()[0].when == [1] * 5 + [2] * 5 + [3] * 5 + [4] * 5
 
 
+@pytest.mark.parametrize("on_host", [False, True])
+@pytest.mark.parametrize("make", MODELS)
+def test_texts_with_grammars_are_those_of_the_chain_and_guesses_obey_them(
+    make, on_host, monkeypatch
+):
+    if on_host:
+        monkeypatch.setattr("ssdlm.constraints.grammar_mask.tabulate", lambda *_: None)
+    model = model_of(make)
+    each = [
+        {"regex": "[a-e]{3} (b|cd)*", "seed": 1, "length": 16},
+        {"regex": "a{0,3}", "seed": 2, "top_p": 0.6, "length": 16},
+        {"seed": 3, "length": 16},
+        {"regex": "(ab){6}", "seed": 4, "length": 12},
+    ]
+    requests = [model.requests(["a dog"], own)[0] for own in each]
+    rows, slots = model.engine.runners.entries(requests), [2, 0, 3, 1]
+    sizes = {"num_slots": 4, "capacity": 64, "is_masked": True}
+    batch, chain = batch_of(model.denoiser, **sizes), Chain(model.denoiser, **sizes)
+    for one in (batch, chain):
+        one.join(rows, slots)
+        one.run(16)
+    known = tokens_of(chain)
+    for request, slot in zip(requests, slots, strict=True):
+        count = request.options.length
+        assert tokens_of(batch)[slot] == known[slot][:count]
+    # One token alone is legal each time: guesses that obey are right, the first ones but by chance.
+    assert batch.texts()[1].when.count(2) == (1 if on_host else 5)
+
+
 @pytest.mark.parametrize("make", MODELS)
 def test_texts_are_the_same_with_all_that_one_may_ask(make):
     model = model_of(make)
@@ -105,8 +134,9 @@ def test_explain_says_when_guesses_are_made():
     assert found.notes == (
         "guesses are made for one text at a time at most; more go token by token",
     )
-    (note,) = model.explain("a dog", regex="[a-c]*").notes
-    assert note.startswith("mode=speculative guesses nothing beside a grammar")
+    assert model.explain("a dog", regex="[a-c]*").written.program == "drafted"
+    (note,) = model.explain("a dog", logit_bias={5: 1.0}).notes
+    assert note.startswith("mode=speculative guesses nothing beside biases")
 
 
 def test_noise_of_a_few_tokens_is_that_of_all():

@@ -11,7 +11,7 @@ can record them. The few automata that have no such table are read on the host a
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 
@@ -23,6 +23,15 @@ from ssdlm.shapes import Tensor
 
 MAX_ENTRIES = 1 << 26
 """Entries of all tables together: 256 MiB."""
+
+
+class Spot(NamedTuple):
+    """How far texts have come in their grammars, by slot."""
+
+    row: Tensor
+    """Where the row of each one's state begins."""
+    room: Tensor
+    """For how many more tokens there is room."""
 
 
 class GrammarMask:
@@ -53,20 +62,34 @@ class GrammarMask:
         """Whether `read` has to be called after each pass."""
         return bool(self.on_host)
 
-    def allowed(self) -> Tensor:
+    @property
+    def here(self) -> Spot:
+        """How far the texts have come."""
+        return Spot(self.row, self.room)
+
+    def allowed(self, spot: Spot | None = None) -> Tensor:
         """Return which tokens may come next (num_slots, V): all of them without a grammar."""
-        entries = self.kind_of + self.row.unsqueeze(1)
+        row, room = spot or self.here
+        entries = self.kind_of + row.unsqueeze(1)
         needed = self.pool.needed.index_select(0, entries.view(-1))
-        return needed.view_as(entries) <= self.room.unsqueeze(1)
+        return needed.view_as(entries) <= room.unsqueeze(1)
+
+    def after(self, spot: Spot, tokens: Tensor) -> Spot:
+        """Return how far a token more (num_slots,) brings the texts."""
+        kinds = self.kind_of.gather(1, tokens.unsqueeze(1)).squeeze(1)
+        states = self.pool.next_state.index_select(0, spot.row + kinds)
+        rows = torch.addcmul(self.start, states.int(), self.num_kinds)
+        # A text that is full keeps room for one more token: no mask may be empty.
+        return Spot(rows, (spot.room - 1).clamp(min=1))
 
     def advance(self, tokens: Tensor, active: Tensor) -> None:
         """Take in the tokens (num_slots,) that were drawn in the slots that are active."""
-        kinds = self.kind_of.gather(1, tokens.unsqueeze(1)).squeeze(1)
-        states = self.pool.next_state.index_select(0, self.row + kinds)
-        rows = torch.addcmul(self.start, states.int(), self.num_kinds)
-        self.row.copy_(torch.where(active.bool(), rows, self.row))
-        # A text that is full keeps room for one more token: no mask may be empty.
-        self.room.sub_(active.int()).clamp_(min=1)
+        self.move_to(self.after(self.here, tokens), active)
+
+    def move_to(self, spot: Spot, active: Tensor) -> None:
+        """Take note of how far the texts have come in the slots that are active."""
+        for own, new in zip(self.here, spot, strict=True):
+            own.copy_(torch.where(active.bool(), new, own))
 
     def join(self, placements: Sequence[Placement | None], slots: Sequence[int]) -> None:
         """Hold texts to their grammars from the beginning; None is for a text without one."""
@@ -86,11 +109,15 @@ class GrammarMask:
         """Let texts go; every token is allowed in their slots."""
         self.join([None] * len(slots), slots)
 
-    def read(self, tokens: Sequence[int]) -> None:
-        """Take in the token that each slot has drawn, where grammars are read on the host."""
-        self.on_host = {slot: place.after(tokens[slot]) for slot, place in self.on_host.items()}
+    def read(self, tokens: Sequence[int], moved: Sequence[bool] | None = None) -> None:
+        """Take in the token that each slot has drawn, where grammars are read on the host.
+
+        Slots that have not `moved` have drawn none.
+        """
+        read = [slot for slot in self.on_host if moved is None or moved[slot]]
+        self.on_host |= {slot: self.on_host[slot].after(tokens[slot]) for slot in read}
         # A text that is full gets no more tokens.
-        self.write_masks([slot for slot, place in self.on_host.items() if has_room(place)])
+        self.write_masks([slot for slot in read if has_room(self.on_host[slot])])
 
     def find_table(self, slot: int, placement: Placement | None) -> Stored:
         """Return the table that a slot is to use, and store it if it is new."""

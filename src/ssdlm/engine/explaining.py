@@ -42,9 +42,7 @@ CONSTRAINED = {
 WEIGHED = "{} particles are weighed by how likely their tokens are without the grammar"
 PENALISED = "penalties count tokens that are decided; positions open at once do not see each other"
 COMPETING = "{} texts are written for each that is kept, and the context stream rates them"
-UNGUESSED = (
-    "mode=speculative guesses nothing beside a grammar, in a stream, or for a huge vocabulary"
-)
+UNGUESSED = "mode=speculative guesses nothing beside biases or penalties, and in a stream"
 DRAFTLESS = "mode=speculative guesses nothing: this model has no drafts"
 DRAFTED = "guesses are made for {} at most; more go token by token"
 

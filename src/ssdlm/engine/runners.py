@@ -251,12 +251,13 @@ class Runners:
         """Return the key of a text token by token; guesses do not change it."""
         options = request.options
         nodes = options.draft_nodes if options.mode == "speculative" else 0
-        is_plain = is_masked or self.is_looked_at(request)
-        if nodes and not is_plain and not bias_of(options) and (drafter := self.engine.drafter):
+        is_looked_at = self.is_looked_at(request)
+        if nodes and not is_looked_at and not bias_of(options) and (drafter := self.engine.drafter):
             most = GPU_GUESSES if self.is_gpu else CPU_GUESSES
             count = min(drafter.config.num_guesses, most)
-            return Key("drafted", count, capacity=self.capacity(request, 2 * (1 + count)))
-        if is_plain or not self.has_drafts or self.denoiser.V > MOST_GUESSED:
+            capacity = self.capacity(request, 2 * (1 + count))
+            return Key("drafted", count, capacity=capacity, is_masked=is_masked)
+        if is_masked or is_looked_at or not self.has_drafts or self.denoiser.V > MOST_GUESSED:
             nodes = 0
         tree = tree_of(nodes)
         capacity = self.capacity(request, len(tree.parents) * (1 + tree.m))
@@ -431,7 +432,6 @@ class Runners:
         if options.mode != "diffusion":
             sizes |= {"is_masked": key.is_masked, "is_invariant": self.engine.is_deterministic}
             if key.program == "drafted" and num_slots <= self.most_drafted:
-                del sizes["is_masked"]
                 given = {"drafter": self.engine.drafter, "num_guesses": key.path}
                 return Drafted(denoiser, **given, **sizes)
             if key.program in ("chain", "drafted"):
