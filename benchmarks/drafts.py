@@ -56,10 +56,11 @@ def time_modes(arguments: argparse.Namespace) -> dict[str, Any]:
                     "projection": "sampling",
                 }
                 prompts = [f"{BEGINNING} {place}, and" for place in range(batch)]
-                texts[mode] = model.generate(prompts, never_end=True, batch_size=batch, **asked)
+                asked |= {"regex": arguments.regex, "never_end": arguments.regex is None}
+                texts[mode] = model.generate(prompts, batch_size=batch, **asked)
                 seconds = time.perf_counter() - start
                 if number:  # the first gets everything ready
-                    found.append(batch * length / seconds)
+                    found.append(sum(len(text.tokens) for text in texts[mode]) / seconds)
             pairs = list(zip(*texts.values(), strict=True))
             differ += sum(plain.tokens != guessed.tokens for plain, guessed in pairs)
             passes += sum(guessed.passes_per_token for _, guessed in pairs) / batch
@@ -82,6 +83,7 @@ def main() -> None:
     parser.add_argument("--lengths", default="50,400", help="timed: tokens (default 50,400)")
     parser.add_argument("--batches", default="1,8", help="timed: texts at a time (default 1,8)")
     parser.add_argument("--repeats", type=int, default=5, help="timed: runs (default 5)")
+    parser.add_argument("--regex", help="timed: what the texts are held to")
     parser.add_argument("--temperature", type=float, default=1.0, help="timed (default 1)")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--num", type=int, default=200, help="texts of each file (default 200)")

@@ -116,9 +116,9 @@ class Drafted(DecodeBatch):
         return torch.where(allowed[..., : logits.shape[-1]], logits, -torch.inf)
 
     def commit(self) -> None:
+        done = self.done if self.masks is None else self.done.clone()
         if self.masks is not None:
             self.guesses[:, 1:].masked_fill_(self.is_single, -1)  # which no draw is
-            done = self.done.clone()
         path = advance_(
             self.drawn, self.guesses, self.parents, self.R, limits=self.limits, active=self.active,
             steps=self.passes, done=self.done, lengths=self.lengths, text=self.text, when=self.when,
