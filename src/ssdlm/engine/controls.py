@@ -360,7 +360,7 @@ def key_of(options: GenerateOptions) -> Hashable:
 
 
 def one_each(
-    name: str, given: Sequence[float], controls: Sequence[Control]
+    name: str, given: Sequence[float], controls: Sequence[object]
 ) -> Sequence[float | None]:
     """Return a weight for each control: as given, for each or for all; None for its own."""
     if len(given) > 1 and len(given) != len(controls):

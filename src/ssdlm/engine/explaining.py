@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ssdlm.denoiser import DenoiserModule
+from ssdlm.engine.controls import one_each
 from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Request, Written
 from ssdlm.engine.runners import is_single
@@ -41,6 +42,7 @@ CONSTRAINED = {
 """What each constraint does."""
 WEIGHED = "{} particles are weighed by how likely their tokens are without the grammar"
 PENALISED = "penalties count tokens that are decided; positions open at once do not see each other"
+AIMED = "target {:g}: this share of the texts seeks {}, the others avoid it"
 COMPETING = "{} texts are written for each that is kept, and the context stream rates them"
 UNGUESSED = "mode=speculative guesses nothing beside biases or penalties, and in a stream"
 DRAFTLESS = "mode=speculative guesses nothing: this model has no drafts"
@@ -90,6 +92,9 @@ def explain(engine: Engine, requests: Sequence[Request]) -> Explanation:
     options, count, written = first.options, engine.num_particles(first), engine.written(first)
     ways = controls.ways(options) if options.mode == "diffusion" else ()
     notes = []
+    for way, share in zip(ways, one_each("target", options.target, ways), strict=True):
+        if share is not None:
+            notes.append(AIMED.format(share, way.name))
     if count > 1 and not ways:
         notes.append(WEIGHED.format(count))
     sees_all = options.mode != "diffusion" or is_single(first)
