@@ -1,6 +1,7 @@
 """Requests that no server should follow: malformed, oversized, nested, slow, or simply wrong.
 
-[hostile] -> serve.py fuzz. Every one of them is to be answered 4xx, or its connection closed.
+[hostile] -> serve.py fuzz. Every one of them is to be answered 4xx, or its connection closed; a few
+of `ODD` mean something, and are answered.
 """
 
 from __future__ import annotations
@@ -10,11 +11,39 @@ import random
 import string
 from typing import Any
 
+from ssdlm.options import all_names
+from ssdlm.serve import chat, completions, native, responses, rewriting
+
 CHAT, RESPONSES, REWRITE = "/v1/chat/completions", "/v1/responses", "/v1/rewrite"
 PATHS = ("/v1/completions", "/v1/generate", "/v1/explain", CHAT, RESPONSES, REWRITE)
 SAID = {CHAT: b'"messages": [{"role": "user", "content": "a"}]', RESPONSES: b'"input": "a"'}
 SAID |= {REWRITE: b'"text": "a b", "spans": [[1, 3]]'}
 """What a prompt is elsewhere."""
+OWN_FIELDS = {
+    CHAT: chat.OWN_FIELDS,
+    RESPONSES: responses.OWN_FIELDS,
+    REWRITE: rewriting.OWN_FIELDS,
+    "/v1/completions": completions.OWN_FIELDS,
+}
+ODD = ("null", "true", "false", "0", "-0.0", "-1", "1", "1.5", "1e999", "-1e999", "1e-400")
+ODD += ("9" * 400, "-" + "9" * 5000, "18446744073709551616", '""', '" "', '"1"', '"\\u0000"')
+ODD += (
+    '"\\ud800"',
+    '"../../etc/passwd"',
+    '"%00"',
+    '"a\\nb"',
+    '"' + "a" * 70_000 + '"',
+    "[]",
+    "[[]]",
+)
+ODD += ("[null]", "[true]", "[-1]", "[1e999]", '["a", 1]', "[{}]", "{}", '{"a": 1}', '{"0": 1e999}')
+ODD += ('{"-1": 1}', '{"99999999": 1}', '{"5": 1, "05": 2}', '{"type": null}', '{"type": "text"}')
+ODD += ('["a"' + ', "a"' * 2000 + "]", "[1" + ", 1" * 2000 + "]", "[" * 99 + "]" * 99)
+ODD += ('{"a": ' * 98 + "1" + "}" * 98, "[" * 950 + "]" * 950)
+"""Values of other kinds, and numbers, texts and depths at the borders."""
+SHORT = {"/v1/completions": "max_tokens", CHAT: "max_completion_tokens"}
+SHORT |= {RESPONSES: "max_output_tokens", REWRITE: "alternatives"}
+"""What bounds the work of those that mean something."""
 NUMBERS = ("length", "T", "seed", "best_of", "draft_nodes", "width", "rho", "top_p", "temperature")
 WRONG: tuple[Any, ...] = ("x", "", [], {}, [[]], {"a": 1}, True, -1, 1e308, -1e308, 10**400, "5")
 WORDS = ("stop", "must", "must_not", "control", "suffix", "pin", "grid", "mode", "projection")
@@ -109,6 +138,18 @@ def wrong_format(rng: random.Random) -> bytes:
         {"guided_regex": "a", "guided_choice": ["a"]},
     ]
     return post(rng, json.dumps({"prompt": "a", **rng.choice(bodies)}).encode())
+
+
+def odd_field(rng: random.Random) -> bytes:
+    """Any field of any path with any value, as JSON that Python would not write."""
+    path = rng.choice(PATHS)
+    name = rng.choice([*OWN_FIELDS.get(path, native.OWN_FIELDS), *all_names()])
+    fields = {SHORT.get(path, "length"): "2", name: rng.choice(ODD)}
+    said = SAID.get(path, b'"prompt": "a"').decode()
+    more = [f'"{key}": {value}' for key, value in fields.items() if f'"{key}"' not in said]
+    if f'"{name}"' in said:
+        said = f'"{name}": {fields[name]}'
+    return request("POST", path, f"{{{', '.join([said, *more])}}}".encode())
 
 
 def unknown_field(rng: random.Random) -> bytes:
@@ -215,7 +256,7 @@ def broken_off(rng: random.Random) -> bytes:
 
 
 KINDS = (wrong_number, wrong_words, wrong_prompt, unknown_field, unknown_guide, too_large, no_json)
-KINDS += (wrong_messages, wrong_spans, wrong_format, wrong_headers, wrong_path, no_http)
+KINDS += (wrong_messages, wrong_spans, wrong_format, wrong_headers, wrong_path, no_http, odd_field)
 SLOW_SHARE = 0.01
 """Of requests that are broken off while their connection stays: each takes a server's patience."""
 

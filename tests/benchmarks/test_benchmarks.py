@@ -331,6 +331,7 @@ def test_hostile_requests_are_refused_or_closed(load, monkeypatch, capsys):
     monkeypatch.setattr(load("hostile"), "SLOW_SHARE", 0.0)
     found = call(serve.main, monkeypatch, capsys, "fuzz", "--count", "60")
     assert sum(found["answers"].values()) == found["requests"] == 60
+    assert found["texts_of_others"] == 24
     assert found["wrong"] == []
 
 
