@@ -18,6 +18,8 @@ from ssdlm.tokenizer import load_tokenizer
 openai = pytest.importorskip("openai")
 
 
+VERBS = ("list", "count")
+"""Calls of what is within chat.completions and responses."""
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
@@ -178,6 +180,23 @@ def test_parsed_answers(tmp_path):
         assert_weather(client.responses.parse(**own).output_parsed)
         with client.responses.stream(**own) as stream:
             assert_weather(stream.get_final_response().output_parsed)
+        asyncio.run(parse_asynchronously(server))
+
+
+async def parse_asynchronously(server):
+    """The same calls of the asynchronous client."""
+    own = {"model": "tiny", "max_completion_tokens": 60, "messages": HELLO}
+    own["response_format"] = Weather
+    asked = {"model": "tiny", "max_output_tokens": 60, "input": "Hello", "text_format": Weather}
+    async with openai.AsyncOpenAI(**settings(server)) as client:
+        answer = await client.chat.completions.parse(**own)
+        assert_weather(answer.choices[0].message.parsed)
+        async with client.chat.completions.stream(**own) as stream:
+            answer = await stream.get_final_completion()
+            assert_weather(answer.choices[0].message.parsed)
+        assert_weather((await client.responses.parse(**asked)).output_parsed)
+        async with client.responses.stream(**asked) as stream:
+            assert_weather((await stream.get_final_response()).output_parsed)
 
 
 def assert_weather(found):
@@ -219,14 +238,33 @@ def test_responses_asynchronously(talker):
     assert asyncio.run(both()) == (talker.model.chat(HELLO).text,) * 2
 
 
+def test_completions_and_models_asynchronously(server):
+    async def all_of_them():
+        async with openai.AsyncOpenAI(**settings(server)) as client:
+            own = {"model": "tiny", "prompt": "The river", "max_tokens": 8, "seed": 7}
+            whole = await client.completions.create(**own)
+            raw = await client.completions.with_raw_response.create(**own)
+            parts = await client.completions.create(**own, stream=True)
+            told = [one.choices[0].text async for one in parts]
+            names = [one.id async for one in client.models.list()]
+            names.append((await client.models.retrieve("tiny")).id)
+            return [whole.choices[0].text, raw.parse().choices[0].text, "".join(told)], names
+
+    texts, names = asyncio.run(all_of_them())
+    assert texts == [server.model.generate("The river", length=8, seed=7).text] * 3
+    assert names == ["tiny", "tiny"]
+
+
 def test_the_table_of_calls_has_every_call(client):
     page = (Path(__file__).parents[2] / "docs/serving.md").read_text()
     table = page.partition("### The openai client")[2].partition("\n## ")[0]
     for name in ("completions", "chat.completions", "responses", "models"):
         calls = attrgetter(name)(client)
         for call in (one for one in dir(calls) if not one.startswith(("_", "with_"))):
-            if inspect.ismethod(getattr(calls, call)):
-                assert f"`{name}.{call}`" in table or f"`{name}.{call}`," in table, call
+            found = getattr(calls, call)  # a method, or more of them in a folder
+            inner = [] if inspect.ismethod(found) else [n for n in dir(found) if n in VERBS]
+            for one in [f"{call}.{inner}" for inner in inner] or [call]:
+                assert f"`{name}.{one}`" in table, one
 
 
 @pytest.mark.parametrize(
@@ -240,16 +278,24 @@ def test_the_table_of_calls_has_every_call(client):
         ("responses.delete", {"response_id": "x"}, "/v1/responses/x"),
         ("responses.cancel", {"response_id": "x"}, "/v1/responses/x/cancel"),
         ("responses.compact", {"model": "tiny", "input": "a"}, "/v1/responses/compact"),
+        ("responses.input_items.list", {"response_id": "x"}, "/v1/responses/x/input_items"),
+        ("responses.input_tokens.count", {"input": "a"}, "/v1/responses/input_tokens"),
+        ("chat.completions.messages.list", {"completion_id": "x"}, "completions/x/messages"),
         ("models.delete", {"model": "tiny"}, "/v1/models/tiny' takes GET"),
         ("embeddings.create", {"model": "tiny", "input": "a"}, "/v1/embeddings"),
         ("files.list", {}, "/v1/files"),
         ("moderations.create", {"input": "a"}, "/v1/moderations"),
     ],
 )
-def test_calls_that_are_refused_name_the_path(client, call, arguments, said):
-    with pytest.raises(openai.APIStatusError, match=said) as caught:
-        attrgetter(call)(client)(**arguments)
-    assert caught.value.status_code in (404, 405)
+def test_calls_that_are_refused_name_the_path(server, client, call, arguments, said):
+    async def ask():
+        async with openai.AsyncOpenAI(**settings(server)) as other:
+            await attrgetter(call)(other)(**arguments)
+
+    for make in (lambda: attrgetter(call)(client)(**arguments), lambda: asyncio.run(ask())):
+        with pytest.raises(openai.APIStatusError, match=said) as caught:
+            make()
+        assert caught.value.status_code in (404, 405)
 
 
 @pytest.mark.parametrize(
