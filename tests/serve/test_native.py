@@ -8,6 +8,7 @@ import pytest
 from tests import tiny
 from tests.serve.running import serving, tiny_model
 
+from ssdlm import __version__
 from ssdlm.options import all_names
 from ssdlm.serve.chat import OWN_FIELDS as chat_fields
 from ssdlm.serve.completions import OWN_FIELDS as completion_fields
@@ -163,6 +164,10 @@ def test_drafts_tell_what_guides_think(guided):
         ({"guides": [5], "stream": True}, "guides=[5] is not"),
         ({"candidates": -1, "stream": True}, "candidates=-1 is out of range"),
         ({"candidates": "x", "stream": True}, "candidates='x' is not a whole number"),
+        ({"candidates": {}, "stream": True}, "candidates={} is not a whole number"),
+        ({"candidates": "x"}, "set stream to true"),
+        ({"guides": {}, "stream": True}, "guides={} is not"),
+        ({"batch_size": 0}, "batch_size=0 is out of range"),
         ({"num_samples": 2, "stream": True}, "shows one text"),
         ({"prompt": None}, "neither a text nor"),
         ({"stream": "yes"}, "stream='yes' is not true or false"),
@@ -198,7 +203,9 @@ def test_a_prompt_must_be_there(server):
 
 
 def test_the_schemas_have_every_option(server):
-    paths = server.get("/openapi.json").json()["paths"]
+    told = server.get("/openapi.json").json()
+    assert told["info"]["version"] == __version__
+    paths = told["paths"]
     bodies = [paths[path]["post"]["requestBody"] for path in ("/v1/generate", "/v1/completions")]
     native, completion = (body["content"]["application/json"]["schema"] for body in bodies)
     assert set(native["properties"]) == {*native_fields, *all_names()} - {"streamer"}

@@ -159,7 +159,9 @@ def test_text_follows_its_format(server):
         ({"text": {"format": {"type": "json_object"}}, "regex": "a"}, "regex", "are grammars"),
         ({"include": ["file_search_call.results"]}, "include", "is not supported"),
         ({"top_logprobs": 2}, "top_logprobs", "set include"),
+        ({"include": 0}, "include", "is not supported"),
         ({"metadata": "x"}, "metadata", "is no object"),
+        ({"metadata": 0}, "metadata", "is no object"),
         ({"length": 5, "max_output_tokens": 5}, "length", "give max_output_tokens"),
     ],
 )

@@ -261,6 +261,40 @@ def test_a_client_that_does_not_read_is_given_up():
         assert "does not read" in client.read()
 
 
+def test_unread_drafts_are_counted_by_their_bytes():
+    limits = {"max_unread_bytes": 200_000}
+    asked = {"path": "/v1/generate", "prompt": "ab", "length": 200, "B": 200, "grid": "uniform"}
+    with serving(limits=limits) as server, Held(server) as engine:
+        (client,) = arrive(server, 1, **asked, T=90, candidates=20)
+        engine.step()
+        (ticket,) = server.server.worker.open
+        ticket.mailbox.loop.call_soon_threadsafe(threading.Event().wait, 2.0)
+        sizes = []
+        while not ticket.is_over:
+            engine.step()
+            sizes.append(ticket.mailbox.num_unread)
+        assert len(sizes) < 10 and max(sizes) < 700_000
+        assert "does not read" in client.read()
+    with serving(limits=limits) as server:
+        drafts = server.events(**{**asked, "path": "/v1/generate"}, T=20)
+        assert drafts[-1]["event"] == "done"
+
+
+def test_long_prompts_are_read_in_turns_between_which_others_get_on(monkeypatch):
+    monkeypatch.setattr("ssdlm.serve.worker.MOST_READ", 60)
+    with serving() as server, Held(server) as engine:
+        clients = arrive(server, 1, prompt="ab", max_tokens=100)
+        engine.step()
+        clients += arrive(server, 4, prompt="a" * 50, max_tokens=100)
+        numbers = []
+        for _ in range(4):
+            engine.step()
+            numbers.append(len(server.server.worker.rows))
+        assert set(numbers) in ({1, 3, 5}, {3, 5})
+        for client in clients:
+            client.leave()
+
+
 def test_a_client_that_takes_nothing_is_given_up():
     async def stall(message):
         if message["type"] == "http.response.body":

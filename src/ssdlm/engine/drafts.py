@@ -81,6 +81,8 @@ class Watcher:
                 "open; use mode=diffusion"
             )
         self.num_candidates = min(self.num_candidates, controls.denoiser.V)
+        self.texts: dict[int, str] = {}
+        """Of tokens that were candidates."""
         self.guides = {
             name.partition("=")[0]: controls.reader(name)
             for name in check("guides", guides, GUIDES)
@@ -122,13 +124,19 @@ class Watcher:
             guides=self.opinions(settled + new, noise, step, row) if self.guides else {},
         )
 
+    def text_of(self, token: int) -> str:
+        """Return the text of a token alone, found once."""
+        if token not in self.texts:
+            self.texts[token] = text_of(self.tokenizer, [token])
+        return self.texts[token]
+
     def likeliest(self, logits: Tensor) -> tuple[tuple[Candidate, ...], ...]:
         """Return the likeliest tokens of each position, by logits (b, V)."""
         found = logits.softmax(-1).topk(self.num_candidates)
         rows = zip(found.indices.tolist(), found.values.tolist(), strict=True)
         return tuple(
             tuple(
-                Candidate(token, text_of(self.tokenizer, [token]), probability)
+                Candidate(token, self.text_of(token), probability)
                 for token, probability in zip(tokens, probabilities, strict=True)
                 if probability > 0
             )

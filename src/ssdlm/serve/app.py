@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from ssdlm import __version__
 from ssdlm.serve.body import parse, read_body
 from ssdlm.serve.chat import read_chat
 from ssdlm.serve.completions import read_completion
@@ -129,6 +130,7 @@ class Server:
         """Return the application without its gate."""
         app = FastAPI(
             title="ssdlm",
+            version=__version__,
             lifespan=self.lifespan,
             docs_url=None,
             redoc_url=None,

@@ -29,6 +29,9 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != JSON:  # what a page of another site may send without asking is of other types
         raise ApiError(415, f"content-type {quote(kind)} is not {JSON}; set that header")
+    packed = request.headers.get("content-encoding", "identity").strip().lower()
+    if packed != "identity":
+        raise ApiError(415, f"content-encoding {quote(packed)} is not read; send the body as it is")
     try:
         return await asyncio.wait_for(read(request, limits.max_body), limits.body_seconds)
     except TimeoutError:

@@ -123,6 +123,13 @@ def message_in(where: str, value: Any) -> dict[str, str]:
     role = value.get("role")
     if not isinstance(role, str) or role not in ROLES:
         raise ValueError(f"{where} has the role {quote(role)}; use one of {', '.join(ROLES)}")
+    if value.get("type") not in (None, "message"):
+        raise ValueError(
+            f"{where} has the type {quote(value['type'])}, and is no message; give one"
+        )
+    for field in ("name", "id", "status"):
+        if not isinstance(value.get(field), str | None):
+            raise ValueError(f"{where} has the {field} {quote(value[field])}; give a text")
     for field in set(value) - {"role", "content", "name", "type", "id", "status"}:
         if value[field] not in (None, [], {}):
             raise ValueError(f"{where} has {quote(field)}, and this model reads text alone")

@@ -286,7 +286,7 @@ def wants_usage(body: Mapping[str, Any]) -> bool:
 def changes_in(body: Mapping[str, Any], asked: Completion, length: int | None) -> dict[str, Any]:
     """Return the generation options that a body sets; temperature 0 is greedy."""
     changes = {name: value for name, value in body.items() if name not in asked.own_fields}
-    given = next((name for name in ("length", "max_new_tokens") if body.get(name)), None)
+    given = next((n for n in ("length", "max_new_tokens") if body.get(n) is not None), None)
     if given and length is not None:
         name = asked.length_field
         raise ValueError(f"{given} and {name} are two names for one setting; give {name}")

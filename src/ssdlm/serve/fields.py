@@ -66,11 +66,11 @@ class Served:
         usual = usual or {}
         for name, value in {**changes, **usual}.items():
             self.limits.check_values(name, value)
-        changes = dict(changes) | {"batch_size": at_once}
         if changes.get("streamer") is not None:
             raise ValueError("streamer is an object of Python; leave it out")
         own = self.model.options.change(**usual).as_own()
-        found = own.per_prompt(len(prompts), **changes)
+        own.change(batch_size=changes.get("batch_size"))  # checked like others, it changes nothing
+        found = own.per_prompt(len(prompts), **{**changes, "batch_size": at_once})
         for one in {id(one): one for one in found}.values():
             self.limits.check_options(one)
             self.guides.check(one.control)

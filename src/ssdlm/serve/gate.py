@@ -147,6 +147,10 @@ class Gate:
             said = f"path and headers have {size} bytes, and this server takes {MOST_OF_HEADERS}"
             raise ApiError(431, f"{said}; send fewer", headers={"connection": "close"})
         headers = {name.decode("latin-1"): value for name, value in scope["headers"]}
+        if {"content-length", "transfer-encoding"} <= headers.keys():
+            # A proxy may go by the other one, and take what follows for somebody else's request.
+            said = "content-length and transfer-encoding both say where a body ends; send one"
+            raise ApiError(400, said, headers={"connection": "close"})
         host = headers.get("host", b"").decode("latin-1")
         if self.is_local and not is_loopback(host_in(host)):
             raise ApiError(400, f"host {quote(host)} is not this machine; use localhost")

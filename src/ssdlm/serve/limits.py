@@ -54,6 +54,8 @@ class Limits:
     max_connections: int = 1024
     max_unread: int = 4096
     """Events that wait for a client who does not read; then its request is given up."""
+    max_unread_bytes: int = 16 << 20
+    """Of the same, the least that they may have: a draft with many candidates has megabytes."""
     header_seconds: float = 10.0
     """For all headers of a request, and for a connection without any."""
     idle_seconds: int = 10

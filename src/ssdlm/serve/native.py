@@ -6,7 +6,7 @@ fields -> [native] -> tickets. `POST /v1/explain` takes the same and tells how i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -21,6 +21,10 @@ from ssdlm.serve.tickets import Event, Look, Looks, News, Position, Texts, Ticke
 from ssdlm.values import WORDS, check, quote
 
 OWN_FIELDS = ("prompt", "model", "stream", "candidates", "guides")
+Whose = Callable[[Request], Mapping[str, Any]]
+"""From a request to what its events say beside the draft."""
+NOTHING = (None, 0, [])
+"""What asks for no candidates, and for no guides."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Native:
         if isinstance(event, Position):
             yield message({"event": "queued", "position": event.ahead})
         elif isinstance(event, News):
-            yield message(event.item)
+            yield event.item
         elif isinstance(event, Written):
             yield message({"event": "done", **asdict(event.text)})
 
@@ -79,16 +83,19 @@ def read_native(body: Mapping[str, Any], served: Served) -> Native:
     return Native(ticket, is_stream, served.name)
 
 
-def watch(ticket: Ticket, body: Mapping[str, Any], served: Served) -> None:
-    """Let the drafts of a ticket be told if its body asks for a stream."""
+def watch(
+    ticket: Ticket, body: Mapping[str, Any], served: Served, whose: Whose = lambda _: {}
+) -> None:
+    """Let the drafts of a ticket be told if its body asks for a stream, and `whose` they are."""
     if not flag(body, "stream"):
-        for name in (name for name in ("candidates", "guides") if body.get(name)):
+        for name in (name for name in ("candidates", "guides") if body.get(name) not in NOTHING):
             raise ValueError(f"{name}={quote(body[name])} is about drafts; set stream to true")
         return
-    candidates = check("candidates", body.get("candidates") or 0, CANDIDATES)
-    ticket.look = look_of(served, candidates, field(body, "guides", WORDS) or ())
+    given, guides = body.get("candidates"), field(body, "guides", WORDS) or ()
+    candidates = 0 if given is None else check("candidates", given, CANDIDATES)
+    ticket.look = look_of(served, candidates, guides, whose)
     ticket.is_watched = ticket.wants_position = True
-    ticket.keeps_states = bool(candidates or body.get("guides"))
+    ticket.keeps_states = bool(candidates or guides)
 
 
 def read_explain(body: Mapping[str, Any], served: Served) -> Explained:
@@ -98,8 +105,11 @@ def read_explain(body: Mapping[str, Any], served: Served) -> Explained:
     return Explained(ticket, is_stream=False, model=served.name)
 
 
-def look_of(served: Served, candidates: int, guides: Sequence[str]) -> Looks:
-    """Return what makes the events of a text; guides are those of the server."""
+def look_of(served: Served, candidates: int, guides: Sequence[str], whose: Whose) -> Looks:
+    """Return what makes the events of a text; guides are those of the server.
+
+    An event is bytes from the start, so that it is known how much of it waits for a client.
+    """
     served.limits.check_values("guides", list(guides))
     for name in guides:
         served.guides.check_name(name)
@@ -107,7 +117,8 @@ def look_of(served: Served, candidates: int, guides: Sequence[str]) -> Looks:
 
     def look(engine: Engine, request: Request) -> Look:
         watcher = Watcher(engine.controls, request, candidates=candidates, guides=homes)
-        return DraftEncoder(watcher).take
+        take, own = DraftEncoder(watcher).take, whose(request)
+        return lambda job: [message(event | own) for event in take(job)]
 
     return look
 

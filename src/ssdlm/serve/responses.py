@@ -208,8 +208,8 @@ def text_format(text: Any) -> Any:
 
 def rated_in(body: Mapping[str, Any]) -> int | None:
     """Return how many likely tokens to tell beside each one, None where none is rated."""
-    top, include = whole(body, "top_logprobs", 0, MOST_TOP), body.get("include") or []
-    if include not in ([], [RATED]):
+    top, include = whole(body, "top_logprobs", 0, MOST_TOP), body.get("include")
+    if include not in (None, [], [RATED]):
         raise ValueError(f"include={quote(include)} is not supported; give [{RATED!r}] or nothing")
     if top is not None and not include:
         raise ValueError(f"top_logprobs are beside logprobs; set include to [{RATED!r}]")
@@ -218,7 +218,7 @@ def rated_in(body: Mapping[str, Any]) -> int | None:
 
 def metadata_in(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a client wants to find in its answer again."""
-    found = body.get("metadata") or {}
-    if not isinstance(found, dict):
+    found = body.get("metadata")
+    if not isinstance(found, dict | None):
         raise ValueError(f"metadata={quote(found)} is no object; give one")
-    return found
+    return found or {}

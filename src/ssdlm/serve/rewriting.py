@@ -21,8 +21,6 @@ from ssdlm.serve.tickets import (
     Asking,
     Closed,
     Event,
-    Look,
-    Looks,
     News,
     Texts,
     Ticket,
@@ -59,7 +57,7 @@ class Rewritten(Native):
             start, end = version.spans[-1]
             told = {"event": "span", "alternative": alternative, "span": number}
             told |= {"start": start, "end": end, "text": version.text[start:end]}
-            self.ticket.mailbox.put(News(0, told))
+            self.ticket.mailbox.put(News(0, message(told)))
         return work.asked(work.num_done) if work.num_done < len(work.passages) else None
 
 
@@ -98,20 +96,13 @@ def read_rewrite(body: Mapping[str, Any], served: Served) -> Rewritten:
     num_rows = count * sum(one.num_rows * max(1, one.particles) for one in asked)
     limits.check_rows(num_rows, texts_at_once(engine.device.type), "spans, alternatives, ")
     ticket = Ticket(*work.asked(0), close=lambda engine, texts: work.results())
-    watch(ticket, body, served)
-    if ticket.look is not None:
-        ticket.look = whose(work, ticket.look)
+    watch(ticket, body, served, lambda request: whose(work, request))
     rewritten = Rewritten(ticket, flag(body, "stream"), served.name, work)
     ticket.go_on = rewritten.go_on
     return rewritten
 
 
-def whose(work: Rewriting, inner: Looks) -> Looks:
-    """Return what looks at drafts, and tells of which alternative and span they are."""
-
-    def look(engine: Engine, request: Request) -> Look:
-        look, own = inner(engine, request), {"alternative": request.number}
-        own |= {"span": work.num_done, "gap": request.options.length, "candidate": request.sample}
-        return lambda job: [event | own for event in look(job)]
-
-    return look
+def whose(work: Rewriting, request: Request) -> dict[str, Any]:
+    """Return of which alternative and span a draft is."""
+    own = {"alternative": request.number, "span": work.num_done}
+    return own | {"gap": request.options.length, "candidate": request.sample}

@@ -40,7 +40,7 @@ class News(NamedTuple):
     """Something about a text that is being written."""
 
     row: int
-    item: Any
+    item: str | bytes
 
 
 class Written(NamedTuple):
@@ -222,9 +222,18 @@ class Mailbox:
     def __init__(self) -> None:
         self.letters: deque[Event] = deque()
         self.has_come = asyncio.Event()
+        self.num_put = self.num_got = 0
+        """Bytes or characters of news that one thread has put in and the other one taken out."""
+
+    @property
+    def num_unread(self) -> int:
+        """How long the news are that nobody has taken out."""
+        return self.num_put - self.num_got
 
     def put(self, letter: Event) -> None:
         """Leave something, from any thread."""
+        if isinstance(letter, News):
+            self.num_put += len(letter.item)
         self.letters.append(letter)
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self.has_come.set)
@@ -236,7 +245,10 @@ class Mailbox:
             # One may have come between the two lines.
             if not self.letters:
                 await self.has_come.wait()
-        return self.letters.popleft()
+        letter = self.letters.popleft()
+        if isinstance(letter, News):
+            self.num_got += len(letter.item)
+        return letter
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Yield letters until the last; a failure is raised."""

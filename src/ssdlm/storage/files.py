@@ -5,6 +5,7 @@ from __future__ import annotations
 import filecmp
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -185,6 +186,12 @@ def parse_object(raw: bytes, *, where: str, remedy: str, is_strict: bool = False
     def refuse_constant(word: str) -> None:
         raise JsonError(f"{where} contains {word}, which is no JSON; {remedy}", "not JSON")
 
+    def finite(digits: str) -> float:
+        if math.isinf(found := float(digits)):
+            said = f"{where} contains {shorten(digits)}, which is too large a number; {remedy}"
+            raise JsonError(said, "not JSON")
+        return found
+
     def refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
@@ -195,7 +202,8 @@ def parse_object(raw: bytes, *, where: str, remedy: str, is_strict: bool = False
 
     hooks: dict[str, Any] = {}
     if is_strict:
-        hooks = {"parse_constant": refuse_constant, "object_pairs_hook": refuse_twice}
+        hooks = {"parse_constant": refuse_constant, "parse_float": finite}
+        hooks["object_pairs_hook"] = refuse_twice
     try:
         value = json.loads(raw.decode("utf-8"), **hooks)
     except JsonError:
