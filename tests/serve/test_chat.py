@@ -200,6 +200,11 @@ def test_what_asks_for_nothing_is_accepted(server):
         ({"top_logprobs": 3}, "top_logprobs", "set logprobs to true"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "use 0 to 20"),
         ({"n": 0}, "n", "use 1 to 64"),
+        (
+            {"logprobs": True, "top_logprobs": 20, "n": 10, "max_completion_tokens": 500},
+            "logprobs",
+            "logprobs would be 105000, and this server tells 100000",
+        ),
         ({"tools": [{"type": "function"}]}, "tools", "is not supported; leave it out"),
         ({"store": True}, "store", "store=True is not supported"),
         ({"store": 0}, "store", "store=0 is not supported"),

@@ -214,6 +214,10 @@ def take(
         # An answer of which nobody says how it is drawn may be greedy.
         changes["projection"] = served.model.options.projection
     options = served.options(prompts, changes, usual, called)
+    if asked.logprobs is not None:
+        read = sum(map(served.num_tokens, prompts)) if asked.has_echo else 0
+        count = asked.n * (read + sum(one.length for one in options))
+        served.limits.check_rated(count * (1 + asked.logprobs))
     if asked.is_stream and any(one.num_candidates > 1 for one in options):
         raise ValueError("gap does not go with stream; leave one of them out")
     look = WholeDraft if asked.is_diffusing else DecidedText

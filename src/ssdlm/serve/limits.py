@@ -26,6 +26,8 @@ PASSES_PER_TOKEN = 100
 
 MOST_VALUES = 1000
 """Of an option that is a list or an object: each is checked, and some with every text."""
+MOST_RATED = 100_000
+"""Log-probabilities in an answer: nobody else is answered while it is made JSON."""
 CHARACTERS_PER_TOKEN = 32
 """Of a prompt, on average; texts have four or five."""
 
@@ -150,6 +152,14 @@ class Limits:
         if isinstance(value, list | dict) and len(value) > MOST_VALUES:
             raise ValueError(
                 f"{name} has {len(value)} values, and this server takes {MOST_VALUES}; give fewer"
+            )
+
+    def check_rated(self, count: int) -> None:
+        """Raise on an answer of too many log-probabilities, those of likely tokens included."""
+        if count > MOST_RATED:
+            raise ValueError(
+                f"logprobs would be {count}, and this server tells {MOST_RATED}; ask for fewer "
+                "texts, tokens or likely tokens"
             )
 
     def check_characters(self, name: str, text: str | Sequence[int]) -> None:
