@@ -236,7 +236,7 @@ def test_a_warped_grid_writes_a_text_of_its_own(block):
         ({"top_p": float("nan")}, "top_p=nan is out of range"),
         (
             {"temperature": 0.0},
-            "temperature=0.0 is out of range; use 0.01 to 100, such as 0.9, or projection=greedy for 0",
+            "temperature=0.0 is out of range; use 0.01 to 100, such as 0.9, or projection=greedy",
         ),
         ({"temperature": -0.5}, "temperature=-0.5 is out of range"),
         ({"temperature": float("nan")}, "temperature=nan is out of range"),
