@@ -21,7 +21,7 @@ from ssdlm.serve.tickets import Event, Look, Looks, News, Position, Texts, Ticke
 from ssdlm.values import WORDS, check, quote
 
 OWN_FIELDS = ("prompt", "model", "stream", "candidates", "guides")
-Whose = Callable[[Request], Mapping[str, Any]]
+Whose = Callable[[Request], dict[str, Any]]
 """From a request to what its events say beside the draft."""
 NOTHING = (None, 0, [])
 """What asks for no candidates, and for no guides."""

@@ -40,7 +40,8 @@ class News(NamedTuple):
     """Something about a text that is being written."""
 
     row: int
-    item: str | bytes
+    item: Any
+    """What has a length: a text, or the bytes of an event."""
 
 
 class Written(NamedTuple):
