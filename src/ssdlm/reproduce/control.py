@@ -37,6 +37,8 @@ from ssdlm.tokenizer import load_tokenizer
 METRICS = ("ppl", "dist", "self_bleu")
 SHOWN_TEXTS = 30
 """Of each arm, the first ones."""
+DETAILS = '<details markdown="1">'
+"""Begins what a reader unfolds, on GitHub and in MkDocs."""
 AS_WRITERS: dict[str, Options] = {SMOLLM2: {"temperature": 1.0}}
 """Options of models that are made for answers: at their own temperature all texts are alike."""
 READERS = {SMOLLM2: DEFAULT_MODEL, "builtin:smol": DEFAULT_MODEL}
@@ -243,7 +245,9 @@ def record(experiment: Experiment) -> None:
                 ]
                 if rows:
                     table = markdown(["steered to", "text"], rows, words=2)
-                    parts.append(f"## {role}, {attribute}: {arm.name}\n\n{table}")
+                    summary = f"<summary>{len(rows)} texts</summary>"
+                    parts += [f"## {role}, {attribute}: {arm.name}", DETAILS + summary, table,
+                              "</details>"]  # fmt: skip
     write_text(experiment.out / "control-texts.md", "\n\n".join(parts) + "\n")
 
 
