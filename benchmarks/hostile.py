@@ -44,7 +44,7 @@ ODD += ('{"a": ' * 98 + "1" + "}" * 98, "[" * 950 + "]" * 950)
 SHORT = {"/v1/completions": "max_tokens", CHAT: "max_completion_tokens"}
 SHORT |= {RESPONSES: "max_output_tokens", REWRITE: "alternatives"}
 """What bounds the work of those that mean something."""
-NUMBERS = ("length", "T", "seed", "best_of", "draft_nodes", "width", "rho", "top_p", "temperature")
+NUMBERS = ("length", "T", "seed", "best_of", "width", "rho", "top_p", "temperature")
 WRONG: tuple[Any, ...] = ("x", "", [], {}, [[]], {"a": 1}, True, -1, 1e308, -1e308, 10**400, "5")
 WORDS = ("stop", "must", "must_not", "control", "suffix", "pin", "grid", "mode", "projection")
 

@@ -49,8 +49,6 @@ def request_of(number: int) -> dict[str, Any]:
     if model != "encoder":
         mode = rng.choices(("diffusion", "autoregressive", "speculative"), (7, 1, 1))[0]
     options |= {"mode": mode} | (diffusion(rng, model, length) if mode == "diffusion" else {})
-    if mode == "speculative" and rng.random() < 0.5:
-        options["draft_nodes"] = rng.choice((0, 4, 16))
     options |= sampling(rng, options)
     options |= constraints(rng, options)
     if how == "generate" and rng.random() < 0.3:

@@ -38,8 +38,6 @@ ROWS: dict[str, dict[str, Any]] = {
     "deterministic, 32": {"deterministic": True, "batch": 32},
     "autoregressive, 1": {"mode": "autoregressive"},
     "autoregressive, 512": {"mode": "autoregressive", "batch": 512},
-    "speculative, 1": {"mode": "speculative"},
-    "speculative, 1, long": {"mode": "speculative", "length": 400},
     **{
         f"staggered, {batch}": {"grid": "staggered", "steps": 63, "batch": batch}
         for batch in (1, 32, 512)

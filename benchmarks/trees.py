@@ -28,7 +28,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "staggered": {"grid": "staggered", "T": 63, "width": 8.0},
     "uniform": {"grid": "uniform", "T": 25},
     "autoregressive": {"mode": "autoregressive"},
-    "speculative": {"mode": "speculative"},
     "regular expression": {"regex": REGEX},
     "guided": {"control": "sentiment=positive"},
 }

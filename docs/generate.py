@@ -295,6 +295,7 @@ def section(command: argparse.ArgumentParser, about: str) -> str:
     lines = [f"## {command.prog}", "", f"{about[:1].upper()}{about[1:]}.", ""]
     for group in command._action_groups:
         actions = [action for action in group._group_actions if action.dest != "help"]
+        actions = [action for action in actions if action.help != argparse.SUPPRESS]
         if not actions:
             continue
         if group.title in GROUPS:

@@ -47,7 +47,7 @@ FOREIGN = {
     "ops.kernels.nudges": {"triton"},
     "ops.kernels.products": {"triton"},
     "ops.kernels.rows": {"triton"},
-    "ops.kernels.trees": {"triton"},
+    "ops.kernels.verify": {"triton"},
 }
 """What some modules of the algorithm may import besides."""
 ALLOWED = {"serve": {"fastapi"}}

@@ -41,8 +41,6 @@ IDLE = [
     ("particle_step", 3, {}, "particles"),
     ("particle_potential", "maximum", {}, "particles"),
     ("particle_step", 3, {"regex": "[a-z]+"}, "particles"),
-    ("draft_nodes", 8, {}, "mode=speculative"),
-    ("draft_nodes", 8, {"mode": "autoregressive"}, "mode=speculative"),
     ("width", 2.0, {"grid": "uniform"}, "grid=uniform"),
     ("width", 2.0, {"grid": "warped"}, "grid=warped"),
     ("rho", 0.5, {"rule": "ddpm"} | WIDE, "rule=renoise"),
@@ -120,8 +118,8 @@ def test_the_command_line_refuses_them_in_one_line(model, tmp_path, capsys):
 
 def test_a_flag_for_all_lines_goes_with_what_each_line_adds(model, tmp_path):
     prompts, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    prompts.write_text(json.dumps({"prompt": "a", "mode": "speculative"}) + "\n")
-    generate_file(model.writer(draft_nodes=4, length=3), prompts, out, identity={})
+    prompts.write_text(json.dumps({"prompt": "a", "width": 3.0}) + "\n")
+    generate_file(model.writer(rho=0.5, length=3), prompts, out, identity={})
     assert len(out.read_text().splitlines()) == 1
 
 

@@ -12,7 +12,15 @@ import pytest
 from ssdlm import SSDLM, DecodeConfig, GenerateOptions
 from ssdlm.cli import parser
 from ssdlm.cli.flags import default_of, given_options
-from ssdlm.options import DO_SAMPLE, GROUPS, OTHER_NAMES, all_names, json_schema, known_options
+from ssdlm.options import (
+    DO_SAMPLE,
+    FORMER_NAMES,
+    GROUPS,
+    OTHER_NAMES,
+    all_names,
+    json_schema,
+    known_options,
+)
 from ssdlm.values import OBJECT, check
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,7 +72,7 @@ def test_every_keyword_has_a_flag_and_every_flag_a_keyword():
     assert set(all_names()) - python_only <= flags
     about_the_command = {"help", "prompts", "input", "output", "model", "device", "dtype"}
     about_the_command |= {"deterministic", "shard", "ray", "json", "drafts", "no_live", "chat"}
-    about_the_command |= {"drafter"}
+    about_the_command |= {"drafter", *FORMER_NAMES}
     assert flags - set(all_names()) == about_the_command | {"candidates", "guides", "system"}
 
 

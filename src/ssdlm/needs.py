@@ -120,10 +120,6 @@ NEEDS = (
         lambda o, s: o.mode == "diffusion" or o.projection in ("sampling", "greedy"),
         DIFFUSION.why, DIFFUSION.remedy),
     Need(
-        ("draft_nodes",), "mode=speculative", lambda o, s: o.mode == "speculative",
-        "is how many guesses mode=speculative checks, and the mode is {o.mode}",
-        "leave it out, or use mode=speculative"),
-    Need(
         ("width",), "grid=staggered or grid=sliding",
         lambda o, s: o.grid in ("staggered", "sliding"),
         "is of a window, and grid={o.grid} has none",

@@ -40,6 +40,7 @@ from ssdlm.values import (
     Gap,
     Kind,
     check,
+    ignored,
     plain,
     quote,
     show,
@@ -55,8 +56,6 @@ MOST_BY_DESCRIPTION = 10.0
 MOST_CONTROLS = 64
 """Controls of a text: each has a table with a row for each token."""
 MOST_SEED = 2**63 - 1
-MOST_NODES = 256
-"""Guesses per pass: those after the first hundred are hardly ever right."""
 MOST_LENGTHS = 64
 """Lengths that a gap may be tried with: each takes a text of its own."""
 
@@ -126,12 +125,9 @@ class GenerateOptions:
 
     mode: ModeName = option(
         "diffusion", TEXT, MODE, "how tokens are decided: out of noise, one by one by the context "
-        "stream (autoregressive), or so with the diffusion's guesses checked several at a time "
+        "stream (autoregressive), or so with a drafter's guesses checked several at a time "
         "(speculative: the same text in fewer passes, on a GPU with --deterministic)",
         choices=get_args(ModeName))
-    draft_nodes: int = option(
-        32, WHOLE, MODE, "speculative: guesses that a pass checks; 0 guesses nothing",
-        low=0, high=MOST_NODES, remedy=f"use 0 to {MOST_NODES} guesses", metavar="N")
 
     T: int = stored(
         1000, WHOLE, PATH, "diffusion steps per block",
@@ -496,6 +492,14 @@ DecodeConfig = GenerateOptions
 OTHER_NAMES = {"max_new_tokens": "length", "num_return_sequences": "num_samples"}
 """What users of transformers write, where it means the same."""
 
+FORMER_NAMES = {
+    "draft_nodes": (
+        "mode=speculative checks a drafter's guesses, by `ssdlm train-drafter`",
+        "0.4",
+    )
+}
+"""Options that are gone: why they have no effect, and until which version they are taken."""
+
 DO_SAMPLE = About(
     SWITCH,
     "another name: true is projection=sampling, false is projection=greedy without top_p and "
@@ -587,7 +591,7 @@ def explained(
     @wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
-            if name not in shown.parameters:
+            if name not in shown.parameters and name not in FORMER_NAMES:
                 raise TypeError(f"{method.__name__}() has no argument {name!r}; {remedy(name)}")
         return method(*args, **kwargs)
 
@@ -628,6 +632,10 @@ def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
     by: dict[str, str] = {}
     for name, value in given.items():
         if value is None:
+            continue
+        if name in FORMER_NAMES:
+            why, until = FORMER_NAMES[name]
+            ignored("option", name, why, until=until)
             continue
         if name not in all_names():
             raise ValueError(f"there is no option {name!r}; {advice(name)}")

@@ -474,3 +474,12 @@ def renamed(what: str, old: str, new: str, *, until: str) -> str:
         f"{what} {old} is now {new}; the old name works until {until}", FutureWarning, stacklevel=3
     )
     return new
+
+
+def ignored(what: str, old: str, why: str, *, until: str) -> None:
+    """Warn of something that is gone: until then it is taken, and has no effect."""
+    warnings.warn(
+        f"{what} {old} has no effect: {why}; leave it out, from {until} on it is an error",
+        FutureWarning,
+        stacklevel=2,
+    )

@@ -88,7 +88,6 @@ def test_what_was_not_asked_for_is_null_and_named(capsys):
     assert found["tokens_per_s_twin_engine"] is None
     assert found["denoiser"] == "encoder"
     assert (found["path"]["B"], found["path"]["T"]) == ([4], 3)
-    assert found["path"]["draft_nodes"] is None
     assert "authors' loop" not in out.rpartition("\n{")[0]
 
 
@@ -195,7 +194,7 @@ def test_a_text_token_by_token_has_no_diffusion_in_its_path(capsys):
     found = json.loads(out.splitlines()[-1])
     assert code == 0, err
     assert found["path"]["mode"] == "autoregressive"
-    assert {found["path"][name] for name in ("grid", "width", "B", "T", "draft_nodes")} == {None}
+    assert {found["path"][name] for name in ("grid", "width", "B", "T")} == {None}
     assert found["passes_per_token"] == 1.0
     assert found["ms_per_step_plain"] > 0
     assert found["floor_ms"] > 0

@@ -42,7 +42,6 @@ def load(monkeypatch):
         "levers",
         "quality",
         "likelihood",
-        "speculation",
         "start",
         "serve",
         "hostile",
@@ -269,23 +268,6 @@ def test_likelihoods_of_a_store_are_tabulated(load, monkeypatch, capsys, tmp_pat
     cells = capsys.readouterr().out.splitlines()[2].split("|")
     assert len(cells) == 7
     assert all(float(cell.split()[0]) > 0 for cell in cells[2:6])
-
-
-def test_the_ranks_of_guesses_tell_the_passes_that_texts_take(load, monkeypatch, capsys, tmp_path):
-    speculation = load("speculation")
-    own = DecodeConfig(B=(6,), top_p=1.0)
-    SSDLM(tiny.block(), tiny.tokenizer(), own).save_pretrained(tmp_path / "m")
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text("".join(json.dumps({"prompt": one}) + "\n" for one in ("a", "the", "no")))
-    sizes = ["--length", "30", "--nodes", "1,8", "--timed", "1,8"]
-    args = [str(prompts), "--model", str(tmp_path / "m"), *sizes]
-    result = call(speculation.main, monkeypatch, capsys, *args, "--ranks")
-    assert result["tokens_per_pass"].keys() == {"1", "8"}
-    # What follows from the ranks is what happens.
-    for nodes, speed in result["tokens_per_pass"].items():
-        real = result["timed"][f"speculative, {nodes}"]["tokens_per_pass"]
-        assert math.isclose(speed, real, abs_tol=0.002)
-    assert result["timed"]["autoregressive"]["tokens_per_pass"] == 1
 
 
 def test_the_start_is_timed_part_by_part(load, monkeypatch, capsys, tmp_path):

@@ -11,8 +11,9 @@ import pytest
 from packaging.version import Version
 from tests.talking import talking_model
 
-from ssdlm import SSDLM, Draft, __version__
-from ssdlm.cli import parser
+from ssdlm import SSDLM, Draft, GenerateOptions, __version__
+from ssdlm.cli import main, parser
+from ssdlm.options import FORMER_NAMES
 from ssdlm.reproduce.run import models_by_role
 from ssdlm.reproduce.setting import FORMER_ROLE, ROLE
 from ssdlm.train.recipes import EARLIER_NAMES, recipe
@@ -108,3 +109,25 @@ def test_old_names_on_the_page_are_those_that_work_and_none_is_overdue():
         assert Version(__version__) < Version(until)
         with pytest.warns(FutureWarning, match=f"{kind} {old} is now {new}; .* until {until}"):
             recipe(old) if kind == "recipe" else models_by_role([f"{old}=folder"])
+
+
+def test_options_on_the_page_that_are_gone_have_no_effect_and_none_is_overdue():
+    rows = dict(
+        re.findall(r"^\| option `(\w+)`, which has no effect .* \| ([\d.]+) \|$", NAMES, re.M)
+    )
+    assert rows == {name: until for name, (_, until) in FORMER_NAMES.items()}
+    for name, until in rows.items():
+        assert Version(__version__) < Version(until)
+        told = f"option {name} has no effect: .*; leave it out, from {until} on it is an error"
+        with pytest.warns(FutureWarning, match=told):
+            assert GenerateOptions().change(**{name: 3}) == GenerateOptions()
+
+
+@pytest.mark.filterwarnings("default::FutureWarning")
+def test_a_flag_that_is_gone_is_taken_and_told(tmp_path, capsys):
+    model = talking_model()
+    model.save_pretrained(tmp_path)
+    words = ["generate", "a", "--model", str(tmp_path), "--length", "3"]
+    plain, _ = main(words), capsys.readouterr()
+    assert main([*words, "--draft-nodes", "8"]) == plain == 0
+    assert "warning: option draft_nodes has no effect: " in capsys.readouterr().err

@@ -124,7 +124,6 @@ def test_texts_are_the_same_with_all_that_one_may_ask(make):
         together = model.generate(prompts, **options)
         assert [text.tokens for text in together] == [text.tokens for text in plain], options
     assert model.generate("a dog").written.program == "drafted"
-    assert model.generate("a dog", draft_nodes=0).written.program == "chain"
 
 
 def test_explain_says_when_guesses_are_made():
@@ -134,9 +133,34 @@ def test_explain_says_when_guesses_are_made():
     assert found.notes == (
         "guesses are made for one text at a time at most; more go token by token",
     )
+    assert found.is_most
     assert model.explain("a dog", regex="[a-c]*").written.program == "drafted"
-    (note,) = model.explain("a dog", logit_bias={5: 1.0}).notes
-    assert note.startswith("mode=speculative guesses nothing beside biases")
+    for options in ({"logit_bias": {5: 1.0}}, {"stream": True}):
+        (note,) = model.explain("a dog", **options).notes
+        assert note.startswith("mode=speculative guesses nothing beside biases or penalties, and i")
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_without_a_drafter_the_chain_is_written_and_that_is_said(make):
+    model = SSDLM(make(), tiny.tokenizer(), model_of(make).options)
+    found = model.explain("a dog")
+    assert (found.written.program, found.is_most) == ("chain", False)
+    assert found.notes == (
+        "mode=speculative guesses nothing, for there is no drafter beside the model: the text is "
+        "written token by token, as by mode=autoregressive; `ssdlm train-drafter` trains one",
+    )
+    texts = model.generate(["a dog", "the river had"])
+    plain = model.generate(["a dog", "the river had"], mode="autoregressive")
+    assert texts == plain
+    assert texts[0].written == found.written
+
+
+def test_guesses_that_no_option_counts_any_more_are_ignored_with_a_warning():
+    model = model_of(tiny.llama)
+    until = "option draft_nodes has no effect: mode=speculative checks .* from 0.4 on"
+    with pytest.warns(FutureWarning, match=until):
+        found = model.generate("a dog", draft_nodes=8)
+    assert found == model.generate("a dog") and found.written.program == "drafted"
 
 
 def test_noise_of_a_few_tokens_is_that_of_all():

@@ -15,14 +15,12 @@ from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.projection import Truncation, sampling
 from ssdlm.diffusion.sampler import Strategy, generate
 from ssdlm.diffusion.sliding import slide
-from ssdlm.diffusion.speculative import WordsAlone
 from ssdlm.engine.batch import Entry
 from ssdlm.engine.controls import Controls
 from ssdlm.engine.path import Path, num_open
 from ssdlm.engine.programs.chain import Chain
 from ssdlm.engine.programs.encoder import EncoderWindow
 from ssdlm.engine.programs.guided import GuidedWindow
-from ssdlm.engine.programs.tree import Tree
 from ssdlm.engine.programs.window import MOST_PASSES, Window
 from ssdlm.options import GenerateOptions
 
@@ -113,25 +111,10 @@ def test_texts_join_and_leave_between_passes(make, width, pace):
     assert tokens_of(batch)[1] == plain(denoiser, third, width, 6, pace)
 
 
-@pytest.mark.parametrize(
-    ("make", "draft_nodes"),
-    [
-        (tiny.block, 0),
-        (tiny.block, 1),
-        (tiny.block, 5),
-        (tiny.block, 16),
-        (tiny.llama, 0),
-        (tiny.adapted, 0),
-    ],
-)
-def test_chains_of_a_batch_are_the_plain_chain(make, draft_nodes):
-    denoiser, sizes = make(), {"num_slots": 3, "capacity": 256}
-    batch = Chain(denoiser, **sizes)
-    if draft_nodes:
-        table = WordsAlone(denoiser)
-        table.fill_all()
-        pairs = table.table @ denoiser.head.T
-        batch = Tree(denoiser, draft_nodes=draft_nodes, pairs=pairs, **sizes)
+@each_network
+def test_chains_of_a_batch_are_the_plain_chain(make):
+    denoiser = make()
+    batch = Chain(denoiser, num_slots=3, capacity=256)
     plain = {"length": 8, "top_p": 0.9}
     rows = [
         row(number, **plain | own)

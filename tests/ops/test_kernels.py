@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from tests.closeness import NETWORK, assert_close
 
-from ssdlm.ops import counters, draws, encoder, guesses, nudges, rows, trees
+from ssdlm.ops import counters, draws, encoder, guesses, nudges, rows, verify
 from ssdlm.ops.rotary import rotation
 
 pytest.importorskip("triton")
@@ -239,37 +239,6 @@ def test_normals():
     assert_close(found.cpu(), plain, roundings=NETWORK)
 
 
-def a_tree(N, V):
-    parents = torch.tensor([-1, 0, 0, 1, 1, 3])
-    generator = torch.Generator().manual_seed(5)
-    return parents, torch.randint(V, (N, 6), generator=generator)
-
-
-def test_trees_are_read():
-    from ssdlm.ops.kernels import trees as kernels
-
-    (_, guesses), words, blank = a_tree(3, 50), normals(50, 24), normals(24, seed=1)
-    plain = trees.read_trees(guesses, words, blank, 4)
-    assert torch.equal(kernels.read(*there(guesses, words, blank), 4).cpu(), plain)
-
-
-def test_trees_grow():
-    from ssdlm.ops.kernels import trees as kernels
-
-    N, V = 5, 1000
-    _, guesses = a_tree(N, V)
-    level = trees.Level(torch.tensor([1, 2]), torch.tensor([[3, 4], [5, -1]]))
-    drafts, pairs, prior = normals(N, V), normals(V, V, seed=1), normals(V, seed=2)
-    *settings, _, _ = settings_of(N)
-    known = drafts, pairs, prior, *settings, torch.arange(N)
-    found = there(guesses)[0]
-    kernels.put_children_(found, *there(*level, *known), 2, counters.GUMBEL, trees.UNLIKELY)
-    before = guesses.clone()
-    trees.put_children_(guesses, level, *known, depth=2)
-    assert torch.equal(found.cpu(), guesses)
-    assert (guesses[:, 3:] != before[:, 3:]).any(1).all()
-
-
 def test_what_guesses_begin_with():
     from ssdlm.ops.kernels import guesses as kernels
 
@@ -329,13 +298,14 @@ def test_chains_of_guesses():
     assert (plain[:, 1:] != ids.gather(2, alone)[..., 0]).any()  # the cell has a say
 
 
-def test_paths_are_walked_and_kept():
-    from ssdlm.ops.kernels import trees as kernels
+def test_right_guesses_become_text():
+    from ssdlm.ops.kernels import verify as kernels
 
-    N, L, H, S, d, m = 4, 2, 2, 40, 16, 3
-    parents, guesses = a_tree(N, 50)
+    N, R = 4, 3
+    parents = torch.arange(-1, R - 1)
+    guesses = torch.randint(50, (N, R), generator=torch.Generator().manual_seed(5))
     chosen = torch.full_like(guesses, 99)
-    chosen[1, 0], chosen[2, 0], chosen[2, 1] = guesses[1, 2], guesses[2, 1], guesses[2, 3]
+    chosen[1, 0], chosen[2, :2] = guesses[1, 1], guesses[2, 1:]
     tables = {
         "limits": torch.full((N,), 20), "active": torch.tensor([1, 1, 1, 0]),
         "steps": torch.arange(N), "done": torch.tensor([3, 4, 5, 6]),
@@ -343,21 +313,16 @@ def test_paths_are_walked_and_kept():
         "when": torch.zeros(N, 30).long(),
     }  # fmt: skip
     moved = {name: there(table)[0] for name, table in tables.items()}
-    own_guesses, cache = guesses.clone(), normals(L, 2, N, H, S, d)
-    there_guesses, there_cache = there(guesses, cache)
-    path = kernels.advance_(*there(chosen), there_guesses, *there(parents), m, **moved)
-    kernels.keep_(there_cache, *path[:3])
-    plain = trees.advance_(chosen, own_guesses, parents, m, **tables)
-    trees.keep_(cache, plain)
+    own_guesses, (there_guesses,) = guesses.clone(), there(guesses)
+    path = kernels.advance_(*there(chosen), there_guesses, *there(parents), R, **moved)
+    plain = verify.advance_(chosen, own_guesses, parents, R, **tables)
     assert plain.num.tolist() == [1, 2, 3, 1]
+    assert plain.ends.tolist() == [0, 1, 2, 0]
     for one, other in zip(path, plain, strict=True):
         assert torch.equal(one.cpu(), other)
     for name, table in tables.items():
         assert torch.equal(moved[name].cpu(), table), name
     assert torch.equal(there_guesses.cpu(), own_guesses)
-    for row in range(N):  # what lies past a path is noise
-        end = int(plain.starts[row] + plain.num[row])
-        assert torch.equal(there_cache[:, :, row, :, :end].cpu(), cache[:, :, row, :, :end])
 
 
 @pytest.mark.parametrize("V", [1001, 8192])

@@ -20,7 +20,7 @@ from ssdlm.train.recipes import RECIPES, recipe  # noqa: E402
 
 NAMES = st.sampled_from([*known_options(), "max_new_tokens", "do_sample"])
 LONG = {"length", "num_samples", "T", "best_of", "batch_size", "width", "B", "max_new_tokens"}
-LONG |= {"draft_nodes", "particles"}
+LONG.add("particles")
 """What makes a text take long when it is large: drawn small, or absurd."""
 
 

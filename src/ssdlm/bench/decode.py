@@ -41,7 +41,7 @@ ORIGINAL_STEPS = 5
 ORIGINAL_TOP_P = 0.95
 DIFFUSION_PATH = ("grid", "width", "B", "T", "rule", "rho", "projection", "nucleus")
 """Options that say which way a block was denoised."""
-PATH = (*DIFFUSION_PATH, "top_p", "temperature", "draft_nodes")
+PATH = (*DIFFUSION_PATH, "top_p", "temperature")
 
 Prompts = Sequence[Sequence[int]]
 Tell = Callable[[str], None]
@@ -161,8 +161,7 @@ def num_passes(text: Generation) -> float:
 def path_of(options: GenerateOptions) -> dict[str, Any]:
     """Return which way a text was written; what means nothing in its mode is None."""
     mode, values = options.mode, options.to_json()
-    unused = ("draft_nodes",) if mode == "diffusion" else DIFFUSION_PATH
-    unused += ("draft_nodes",) if mode == "autoregressive" else ()
+    unused = () if mode == "diffusion" else DIFFUSION_PATH
     return {"mode": mode} | {n: None if n in unused else values[n] for n in PATH}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ssdlm.options import (
     DO_SAMPLE,
+    FORMER_NAMES,
     GROUPS,
     OTHER_NAMES,
     GenerateOptions,
@@ -52,6 +53,8 @@ def add_options(
                 add_flag(listed, others[name], option, f"another name of {flag_of(name)}")
             if name == "projection":
                 add_flag(listed, "do_sample", DO_SAMPLE, DO_SAMPLE.help)
+    for name in () if is_stored else FORMER_NAMES:
+        command.add_argument(flag_of(name), help=argparse.SUPPRESS)
 
 
 def add_flag(group: Any, name: str, option: About, text: str) -> None:
@@ -97,7 +100,7 @@ def reader(name: str, option: About) -> Callable[[str], Any]:
 
 def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options that were given, by the names that were used."""
-    names = [*known_options(), *OTHER_NAMES, "do_sample"]
+    names = [*known_options(), *OTHER_NAMES, "do_sample", *FORMER_NAMES]
     values = {name: getattr(arguments, name, None) for name in names}
     return {name: value for name, value in values.items() if value is not None}
 

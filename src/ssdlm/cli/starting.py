@@ -70,6 +70,7 @@ def is_chosen() -> bool:
 def is_small(denoiser: Denoiser, options: GenerateOptions) -> bool:
     """Tell whether a pass of the network and of its guides costs few multiplications."""
     from ssdlm.denoiser.block import BlockDenoiser
+    from ssdlm.engine.runners import CPU_GUESSES
 
     if not isinstance(denoiser, BlockDenoiser):
         return False
@@ -77,7 +78,7 @@ def is_small(denoiser: Denoiser, options: GenerateOptions) -> bool:
     if options.mode == "autoregressive":
         rows = 1
     elif options.mode == "speculative":
-        rows = options.draft_nodes
+        rows = 1 + CPU_GUESSES
     elif options.grid == "sliding":
         rows = round(options.width) + 1
     weights = sum(weight.numel() for weight in denoiser.parameters())

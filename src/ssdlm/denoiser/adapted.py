@@ -53,7 +53,6 @@ class AdaptedDenoiser(NoisyNetwork):
 
     config: AdapterConfig
     has_evidence = True
-    has_drafts = False
     is_exact = True
     num_given = 1
 

@@ -23,7 +23,6 @@ from ssdlm.denoiser.layer import norm
 from ssdlm.denoiser.network import BlockNetwork, noised, padded_head
 from ssdlm.diffusion.evidence import as_levels
 from ssdlm.diffusion.loss import Losses
-from ssdlm.diffusion.tree import TreePass, TreeRows
 from ssdlm.ops.cross_entropy import head_loss
 from ssdlm.ops.noisy_logits import Noisy, noisy_logits
 from ssdlm.ops.padding import padded
@@ -94,33 +93,6 @@ class BlockDenoiser(BlockNetwork):
         positions = torch.arange(num_past, num_past + num_new, device=self.device)
         mask = causal_mask(num_new, num_past, self.device)
         return self.run(self.embed(tokens), positions, mask, past)
-
-    def check_and_draft(self, cache: BlockCache, tokens: Block, rows: TreeRows) -> TreePass:
-        """Return what the network says after words of a tree, and in blocks of noise behind it."""
-        past, blank, R = cache.keys_values, cache.blank, tokens.shape[1]
-        words = self.embed(tokens)
-        is_first = (rows.offset == 0).unsqueeze(-1)
-        left = torch.where(is_first, words[:, rows.owner], blank[: self.config.D])
-        soft, noise = blank.expand(*left.shape[:2], -1), torch.ones_like(left[..., 0])
-        x = self.embed_noisy(soft, left, noise, blank)
-        # A block's first position stands where its left neighbour does, if shifted.
-        draft = rows.depth[rows.owner] + rows.offset + (not self.is_shifted)
-        positions = past.shape[4] + torch.cat((rows.depth, draft))
-        mask = rows.mask(past.shape[4])
-        hidden, new = self.run(torch.cat((words, x), 1), positions, mask, past)
-        return TreePass(self.to_logits(hidden[:, rows.root : R]), hidden[:, R:], new[..., :R, :])
-
-    def after_alone(self, tokens: Tensor) -> Tensor:
-        """Return the context stream's output (n, D) after each of some words, alone."""
-        past = self.prefill(tokens.unsqueeze(1)[:, :0]).keys_values
-        return self.run_context(tokens.unsqueeze(1), past)[0][:, 0]
-
-    def guess_logits(self, drafts: Tensor, alone: Tensor) -> Tensor:
-        """Return log q(v) + log p(v | the word before, alone) - log unigram(v), up to a constant.
-
-        Both are linear in the network's output, so that one product with the head gives the sum.
-        """
-        return self.to_logits(drafts + alone) + (self.prior - self.log_unigram)
 
     def denoise(
         self, cache: BlockCache, w_t: Simplex, progress: Tensor, previous: Simplex | None = None

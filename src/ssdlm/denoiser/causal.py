@@ -34,7 +34,6 @@ class CausalDenoiser(DenoiserModule, RowDenoiser):
     K = 5.0
     most_open = 1
     num_given = 1
-    has_drafts = False
     has_evidence = True
 
     def run_words(self, tokens: Block, past: Any, num_read: int) -> tuple[Tensor, Any]:

@@ -3,7 +3,7 @@
 ops.rows -> [slots] -> denoiser.network, denoiser.llama, engine.batch
 
 Rows of a text go through the layers behind what its slot holds, and see of each other what a table
-says. Decoding left to right, a sliding window and a tree of guesses are three such tables. Every
+says. Decoding left to right, a sliding window and a chain of guesses are three such tables. Every
 shape is fixed and nothing is looked at on the way, so that a GPU can repeat a pass as one graph.
 """
 

@@ -3,7 +3,7 @@
     context stream -> log p -> bias, temperature, masks, nucleus -> + Gumbel noise -> next token
 
 The noise belongs to a text's positions, so the text is one fixed chain of tokens: whoever guesses
-its next links can be told by one pass which guesses were right (`speculative`).
+its next links can be told by one pass which guesses were right (`engine.programs.drafted`).
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ class Choice:
         cut = {"top_k": self.top_k, "min_p": self.min_p}
         return perturbed(logits, g, legal, **settings, **cut, suppressed=self.suppress)
 
-    def draw(self, noise: GumbelNoise, *, position: int, V: int, count: int = 1) -> Tensor | None:
-        """Return the noise (N, count, V) at positions of a text, None where none is added."""
-        return None if self.is_greedy else noise.gumbel(position=position, V=V, count=count)
+    def draw(self, noise: GumbelNoise, *, position: int, V: int) -> Tensor | None:
+        """Return the noise (N, 1, V) at a position of a text, None where none is added."""
+        return None if self.is_greedy else noise.gumbel(position=position, V=V)
 
 
 def generate_chain(
@@ -137,15 +137,13 @@ def generate_chain(
                 return
 
 
-def decided(
-    block: int, left: int, tokens: Block, *, V: int, is_last: bool, num_passes: int = 1
-) -> Step:
+def decided(block: int, left: int, tokens: Block, *, V: int, is_last: bool) -> Step:
     """Return the Step of a block whose tokens so far are decided: its window is empty."""
     end = tokens.shape[1]
     nothing = torch.zeros(len(tokens), 0, V, device=tokens.device)
     window = slice(end, end)
     level = torch.zeros(end)
-    return Step(block, left, window, nothing, nothing, nothing, tokens, is_last, level, num_passes)
+    return Step(block, left, window, nothing, nothing, nothing, tokens, is_last, level)
 
 
 def legal_of(places: Sequence[Place], device: torch.device) -> Tensor | None:

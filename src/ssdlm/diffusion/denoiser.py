@@ -1,6 +1,6 @@
 """What the loops ask of a network: read a context once, then turn noise into logits, step by step.
 
-    schedule, simplex -> [denoiser] -> sampler, sliding, autoregressive, speculative
+    schedule, simplex -> [denoiser] -> sampler, sliding, autoregressive
 
 `Denoiser` is all that the paper's loops need, three methods. `RowDenoiser` is a causal language
 model too. Networks of both kinds are in `ssdlm.denoiser`; anybody may write another.
@@ -16,7 +16,6 @@ from ssdlm.diffusion import schedule, simplex
 from ssdlm.diffusion.evidence import as_levels, evidence_gain
 from ssdlm.diffusion.loss import block_loss
 from ssdlm.diffusion.noising import add_noise
-from ssdlm.diffusion.tree import TreePass, TreeRows
 from ssdlm.shapes import Block, Context, Simplex, Tensor, Tokens
 
 
@@ -124,8 +123,6 @@ class RowDenoiser(Denoiser):
 
     num_context_passes = 1
     has_windows = True
-    has_drafts: bool = True
-    """Whether it guesses what comes after words: `check_and_draft` and what goes with it."""
 
     def next_logits(self, cache: Any, block: Block) -> Simplex:
         """Return the logits for the token after each token of a block."""
@@ -134,22 +131,6 @@ class RowDenoiser(Denoiser):
     def read_next(self, cache: Any, tokens: Block) -> tuple[Tensor, Any]:
         """Return the logits (N, V) for the token after some new ones, and the longer cache."""
         return self.next_logits(cache, tokens)[:, -1], self.extend(cache, tokens)
-
-    def check_and_draft(self, cache: Any, tokens: Block, rows: TreeRows) -> TreePass:
-        """Return what is said after the words of a tree, and in blocks of noise behind them."""
-        raise NotImplementedError
-
-    def accept(self, cache: Any, tokens: Block, keys_values: Tensor) -> Any:
-        """Return the cache of the context followed by words whose keys and values are known."""
-        raise NotImplementedError
-
-    def after_alone(self, tokens: Tensor) -> Tensor:
-        """Return the context stream's output (n, D) after each of some words, alone."""
-        raise NotImplementedError
-
-    def guess_logits(self, drafts: Tensor, alone: Tensor) -> Tensor:
-        """Return logits (n, V) from the output of draft rows and after the word before, alone."""
-        raise NotImplementedError
 
     def all_logits(
         self, tokens: Tokens, progress: Tensor, *, z: Simplex, blocks: Tensor

@@ -6,7 +6,6 @@ options, diffusion -> [chains] -> plain
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import cast
 
 import torch
@@ -15,7 +14,6 @@ from ssdlm.diffusion.autoregressive import Choice, Place, generate_chain
 from ssdlm.diffusion.denoiser import Denoiser, RowDenoiser
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.sampler import Step
-from ssdlm.diffusion.speculative import Speculation, WordsAlone, generate_speculative, tree_of
 from ssdlm.engine.ending import end_token, unwritten
 from ssdlm.engine.requests import Request
 from ssdlm.engine.strategy import bias_of
@@ -79,54 +77,22 @@ def choice_of(options: GenerateOptions, tokenizer: Tokenizer | None) -> Choice:
 
 
 class Chains:
-    """Texts of one model, token by token, with guesses or without."""
+    """Texts of one model, token by token, by the reference loop."""
 
-    def __init__(
-        self, denoiser: Denoiser, tokenizer: Tokenizer | None, *, is_deterministic: bool = False
-    ) -> None:
+    def __init__(self, denoiser: Denoiser, tokenizer: Tokenizer | None) -> None:
         self.denoiser, self.tokenizer = cast(RowDenoiser, denoiser), tokenizer  # see `check_stream`
-        # A GPU's products of many rows round otherwise than those of one.
-        is_exact = denoiser.device.type == "cpu" or not is_deterministic
-        has_drafts = isinstance(denoiser, RowDenoiser) and denoiser.has_drafts
-        self.has_guesses = has_drafts and is_exact
-        """Whether the plain loop guesses."""
-
-    @cached_property
-    def alone(self) -> WordsAlone:
-        """What the context stream says after each word alone; made when guesses are first asked."""
-        alone = WordsAlone(self.denoiser)
-        if self.denoiser.device.type != "cpu":
-            alone.fill_all()  # a moment, after which no pass waits to see which are missing
-        return alone
 
     def steps(self, batch: Sequence[Request]) -> Iterator[Step]:
-        """Yield the steps of requests of equal context length; with guesses, of one request."""
+        """Return the steps of requests of equal context length."""
         options, device = batch[0].options, self.denoiser.device
         context = torch.tensor([one.context for one in batch], dtype=torch.long, device=device)
-        choice, blocks = choice_of(options, self.tokenizer), batch[0].blocks()
-        noise = RowNoise(torch.tensor([one.noise_seed for one in batch], device=device))
         placements = [one.placement for one in batch if one.placement is not None]
-        places = [Place(one, one.constraint.automaton.start) for one in placements]
-        end = end_token(options, self.tokenizer)
-        num_guesses = options.draft_nodes if self.has_guesses else 0
-        if options.mode == "autoregressive" or num_guesses == 0:
-            yield from generate_chain(
-                self.denoiser,
-                context,
-                choice,
-                blocks=blocks,
-                noise=noise,
-                places=places,
-                end_of_text=end,
-            )
-            return
-        speculation = Speculation(
+        return generate_chain(
             self.denoiser,
-            choice,
-            noise,
-            tree_of(num_guesses),
-            self.alone,
-            length=sum(blocks),
-            place=places[0] if places else None,
+            context,
+            choice_of(options, self.tokenizer),
+            blocks=batch[0].blocks(),
+            noise=RowNoise(torch.tensor([one.noise_seed for one in batch], device=device)),
+            places=[Place(one, one.constraint.automaton.start) for one in placements],
+            end_of_text=end_token(options, self.tokenizer),
         )
-        yield from generate_speculative(speculation, context, blocks=blocks, end_of_text=end)

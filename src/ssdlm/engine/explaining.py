@@ -11,7 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ssdlm.denoiser import DenoiserModule
+<<<<<<< HEAD
 from ssdlm.engine.controls import one_each
+=======
+from ssdlm.denoiser.drafter import base_of
+>>>>>>> 4cf9116 (The tree of guesses is gone: mode=speculative guesses with a drafter, and writes the chain without one)
 from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Request, Written
 from ssdlm.engine.runners import is_single
@@ -21,7 +25,6 @@ from ssdlm.engine.ways import explained
 
 PROGRAMS = {
     "chain": "a token a pass, by the context stream",
-    "tree": "a tree of guesses that each pass checks",
     "drafted": "a drafter's chain of guesses that each pass checks",
     "window": "a window of noise behind what is decided",
     "guided": "a window of noise, with its guides in the graph",
@@ -44,8 +47,16 @@ WEIGHED = "{} particles are weighed by how likely their tokens are without the g
 PENALISED = "penalties count tokens that are decided; positions open at once do not see each other"
 AIMED = "target {:g}: this share of the texts seeks {}, the others avoid it"
 COMPETING = "{} texts are written for each that is kept, and the context stream rates them"
-UNGUESSED = "mode=speculative guesses nothing beside biases or penalties, and in a stream"
-DRAFTLESS = "mode=speculative guesses nothing: this model has no drafts"
+UNGUESSED = (
+    "mode=speculative guesses nothing beside biases or penalties, and in a stream: the text is "
+    "written token by token"
+)
+DRAFTLESS = (
+    "mode=speculative guesses nothing, for there is no drafter beside the model: the text is "
+    "written token by token, as by mode=autoregressive; {}"
+)
+TRAIN_ONE = "`ssdlm train-drafter` trains one"
+NONE_FITS = "a drafter reads only a BlockDenoiser or a model on layers of ours"
 DRAFTED = "guesses are made for {} at most; more go token by token"
 
 
@@ -102,8 +113,9 @@ def explain(engine: Engine, requests: Sequence[Request]) -> Explanation:
         notes.append(PENALISED)
     if first.num_candidates > 1:
         notes.append(COMPETING.format(first.num_candidates))
-    if options.mode == "speculative" and written.program == "chain":
-        notes.append(UNGUESSED if engine.runners.has_guesses else DRAFTLESS)
+    if options.mode == "speculative" and written.program != "drafted":
+        remedy = NONE_FITS if base_of(engine.denoiser) is None else TRAIN_ONE
+        notes.append(DRAFTLESS.format(remedy) if engine.drafter is None else UNGUESSED)
     if written.program == "drafted":
         most = engine.runners.most_drafted
         notes.append(
@@ -113,7 +125,7 @@ def explain(engine: Engine, requests: Sequence[Request]) -> Explanation:
         about(engine),
         written,
         passes_per_token(engine, requests, written),
-        is_most=options.early_exit or options.mode == "speculative",
+        is_most=options.early_exit or written.program == "drafted",
         controls=(*(way.json(options, count) for way in ways), *described_by(first)),
         constraints={name: CONSTRAINED[name] for name in asked_of(options)},
         notes=tuple(notes),

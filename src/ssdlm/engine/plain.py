@@ -82,7 +82,7 @@ class Engine:
         self.find_drafter = find_drafter
         self.is_deterministic = is_deterministic
         self.controls = Controls(denoiser, tokenizer, is_deterministic=is_deterministic)
-        self.chains = Chains(denoiser, tokenizer, is_deterministic=is_deterministic)
+        self.chains = Chains(denoiser, tokenizer)
         self.runners = Runners(self)
 
     @cached_property
@@ -337,8 +337,6 @@ class Engine:
     def batch_size(self, options: GenerateOptions) -> int:
         """Return how many requests go through the network together."""
         is_alone = self.device.type == "cpu" or self.is_deterministic
-        # The guesses of several texts are right to different depths.
-        is_alone = is_alone or options.mode == "speculative"
         return 1 if is_alone and options.reduction == "sum" else options.batch_size
 
     def stream(

@@ -20,7 +20,7 @@ from typing import IO, Any
 from ssdlm.engine.chat import is_messages, said
 from ssdlm.engine.merging import append_part, mark_of
 from ssdlm.engine.writers import PromptLine, Writer
-from ssdlm.options import all_names
+from ssdlm.options import FORMER_NAMES, all_names
 from ssdlm.progress import Show, bar, ignore
 from ssdlm.storage.delivery import delivered_file
 from ssdlm.storage.files import STANDARD, JsonError, about, parse_object
@@ -226,7 +226,7 @@ def read_prompts(path: Place) -> list[dict[str, Any]]:
 
 def prompt_lines(path: Place) -> list[PromptLine]:
     """Return the lines of a JSON-lines file, each with a text, `prompt`, or with `messages`."""
-    names, lines = set(all_names()), []
+    names, lines = {*all_names(), *FORMER_NAMES}, []
     name = "standard input" if path == STANDARD else str(path)
     raw = file_lines(path, MOST_IN_PROMPT)
     for where, values in parse_jsonl(raw, source=name, is_strict=True):

@@ -18,7 +18,6 @@ from ssdlm.values import show
 
 NO_CONTEXT = "the prompt has no tokens; begin it with an end-of-text token"
 EARLY_EXIT = "early_exit looks at a whole block after every step; leave it out"
-NO_GUESSES = "on a CPU the reference loop checks the guesses of mode=speculative; use a GPU"
 ROUNDED_TOGETHER = (
     "an encoder's roundings depend on the other texts of its batch, and deterministic forbids "
     "that; leave out deterministic"

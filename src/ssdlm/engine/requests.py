@@ -203,8 +203,8 @@ class Written:
     device: str = ""
     """cpu or cuda."""
     program: str = ""
-    """What does its passes: chain, tree, window, guided or encoder; reference for the plain loops;
-    transformers for a model of that library; nothing where nothing was to be written."""
+    """What does its passes: chain, drafted, window, guided or encoder; reference for the plain
+    loops; transformers for a model of that library; nothing where nothing was to be written."""
     is_captured: bool = False
     """Whether each pass is one CUDA graph, in which nothing waits for Python."""
     why: str = ""

@@ -10,20 +10,17 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property, partial
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 
-from ssdlm.denoiser import RowDenoiser
-from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.denoiser.padded import PaddedEncoder
 from ssdlm.denoiser.slots import Slots
 from ssdlm.diffusion.grid import Grid, Sliding
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.simplex import to_ids
-from ssdlm.diffusion.speculative import WordsAlone, tree_of
 from ssdlm.engine import reasons
 from ssdlm.engine.batch import DecodeBatch, Entry
 from ssdlm.engine.ending import end_token, unwritten
@@ -32,14 +29,12 @@ from ssdlm.engine.programs.chain import Chain
 from ssdlm.engine.programs.drafted import Drafted
 from ssdlm.engine.programs.encoder import EncoderWindow
 from ssdlm.engine.programs.guided import GuidedWindow
-from ssdlm.engine.programs.tree import Tree
 from ssdlm.engine.programs.window import Window
 from ssdlm.engine.requests import Request, Written, noise_seeds
 from ssdlm.engine.strategy import bias_of, strategy_of_text
 from ssdlm.engine.views import BlockView, SlidingView, TokenView, View
 from ssdlm.guidance.gradient import guided
 from ssdlm.options import GenerateOptions
-from ssdlm.shapes import Tensor
 
 if TYPE_CHECKING:
     from ssdlm.engine.plain import Engine
@@ -47,8 +42,6 @@ if TYPE_CHECKING:
 FIXED_SLOTS = 32
 """Slots of every batch where texts must not depend on how many there are."""
 LEAST_CAPACITY = 128
-MOST_GUESSED = 1 << 14
-"""Guesses are found among so many tokens at most; with more of them a chain does without."""
 MOST_DRAFTED = 16
 """Texts at a time on a GPU up to which a drafter guesses; on a CPU it does for one alone."""
 CPU_GUESSES = 3
@@ -75,9 +68,9 @@ class Key(NamedTuple):
     """What the requests of one decode batch have in common."""
 
     program: str
-    """chain, tree, drafted, window, guided or encoder."""
+    """chain, drafted, window, guided or encoder."""
     path: Hashable = ()
-    """What decides the levels of a window; of a tree, its guesses."""
+    """What decides the levels of a window; of a chain, its guesses."""
     pace: int = 0
     """Passes in which a window that slides moves on by a position."""
     guides: Hashable = ()
@@ -118,24 +111,10 @@ class Runners:
         self.denoiser, self.tokenizer = engine.denoiser, engine.tokenizer
         self.device = self.denoiser.device.type
         self.is_gpu = self.device != "cpu"
-        self.has_drafts = isinstance(self.denoiser, RowDenoiser) and self.denoiser.has_drafts
         self.tell: Callable[[str], AbstractContextManager[object]] = nullcontext
         """Shows a few words while something lasts: in a batch's first turn kernels are compiled."""
         self.idle: OrderedDict[tuple[Key, int], DecodeBatch] = OrderedDict()
         """Batches without texts, by key and number of slots, the latest last."""
-
-    @cached_property
-    def pairs(self) -> Tensor:
-        """What the head says after each word alone (V, V), for a GPU, which has room for it."""
-        denoiser = cast(BlockDenoiser, self.denoiser)
-        alone = WordsAlone(denoiser)
-        alone.fill_all()
-        return alone.table @ denoiser.head.to(denoiser.dtype).T
-
-    @property
-    def has_guesses(self) -> bool:
-        """Whether anything guesses for mode=speculative."""
-        return self.has_drafts or self.engine.drafter is not None
 
     @property
     def most_drafted(self) -> int:
@@ -169,9 +148,6 @@ class Runners:
             return reasons.without_rows(type(denoiser).__name__)
         if self.is_gpu and not Slots.has_kernels(denoiser):
             return reasons.without_kernels(type(denoiser).__name__)
-        is_guessed = options.mode == "speculative" and self.has_drafts
-        if is_guessed and not self.is_gpu and self.engine.drafter is None:
-            return reasons.NO_GUESSES
         if options.mode != "diffusion":
             return ""
         if request.slides and pace_of(options) == 0:
@@ -250,18 +226,14 @@ class Runners:
     def chain_key(self, request: Request, *, is_masked: bool) -> Key:
         """Return the key of a text token by token; guesses do not change it."""
         options = request.options
-        nodes = options.draft_nodes if options.mode == "speculative" else 0
-        is_looked_at = self.is_looked_at(request)
-        if nodes and not is_looked_at and not bias_of(options) and (drafter := self.engine.drafter):
+        is_plain = self.is_looked_at(request) or bool(bias_of(options))
+        is_guessed = options.mode == "speculative" and not is_plain
+        if is_guessed and (drafter := self.engine.drafter) is not None:
             most = GPU_GUESSES if self.is_gpu else CPU_GUESSES
             count = min(drafter.config.num_guesses, most)
             capacity = self.capacity(request, 2 * (1 + count))
             return Key("drafted", count, capacity=capacity, is_masked=is_masked)
-        if is_masked or is_looked_at or not self.has_drafts or self.denoiser.V > MOST_GUESSED:
-            nodes = 0
-        tree = tree_of(nodes)
-        capacity = self.capacity(request, len(tree.parents) * (1 + tree.m))
-        return Key("tree" if nodes else "chain", nodes, capacity=capacity, is_masked=is_masked)
+        return Key("chain", 0, capacity=self.capacity(request, 2), is_masked=is_masked)
 
     def capacity(self, request: Request, margin: int) -> int:
         """Return how many tokens a slot must hold, in steps of a factor of two.
@@ -404,7 +376,7 @@ class Runners:
             return max(1, min(wanted, CPU_SLOTS, fitting))
         # Rows of blocks are so many that their products' roundings depend on the slot. Chains have
         # products whose rows do not depend on each other.
-        if self.engine.is_deterministic and key.program not in ("chain", "tree", "drafted"):
+        if self.engine.is_deterministic and key.program not in ("chain", "drafted"):
             return FIXED_SLOTS if isinstance(key.path, float) else 1
         num = 1
         while num < wanted:
@@ -434,9 +406,7 @@ class Runners:
             if key.program == "drafted" and num_slots <= self.most_drafted:
                 given = {"drafter": self.engine.drafter, "num_guesses": key.path}
                 return Drafted(denoiser, **given, **sizes)
-            if key.program in ("chain", "drafted"):
-                return Chain(denoiser, **sizes)
-            return Tree(denoiser, draft_nodes=cast(int, key.path), pairs=self.pairs, **sizes)
+            return Chain(denoiser, **sizes)
         sizes["ends_likely"] = key.ends_likely
         if key.program == "encoder":
             return EncoderWindow(denoiser, self.grid(request), B=B, **sizes)

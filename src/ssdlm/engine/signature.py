@@ -26,7 +26,6 @@ class Changes(TypedDict, total=False):
     stop_at_end: bool | None
     never_end: bool | None
     mode: Literal["diffusion", "autoregressive", "speculative"] | None
-    draft_nodes: int | None
     T: int | None
     grid: Literal["uniform", "warped", "tilted", "staggered", "sliding"] | None
     width: float | None
@@ -159,10 +158,9 @@ class Signature:
 
         Mode:
             mode: how tokens are decided: out of noise, one by one by the context stream
-                (autoregressive), or so with the diffusion's guesses checked several at a time
+                (autoregressive), or so with a drafter's guesses checked several at a time
                 (speculative: the same text in fewer passes, on a GPU with --deterministic); one of
                 diffusion, autoregressive, speculative [diffusion]
-            draft_nodes: speculative: guesses that a pass checks; 0 guesses nothing [32]
 
         Diffusion path:
             T: diffusion steps per block [25; 1000 where a model says nothing]
@@ -292,10 +290,9 @@ class Signature:
 
         Mode:
             mode: how tokens are decided: out of noise, one by one by the context stream
-                (autoregressive), or so with the diffusion's guesses checked several at a time
+                (autoregressive), or so with a drafter's guesses checked several at a time
                 (speculative: the same text in fewer passes, on a GPU with --deterministic); one of
                 diffusion, autoregressive, speculative [diffusion]
-            draft_nodes: speculative: guesses that a pass checks; 0 guesses nothing [32]
 
         Diffusion path:
             T: diffusion steps per block [25; 1000 where a model says nothing]

@@ -19,7 +19,7 @@ from ssdlm.api import SSDLM
 from ssdlm.engine.plain import Prompt
 from ssdlm.guidance.grammar import split_labels
 from ssdlm.needs import GRAMMARS
-from ssdlm.options import FOREIGN_NAMES, GenerateOptions, all_names
+from ssdlm.options import FOREIGN_NAMES, FORMER_NAMES, GenerateOptions, all_names
 from ssdlm.serve.formats import FORMATS
 from ssdlm.serve.guides import Guides
 from ssdlm.serve.limits import Limits, texts_at_once
@@ -176,7 +176,7 @@ def refuse_unknown(
     body: Mapping[str, Any], own: Collection[str], elsewhere: Mapping[str, str] | None = None
 ) -> None:
     """Raise on a field that a form has not; what to use is told `elsewhere`, or is the nearest."""
-    known = {*own, *all_names()}
+    known = {*own, *all_names(), *FORMER_NAMES}
     words = {n: use for n, use in (FOREIGN_NAMES | dict(elsewhere or {})).items() if n not in known}
     for name in (name for name, value in body.items() if value is not None and name not in known):
         near = name if name in words else nearest(name.lower(), [*known, *words])

@@ -1,1 +1,1 @@
-"""What a pass of a decode batch does: a chain of tokens, a window of noise, a tree of guesses."""
+"""What a pass of a decode batch does: a chain of tokens, guesses at one, a window of noise."""

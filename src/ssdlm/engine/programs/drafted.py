@@ -19,7 +19,7 @@ from ssdlm.ops.counters import GUMBEL
 from ssdlm.ops.draws import draw_perturbed
 from ssdlm.ops.guesses import put_guesses_
 from ssdlm.ops.rows import Rows
-from ssdlm.ops.trees import advance_
+from ssdlm.ops.verify import advance_
 from ssdlm.shapes import Tensor
 
 TOKENS_PER_LOOK = 2.0
