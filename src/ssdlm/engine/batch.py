@@ -25,6 +25,7 @@ from ssdlm.denoiser.slots import Slots
 from ssdlm.diffusion.bias import UNBIASED, Bias
 from ssdlm.engine.biases import Biases
 from ssdlm.engine.chooser import Chooser
+from ssdlm.engine.recording import Graphs
 from ssdlm.engine.views import Frame
 from ssdlm.guidance.gradient import guided
 from ssdlm.ops.rows import Behind, Rows
@@ -143,7 +144,7 @@ class DecodeBatch(ABC):
         """The same as numbers."""
         self.unread: dict[int, Tensor] = {}
         """Contexts that the next pass reads too, by slot: on a CPU, where a pass costs most."""
-        self.graphs: dict[object, torch.cuda.CUDAGraph] = {}
+        self.graphs = Graphs()
         self.prompts: dict[str, tuple[Tensor, Tensor]] = {}
         """What graphs of contexts read, by name; each is recorded when its shape comes again."""
 
@@ -363,9 +364,7 @@ class DecodeBatch(ABC):
         if not self.is_captured:
             work()
             return
-        if name not in self.graphs:
-            self.graphs[name] = recorded(work, *self.gates())
-        self.graphs[name].replay()
+        self.graphs.do(name, work, self.gates())
 
     def gates(self) -> tuple[Tensor, ...]:
         """Return what tells which texts get on with a pass; while it is recorded, none does."""
@@ -472,24 +471,3 @@ class DecodeBatch(ABC):
     def text_of(self, tokens: list[int], count: int) -> Text:
         """Return a text out of its first tokens."""
         return Text(tokens[:count], list(range(1, 1 + count)))
-
-
-def recorded(work: Callable[[], None], *who: Tensor) -> torch.cuda.CUDAGraph:
-    """Return work on a GPU as one graph; it is done twice before, to get kernels ready.
-
-    `who` tell which texts get on with it, and are 0 meanwhile.
-    """
-    before = [one.clone() for one in who]
-    for one in who:
-        one.zero_()
-    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(2):
-            work()
-    torch.cuda.current_stream().wait_stream(side)
-    with torch.cuda.graph(graph):
-        work()
-    for one, old in zip(who, before, strict=True):
-        one.copy_(old)
-    return graph
