@@ -112,6 +112,20 @@ def test_rows_attend_to_their_slots_and_to_each_other(kind, is_invariant, group,
     assert torch.equal(tables[1].cpu(), values)
 
 
+@pytest.mark.gpu
+def test_the_last_rows_of_a_prompt_whose_pairs_are_more_than_32_bits_count():
+    from ssdlm.ops.kernels import rows as kernels
+
+    R, d, last = 46_400, 16, 20
+    parts = (normals(1, R, 1, d, seed=n).to(DEVICE) for n in range(3))
+    query, key, value = (part.transpose(1, 2).contiguous() for part in parts)
+    nothing = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+    sees = rows.Rows.causal(R, torch.device(DEVICE)).sees
+    found = kernels.attend(query.transpose(1, 2), key, value, nothing, nothing, sees)
+    plain = F.scaled_dot_product_attention(query[:, :, -last:], key, value, attn_mask=sees[-last:])
+    assert_close(found[:, -last:].cpu(), plain.transpose(1, 2).cpu(), roundings=NETWORK)
+
+
 def test_a_guess_attends_as_the_same_word_does_when_it_is_read_later():
     from ssdlm.ops.kernels import rows as kernels
 

@@ -156,7 +156,8 @@ def attend_kernel(
             tile = tl.load(tiles + 1 + number)
         other = tile * OWN + tl.arange(0, OWN)
         may = is_row[:, None] & (other < most)[None, :]
-        seen = tl.load(sees + row[:, None] * R + other[None, :], mask=may, other=0) != 0
+        at_row = row[:, None].to(tl.int64) * R  # R * R may be more than 32 bits hold
+        seen = tl.load(sees + at_row + other[None, :], mask=may, other=0) != 0
         peak, total, sums = look_at(q, keys, values, tile * OWN, R, seen, peak, total, sums, D, OWN)
     result = sums / tl.maximum(total, 1e-30)[:, None]
     tl.store(out + at, result.to(out.dtype.element_ty), mask=is_row[:, None])
@@ -232,7 +233,7 @@ def attend_alone_kernel(
     """
     text, row, head = tl.program_id(0) // R, tl.program_id(0) % R, tl.program_id(1)
     slot, length = tl.load(slots + text).to(tl.int64), tl.load(lengths + text).to(tl.int32)
-    seen += row * (MOST + 1)
+    seen += row.to(tl.int64) * (MOST + 1)
     count, column = length + tl.load(seen), tl.arange(0, D)
     at = (tl.program_id(0).to(tl.int64) * H + head) * D + column
     q = tl.load(query + at).to(tl.float32)
