@@ -131,8 +131,8 @@ class Batch(Worker):
 
     is_shared = False
 
-    def __init__(self, size: int, start: Callable[[list[Request]], Iterator[Step]]) -> None:
-        self.num_places, self.start = size, start
+    def __init__(self, size: int, steps: Callable[[list[Request]], Iterator[Step]]) -> None:
+        self.num_places, self.steps = size, steps
         self.jobs: list[Job] = []
 
     def texts(self) -> Iterable[Job]:
@@ -143,7 +143,7 @@ class Batch(Worker):
 
     def join(self, jobs: Sequence[Job]) -> None:
         self.jobs = list(jobs)
-        self.steps = self.start([job.request for job in jobs])
+        self.begun = self.steps([job.request for job in jobs])
         for row, job in enumerate(jobs):
             job.row = row
 
@@ -154,7 +154,7 @@ class Batch(Worker):
         active = [job for job in self.jobs if not job.is_over]
         if not active:
             return []
-        step = next(self.steps)
+        step = next(self.begun)
         for job in active:
             job.take(step)
         return active
