@@ -11,11 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ssdlm.denoiser import DenoiserModule
-<<<<<<< HEAD
-from ssdlm.engine.controls import one_each
-=======
 from ssdlm.denoiser.drafter import base_of
->>>>>>> 4cf9116 (The tree of guesses is gone: mode=speculative guesses with a drafter, and writes the chain without one)
+from ssdlm.engine.controls import one_each
 from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Request, Written
 from ssdlm.engine.runners import is_single
