@@ -120,10 +120,10 @@ NEEDS = (
         lambda o, s: o.mode == "diffusion" or o.projection in ("sampling", "greedy"),
         DIFFUSION.why, DIFFUSION.remedy),
     Need(
-        ("width",), "grid=staggered or grid=sliding",
-        lambda o, s: o.grid in ("staggered", "sliding"),
+        ("width",), "grid=tilted, grid=staggered or grid=sliding",
+        lambda o, s: o.grid in ("tilted", "staggered", "sliding"),
         "is of a window, and grid={o.grid} has none",
-        "leave it out, or use grid=staggered or grid=sliding"),
+        "leave it out, or use grid=tilted, grid=staggered or grid=sliding"),
     Need(
         ("rho",), "rule=renoise", lambda o, s: o.rule == "renoise",
         "is of rule=renoise, and the rule is {o.rule}", "leave out one of them"),

@@ -134,12 +134,12 @@ class GenerateOptions:
         low=1, high=MOST, remedy=f"use 1 to {MOST} steps", metavar="N")
     grid: GridName = stored(
         "uniform", TEXT, PATH, "where the steps lie: evenly for all positions (uniform, the "
-        "paper), mostly where tokens are decided (warped), evenly with the left ahead of the right "
+        "paper), mostly where tokens are decided (warped), so too with the left ahead of the right "
         "(tilted), in a window that moves through a block from left to right (staggered), or in "
         "one that slides through the text and leaves decided tokens behind as context (sliding)",
         choices=get_args(GridName))
     width: float = stored(
-        4.0, REAL, PATH, "staggered, sliding: positions in the window",
+        4.0, REAL, PATH, "tilted, staggered, sliding: positions in the window",
         low=0, is_open=True, high=WIDEST, remedy=f"use more than 0 and at most {WIDEST} positions",
         metavar="X")
     rule: RuleName = stored(

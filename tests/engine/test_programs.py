@@ -225,11 +225,11 @@ def written(batch, rows):
         (tiny.block, Staggered(9, 2.5)),
         (tiny.block, Staggered(6, 1.0)),
         (tiny.block, Staggered(4, 2.0)),
-        (tiny.block, Tilted(9)),
+        (tiny.block, Tilted(9, 2.5)),
         (tiny.adapted, Uniform(7)),
         (tiny.adapted, Warped(5)),
         (tiny.adapted, Tilted(7, 1.0)),
-        (tiny.adapted, Tilted(9, 0.5)),
+        (tiny.adapted, Tilted(9, 5.0)),
     ],
 )
 def test_blocks_of_any_path_in_a_batch_are_those_of_the_plain_loop(make, path):

@@ -85,7 +85,7 @@ def exact():
         {"grid": "staggered", "T": 40, "B": 25, "width": 6.0},
         {"grid": "staggered", "T": 25, "B": 25, "width": 1.0, "temperature": 0.8},
         {"grid": "warped", "T": 20, "B": 20, "top_p": 0.8},
-        {"grid": "tilted", "T": 40, "B": 20},
+        {"grid": "tilted", "T": 40, "B": 20, "width": 5.0},
         {"grid": "uniform", "T": 12, "B": 10},
         {"grid": "uniform", "T": 12, "B": 10, "nucleus": "logits", "returns": "logits"},
         {"grid": "warped", "T": 20, "B": 20, "projection": "greedy"},

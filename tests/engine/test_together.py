@@ -19,7 +19,7 @@ WAYS = [
     {"grid": "staggered", "T": 8},
     {"grid": "sliding", "width": 3.0, "T": 8},
     {"grid": "warped"},
-    {"grid": "tilted"},
+    {"grid": "tilted", "width": 2.0},
     {"grid": "sliding", "width": 1.0, "regex": "[a-h ]+"},
     {"grid": "sliding", "width": 1.0, "must_not": ["b"]},
     {"grid": "sliding", "width": 1.0, "temperature": 0.7, "num_samples": 3},

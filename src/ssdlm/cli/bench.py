@@ -54,7 +54,7 @@ def add_bench(commands: Any) -> None:
         "--width",
         type=float,
         metavar="X",
-        help="staggered, sliding: positions in the window (default: the model's own)",
+        help="tilted, staggered, sliding: positions in the window (default: the model's own)",
     )
     decode.add_argument("--mode", help="diffusion (default), autoregressive or speculative")
     decode.add_argument(

@@ -15,9 +15,6 @@ from ssdlm.shapes import Tensor
 RAMP_KNOTS = ((0.0, 0.10), (0.8, 0.62), (1.0, 1.0))
 """A ramp's progress at the clean end, where the band ends, and at the noisy end."""
 
-LEAD = 0.75
-"""The share of the steps over which a tilted grid spreads the starts of its positions."""
-
 
 @dataclass(frozen=True)
 class Grid:
@@ -116,19 +113,20 @@ class Staggered:
 
 @dataclass(frozen=True)
 class Tilted:
-    """T steps in which a position is never noisier than its right neighbour, and all end together.
+    """The same window, but what it has left is not certain yet: all positions end together.
 
-    The starts are spread over `lead` of the steps: each position goes evenly from noise, which it
-    is until its start, to the end. Without a lead that is `Uniform`.
+    A position is never noisier than its right neighbour, and a word that is nearly decided may
+    still give way to what comes after it. A window much wider than the block is `Warped`.
     """
 
     T: int
-    lead: float = LEAD
+    width: float
 
     def __call__(self, B: int) -> Grid:
-        left = torch.arange(self.T + 1, dtype=torch.float64) / self.T  # of all steps
-        own = 1 - self.lead * torch.arange(B, dtype=torch.float64) / B
-        return Grid.through((left.unsqueeze(1) / own).clamp(max=1.0))
+        progress = Staggered(self.T, self.width)(B).progress
+        # Behind the window levels go on falling: a state is drawn anew where its level moves.
+        left = RAMP_KNOTS[0][1] * torch.arange(self.T + 1, dtype=torch.float64) / self.T
+        return Grid.through(torch.maximum(progress, left.unsqueeze(1)))
 
 
 @dataclass(frozen=True)

@@ -165,12 +165,13 @@ class Signature:
         Diffusion path:
             T: diffusion steps per block [25; 1000 where a model says nothing]
             grid: where the steps lie: evenly for all positions (uniform, the paper), mostly where
-                tokens are decided (warped), evenly with the left ahead of the right (tilted), in a
+                tokens are decided (warped), so too with the left ahead of the right (tilted), in a
                 window that moves through a block from left to right (staggered), or in one that
                 slides through the text and leaves decided tokens behind as context (sliding); one
                 of uniform, warped, tilted, staggered, sliding [sliding; uniform where a model says
                 nothing]
-            width: staggered, sliding: positions in the window [1; 4 where a model says nothing]
+            width: tilted, staggered, sliding: positions in the window [1; 4 where a model says
+                nothing]
             rule: from one noise level to the next; the paper's is renoise with rho 0; one of
                 renoise, adaptive, ddpm, ddpm_simplified [renoise]
             rho: renoise: the share of the evidence that a step keeps [0]
@@ -297,12 +298,13 @@ class Signature:
         Diffusion path:
             T: diffusion steps per block [25; 1000 where a model says nothing]
             grid: where the steps lie: evenly for all positions (uniform, the paper), mostly where
-                tokens are decided (warped), evenly with the left ahead of the right (tilted), in a
+                tokens are decided (warped), so too with the left ahead of the right (tilted), in a
                 window that moves through a block from left to right (staggered), or in one that
                 slides through the text and leaves decided tokens behind as context (sliding); one
                 of uniform, warped, tilted, staggered, sliding [sliding; uniform where a model says
                 nothing]
-            width: staggered, sliding: positions in the window [1; 4 where a model says nothing]
+            width: tilted, staggered, sliding: positions in the window [1; 4 where a model says
+                nothing]
             rule: from one noise level to the next; the paper's is renoise with rho 0; one of
                 renoise, adaptive, ddpm, ddpm_simplified [renoise]
             rho: renoise: the share of the evidence that a step keeps [0]

@@ -117,7 +117,7 @@ def strategy_for(options: GenerateOptions, *, K: float) -> Strategy:
     grids = {
         "uniform": Uniform(options.T),
         "warped": Warped(options.T),
-        "tilted": Tilted(options.T),
+        "tilted": Tilted(options.T, options.width),
         "staggered": Staggered(options.T, options.width),
         # The nearest that stays within a block, for what has to see one whole.
         "sliding": Staggered(options.T, options.width),
