@@ -32,6 +32,8 @@ MOST_READ = 512
 """Tokens of prompts after which no other text is begun before the next turn; a GPU reads faster."""
 TELL_EVERY = 0.5
 """Seconds between two words to those who wait."""
+LAST_PASS_SECONDS = 60
+"""For the turn that is on its way at the end: Python cannot end well while a thread is in torch."""
 MOST_FAULTS = 3
 """Turns in a row that may fail before the server says that it is ill."""
 
@@ -186,7 +188,7 @@ class Worker:
     def end(self) -> None:
         """End the threads, when nothing is open any more."""
         self.inbox.put(None)
-        self.thread.join(10)
+        self.thread.join(LAST_PASS_SECONDS)
         self.compiling.shutdown()
         self.compiler.stop()
 
