@@ -5,13 +5,33 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlencode
 
+import pytest
 from tests.serve.running import wait_for
 
 WINDOW = {"grid": "staggered", "width": 8.0, "T": 10, "top_p": 0.9}
 """What the moving window is for the server."""
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 DESK = {"viewport": {"width": 1280, "height": 800}}
+LOOKS = [
+    pytest.param(
+        kind | {"color_scheme": scheme},
+        id=f"{kind['viewport']['width']}-{scheme}",
+        marks=[pytest.mark.nightly] if (kind is DESK) == (scheme == "dark") else [],
+    )
+    for kind in (PHONE, DESK)
+    for scheme in ("light", "dark")
+]
+"""The widths of the page, light and dark; two of the four go to the night."""
 TEXT = "the old river ran down to the mill. and so it was."
+SCHEMA = {
+    "type": "object",
+    "required": ["name", "stars", "inner"],
+    "properties": {
+        "name": {"type": "string", "maxLength": 3},
+        "stars": {"enum": [1, 2]},
+        "inner": {"type": "object", "properties": {"good": {"type": "boolean"}}},
+    },
+}
 
 
 def link(**settings: Any) -> str:
@@ -42,6 +62,18 @@ def finish(page: Any, *said: str) -> None:
     assert not error.is_visible(), error.inner_text()
 
 
+def go(page: Any, selector: str, *keys: str) -> None:
+    """Press keys on a control, to which Tab leads."""
+    control = page.locator(selector).first
+    control.focus()
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    is_there = control.evaluate("(one) => one === document.activeElement")
+    assert is_there, f"Tab does not lead to {selector}"
+    for key in keys:
+        page.keyboard.press(key)
+
+
 def words(page: Any) -> Any:
     """The words of the finished text."""
     return page.locator("#main-text .word")
@@ -53,3 +85,14 @@ def drag(page: Any, first: int, last: int) -> None:
     for box, act in zip(boxes, (page.mouse.down, page.mouse.up), strict=True):
         page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=3)
         act()
+
+
+def chosen_words(page: Any) -> list[str]:
+    """The words that would be written anew."""
+    return page.locator("#main-text .word.chosen").all_inner_texts()
+
+
+def asked_of(site: Any, body: dict[str, Any]) -> list[str]:
+    """The texts that the server gives for the body of a request that was watched."""
+    body = {name: value for name, value in body.items() if name not in ("stream", "candidates")}
+    return [one["text"] for one in site.ask("v1/rewrite", **body)["rewrites"]]

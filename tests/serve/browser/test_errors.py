@@ -1,41 +1,107 @@
 """What goes wrong is said in the words of a person, and can be tried again."""
 
 import pytest
-from tests.serve.browser.driving import DESK, finish, finished, link, text_of, wait_until
+from tests.serve.browser.driving import (
+    DESK,
+    LOOKS,
+    finish,
+    finished,
+    go,
+    link,
+    wait_until,
+    words,
+)
 
 
 def refusing(page, path, **answer):
     page.route(path, lambda route: route.fulfill(**answer) if answer else route.abort())
 
 
-@pytest.mark.parametrize("path", ["generate", "rewrite"])
-def test_a_server_that_is_gone_or_busy_is_told_and_may_be_asked_again(open_page, path):
-    page = open_page(finished() if path == "rewrite" else link(), **DESK)
-    if path == "rewrite":
-        wait_until(page.locator(".word").first.is_visible)
-    else:
-        finish(page)
-    where = f"**/v1/{path}"
-    button = page.locator("#rewrite" if path == "rewrite" else "#go")
-    if path == "rewrite":
-        page.locator(".word").nth(2).focus()
-        page.keyboard.press("Shift+ArrowRight")
-    text = text_of(page)
-    refusing(page, where)
-    button.click()
+WRONG = {
+    "gone": (None, "The server does not answer. Is it still running?"),
+    "busy": (
+        {
+            "status": 429,
+            "headers": {"Retry-After": "7"},
+            "json": {"error": {"message": "256 texts wait already"}},
+        },
+        "Too many people are writing just now. Try again in 7 seconds.",
+    ),
+    "refused": (
+        {"status": 400, "json": {"error": {"message": "T=0 is too small; use 1 to 9"}}},
+        "Steps 0 is too small; use 1 to 9.",
+    ),
+    "broken": ({"status": 500, "json": {}}, "Something broke in the server; its log says what."),
+    "cut off": (
+        {"content_type": "text/event-stream", "body": 'data: {"event": "queued"}\n\n'},
+        "The server broke off",
+    ),
+}
+"""What may become of a request, and what the page says about it."""
+
+
+def write(page):
+    go(page, "#prompt", "Enter")
+
+
+def steer(page):
+    go(page, "[aria-label='steer mood']", "ArrowRight")
+
+
+def steer_around_kept_words(page):
+    if page.locator(".kept").count() == 0:
+        go(page, ".word[tabindex='0']", "Home", "Space")
+    go(page, "[aria-label='steer mood']", "ArrowRight")
+
+
+def rewrite(page):
+    words(page).nth(2).press("Enter")
+
+
+def chat(page):
+    if page.locator("#tab-chat").get_attribute("aria-pressed") == "false":
+        go(page, "#tab-chat", "Enter")
+    page.locator("#message").fill("hello")
+    go(page, "#message", "Enter")
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("does", [write, steer, steer_around_kept_words, rewrite, chat])
+def test_what_goes_wrong_is_told_in_view_loses_nothing_and_can_be_tried_again(
+    open_page, look, does
+):
+    page = open_page(finished(length=5, model="talker"), **look)
+    wait_until(words(page).first.is_visible)
+    if does is chat:
+        chat(page)
+        wait_until(page.locator("#talk-tools").is_visible)
+    where = "**/v1/" + {rewrite: "rewrite", chat: "chat/completions"}.get(does, "generate")
+    if does is steer_around_kept_words:
+        where = "**/v1/rewrite"
+    place = "#messages" if does is chat else "#main-text .stage"
+    text = page.locator(place).inner_text()
     error = page.locator("#error")
-    wait_until(lambda: "does not answer. Is it still running?" in error.inner_text())
-    assert text_of(page) == text  # nothing is lost
-    page.unroute(where)
-    refusal = {"error": {"message": "256 texts wait already"}}
-    refusing(page, where, status=429, headers={"Retry-After": "7"}, json=refusal)
-    page.locator("#retry").click()
-    wait_until(lambda: "Try again in 7 seconds." in error.inner_text())
-    assert page.locator("#go").is_visible()
-    page.unroute(where)
-    page.locator("#retry").click()
-    finish(page, "rewritten", "done")
-    assert not error.is_visible()
+    for answer, words_of_it in WRONG.values():
+        page.route(
+            where, lambda route, told=answer: route.fulfill(**told) if told else route.abort()
+        )
+        page.evaluate("() => scrollTo(0, document.body.scrollHeight)")
+        does(page)
+        wait_until(lambda told=words_of_it: error.is_visible() and told in error.inner_text())
+        box, height = error.bounding_box(), look["viewport"]["height"]
+        assert 0 <= box["y"] and box["y"] + box["height"] <= height
+        assert page.locator(place).inner_text() == text
+        assert page.locator("#stop").is_hidden() and page.locator("#cease").is_hidden()
+        if does is chat:
+            assert page.locator("#message").input_value() == "hello"
+        page.unroute(where)
+    with page.expect_request(where) as sent:
+        go(page, "#retry", "Enter")
+    if does in (steer, steer_around_kept_words):
+        assert sent.value.post_data_json["control"] == ["mood=glad:5"]  # the fifth place
+    wait_until(lambda: page.locator(place).inner_text() != text and error.is_hidden())
+    wait_until(page.locator("#send" if does is chat else "#go").is_visible)
+    assert error.is_hidden()
 
 
 def test_what_is_refused_is_named_as_the_page_names_it_and_its_control_is_marked(open_page):

@@ -53,7 +53,7 @@ def test_words_settle_and_the_text_is_announced_once(open_page, site):
     assert "10 tokens in 22 steps" in page.locator("#speed").inner_text()
     loud = page.locator("[aria-live=polite], [role=status], [role=alert]")
     ids = [one.get_attribute("id") for one in loud.all()]
-    assert ids == ["error", "status", "spoken", "said"]
+    assert ids == ["error", "status", "talk-status", "spoken", "said"]
     assert page.locator("output:not([aria-live=off])").count() == 0  # those are live, too
 
 

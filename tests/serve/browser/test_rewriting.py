@@ -4,6 +4,8 @@ from tests.serve.browser.driving import (
     DESK,
     PHONE,
     TEXT,
+    asked_of,
+    chosen_words,
     drag,
     finish,
     finished,
@@ -23,18 +25,8 @@ def shown(open_page, *, viewport=DESK["viewport"], **kind):
     return page
 
 
-def chosen_words(page):
-    return page.locator("#main-text .word.chosen").all_inner_texts()
-
-
 def cards(page):
     return page.locator("#choices .choice")
-
-
-def asked_of(site, body):
-    """The texts that the server gives for the body of a request that was watched."""
-    body = {name: value for name, value in body.items() if name not in ("stream", "candidates")}
-    return [one["text"] for one in site.ask("v1/rewrite", **body)["rewrites"]]
 
 
 def test_chosen_words_alone_are_written_anew_and_three_alternatives_stand_side_by_side(
@@ -70,41 +62,6 @@ def test_chosen_words_alone_are_written_anew_and_three_alternatives_stand_side_b
     assert text_of(page) == TEXT and not cards(page).first.is_visible()
     page.locator("#redo").click()
     assert text_of(page) == texts[2]
-
-
-def test_all_of_it_by_keyboard_alone_at_the_width_of_a_phone(open_page, site):
-    page = shown(open_page, **PHONE, color_scheme="dark")
-    words(page).first.focus()
-    for key in ("ArrowRight", "ArrowRight", "Shift+ArrowRight", "Shift+ArrowRight"):
-        page.keyboard.press(key)
-    assert chosen_words(page) == ["river", "ran", "down"]
-    with page.expect_request("**/v1/rewrite") as sent:
-        page.keyboard.press("Enter")
-    finish(page, "rewritten")
-    texts = asked_of(site, sent.value.post_data_json)
-    page.keyboard.press("ArrowDown")
-    assert text_of(page) == texts[1]
-    page.keyboard.press("Enter")  # keeps it, and goes back to the new words
-    assert page.evaluate("() => document.activeElement.className").startswith("word new chosen")
-    page.keyboard.press("Control+z")
-    assert text_of(page) == TEXT
-    page.keyboard.press("Control+Shift+Z")
-    assert text_of(page) == texts[1]
-    page.keyboard.press("Control+z")
-    words(page).first.focus()
-    page.keyboard.press("Space")
-    assert page.locator(".word.kept").all_inner_texts() == ["the"]
-    page.keyboard.press("Space")
-    assert page.locator(".word.kept").count() == 0
-    page.keyboard.press("F2")
-    page.keyboard.type("our")
-    page.keyboard.press("Escape")
-    assert text_of(page) == TEXT
-    words(page).first.focus()
-    page.keyboard.type("our")
-    page.keyboard.press("Enter")
-    assert text_of(page) == TEXT.replace("the", "our", 1)
-    assert page.evaluate("() => document.documentElement.scrollWidth") == 390
 
 
 def test_what_is_kept_stays_and_the_rest_is_written_around_it(open_page, site):

@@ -3,17 +3,7 @@
 import json
 import re
 
-from tests.serve.browser.driving import DESK, PHONE, finish, link, text_of, wait_until
-
-SCHEMA = {
-    "type": "object",
-    "required": ["name", "stars", "inner"],
-    "properties": {
-        "name": {"type": "string", "maxLength": 3},
-        "stars": {"enum": [1, 2]},
-        "inner": {"type": "object", "properties": {"good": {"type": "boolean"}}},
-    },
-}
+from tests.serve.browser.driving import DESK, PHONE, SCHEMA, finish, link, text_of, wait_until
 
 
 def test_words_and_a_gap(open_page, site):

@@ -51,7 +51,7 @@ export class Choices {
   /** Shows the newest step of each. */
   redraw() {
     if (!this.list) return;
-    for (const { stage, drafts } of this.stages) stage?.show(drafts.steps.length, true);
+    for (const { stage, drafts } of this.stages) stage?.show(drafts.steps.length);
   }
 
   focus() {

@@ -17,17 +17,20 @@ export function steer(done) {
   say("steering \u2026");
   state.running?.abort(); // nobody wants what an earlier place of the slider asked for
   timer = setTimeout(async () => {
-    const entry = await follow();
+    const entry = await follow(() => steer(done));
     if (entry) done({ ...entry, isLive: true });
   }, PAUSE);
 }
 
-async function follow() {
+async function follow(retry) {
   const { entry } = state;
   const base = entry?.base ?? entry?.doc; // the same words are rewritten at each place of the slider
-  if (!base?.has("kept")) return write({ old: entry && !entry.base && entry.kind === "write" ? entry.texts.main : null, earlier: entry });
+  if (!base?.has("kept")) {
+    const isWritten = entry && !entry.base && entry.kind === "write";
+    return write({ old: isWritten ? entry.texts.main : null, earlier: entry, retry });
+  }
   const spans = base.free({ start: 0, end: base.text.length }, ["given", "kept"]);
   if (!spans.length) return null;
-  const found = await rewrite(base, spans, { alternatives: 1, seed: settings().seed });
+  const found = await rewrite(base, spans, { alternatives: 1, seed: settings().seed, retry });
   return found && { ...found, base };
 }

@@ -22,7 +22,10 @@ export function makeModels(models, current, choose) {
     input.addEventListener("change", () => choose(model.id));
     return make("label", { className: "model" }, input, make("b", {}, model.id), make("small", {}, goodFor(model)));
   });
-  $("models").querySelector("[role=radiogroup]").replaceChildren(...cards);
+  const list = $("models").querySelector("[role=radiogroup]");
+  const hadFocus = list.contains(document.activeElement);
+  list.replaceChildren(...cards);
+  if (hadFocus) list.querySelector(":checked").focus();
 }
 
 /** Lets the list close as lists do: by Escape, Enter, and a click elsewhere. */

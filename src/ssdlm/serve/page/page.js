@@ -261,6 +261,9 @@ $("picture").addEventListener("click", () => {
 });
 addEventListener("hashchange", () => {
   const query = queryIn(location);
-  if (query && `#${query}` !== toHash(settings())) open(query);
+  if (!query || `#${query}` === toHash(settings())) return;
+  const isOther = state.models.some(({ id }) => id === query.get("model") && id !== state.info.model);
+  if (isOther) begin();
+  else open(query);
 });
 begin();

@@ -39,5 +39,7 @@ export function tellQueue({ event, position }) {
 
 function tell() {
   const isRunning = state.running !== null;
+  const focused = document.activeElement;
   for (const one of document.querySelectorAll("[data-when]")) one.hidden = (one.dataset.when === "running") !== isRunning;
+  if (focused?.hidden) focused.parentElement.querySelector("[data-when]:not([hidden])")?.focus();
 }

@@ -1,7 +1,7 @@
 // Where a text settles: a span for each position, painted anew where it changed.
 
 import { hideCandidates, tellCandidates } from "./candidates.js";
-import { isStill, make } from "./dom.js";
+import { make } from "./dom.js";
 import { walk } from "./walk.js";
 
 export class Stage {
@@ -35,25 +35,21 @@ export class Stage {
     if (drafts?.pieces(drafts.steps.length).length) this.show(drafts.steps.length);
   }
 
-  /** Shows a step; with `isNew`, words that change are seen to. */
-  show(number, isNew = false) {
+  /** Shows a step. */
+  show(number) {
     const pieces = this.drafts.pieces(number);
     if (!this.isOn) this.element.replaceChildren(this.before, ...this.spans, this.after);
-    pieces.forEach((piece, index) => this.paint(index, piece, isNew));
+    pieces.forEach((piece, index) => this.paint(index, piece));
     for (const span of this.spans.splice(pieces.length)) span.remove();
     this.pieces = pieces;
     if (this.selected) this.tell();
   }
 
-  paint(index, piece, isNew) {
+  paint(index, piece) {
     const span = this.spans[index] ?? this.add(index);
     const kind = `position ${piece.kind}`;
     if (span.className !== kind) span.className = kind;
-    if (span.textContent === piece.text) return;
-    span.textContent = piece.text;
-    if (isNew && piece.position?.noise < 1 && !isStill.matches) {
-      span.animate([{ opacity: 0.25 }, { opacity: 1 }], { duration: 180, easing: "linear" });
-    }
+    if (span.textContent !== piece.text) span.textContent = piece.text;
   }
 
   add(index) {

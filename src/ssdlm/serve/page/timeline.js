@@ -7,7 +7,7 @@ const SECONDS = 8; // of a whole run at the most, played again
 const STRIP = 0.14; // of the map's height: how many words changed at each step
 
 export class Timeline {
-  /** `show(number, isNew)` is called whenever another step is to be seen. */
+  /** `show(number)` is called whenever another step is to be seen. */
   constructor(root, show) {
     this.root = root;
     this.show = show;
@@ -57,7 +57,7 @@ export class Timeline {
     [this.columns, this.rows] = [columns, rows];
     this.slider.max = columns;
     this.draw();
-    if (this.isFollowing) this.to(this.num, true);
+    if (this.isFollowing) this.to(this.num);
   }
 
   /** Goes to the end, where the text is finished. */
@@ -68,26 +68,26 @@ export class Timeline {
   drag(number) {
     this.pause();
     this.isFollowing = number >= this.num;
-    this.to(Math.min(number, this.num), false);
+    this.to(Math.min(number, this.num));
   }
 
-  to(number, isNew) {
+  to(number) {
     this.slider.value = number;
     const step = this.drafts.at(number);
     const total = rowsOf(step).length;
     this.caption.textContent = `step ${number} of ${this.num}: ${step.decided} of ${total} tokens decided`;
     this.slider.setAttribute("aria-valuetext", this.caption.textContent);
-    this.show(number, isNew);
+    this.show(number);
   }
 
   run() {
     let number = this.isAtEnd ? 1 : this.number;
-    this.to(number, false);
+    this.to(number);
     const wait = Math.min(1000 / STEPS_PER_SECOND, (1000 * SECONDS) / this.num);
     this.play.textContent = "Pause";
     this.timer = setInterval(() => {
       number = Math.min(this.num, number + 1);
-      this.to(number, true);
+      this.to(number);
       if (number === this.num) this.pause();
     }, wait);
   }

@@ -46,16 +46,16 @@ export function redraw() {
     drawn = performance.now();
     choices.redraw();
     if (texts.main?.steps.length) timeline.grow();
-    else if (texts.plain?.steps.length) stages.plain.show(texts.plain.steps.length, true);
+    else if (texts.plain?.steps.length) stages.plain.show(texts.plain.steps.length);
   }), Math.max(0, pause));
 }
 
-function show(number, isNew) {
+function show(number) {
   // While both are being written, each shows its newest; afterwards both are at one step.
   const isLive = state.running && timeline.isFollowing;
   for (const [name, drafts] of Object.entries(texts)) {
     const isLast = isLive || timeline.isAtEnd; // one may have more steps than the other
-    if (drafts.steps.length) stages[name].show(isLast ? drafts.steps.length : number, isNew);
+    if (drafts.steps.length) stages[name].show(isLast ? drafts.steps.length : number);
   }
   if (!state.running && timeline.isAtEnd && state.entry) paper.show(state.entry.doc);
   for (const watch of watchers) watch(isLive ? Infinity : number, texts);

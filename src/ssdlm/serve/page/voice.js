@@ -7,7 +7,7 @@ import { keepKey } from "./server.js";
 const BRIEFLY = 2500; // milliseconds
 
 export function say(words) {
-  if ($("status").textContent !== words) $("status").textContent = words;
+  for (const one of document.querySelectorAll(".status")) if (one.textContent !== words) one.textContent = words;
 }
 
 /** Has a finished text read out, once, by what reads pages to people. */
@@ -35,7 +35,8 @@ export function refuse(error, retry) {
   $("error").firstElementChild.textContent = inWords(error);
   $("retry").hidden = !retry;
   $("error").hidden = false;
-  const control = error.param && document.querySelector(`[name="${error.param}"], [data-name="${error.param}"] input`);
+  const form = $("talk").hidden ? $("form") : $("talk");
+  const control = error.param && form.querySelector(`[name="${error.param}"], [data-name="${error.param}"] input`);
   control?.setAttribute("aria-invalid", "true");
   const group = control?.closest("details");
   if (group) group.open = true;

@@ -19,7 +19,7 @@ const CANDIDATES = 5;
  * Writes what the settings ask for, and returns the entry of it, or null. With `old`, drafts of an
  * earlier text, its words are seen where there are none yet.
  */
-export async function write({ old = null, earlier = null } = {}) {
+export async function write({ old = null, earlier = null, retry = () => $("form").requestSubmit() } = {}) {
   const asked = settings();
   const { info } = state;
   let bodies;
@@ -49,7 +49,7 @@ export async function write({ old = null, earlier = null } = {}) {
     }
     await Promise.all(works);
     return true;
-  }, () => $("form").requestSubmit());
+  }, retry);
   if (!done) return null;
   for (const one of list) one.doc = Text.of(one.drafts);
   const took = (performance.now() - began) / 1000;

@@ -1,0 +1,135 @@
+"""How soon a text follows the slider of the page: in a browser, over HTTP, and in Python.
+
+    python benchmarks/live.py [--length 25] [--states 12] [--guide sentiment]
+
+Every state is the text of one place of the slider, with the same seed, steered by gradient. In the
+browser, which shares the cores with the server, the time goes from the key that moves the slider to
+the finished text on the page. The same states are then asked for over HTTP as the page asks for
+them, and of the library without anybody who watches; unsteered text is the yardstick. It needs
+chromium and playwright, starts a server of its own with the built-in model, and prints one JSON
+line at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+PROMPT = "The movie was"
+SECONDS = 120
+"""After which something that should have happened has not."""
+FINISHED = """() => {
+    window.finished = [];
+    const spoken = document.getElementById("spoken");  // told every finished text, once
+    new MutationObserver(() => finished.push(performance.now()))
+        .observe(spoken, { childList: true });
+    addEventListener("keydown", () => (window.pressed = performance.now()), true);
+}"""
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """Run a server with the built-in model, and give its address."""
+    command = [sys.executable, "-m", "ssdlm", "serve", "--port", "0", "--device", "cpu"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        lines = (re.search(r"http://\S+", line) for line in process.stderr)
+        yield next(found[0] for found in lines if found)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def timed(work: Callable[..., Any], *args: Any, **options: Any) -> float:
+    """Return how many seconds some work takes."""
+    began = time.perf_counter()
+    work(*args, **options)
+    return time.perf_counter() - began
+
+
+def in_browser(address: str, args: argparse.Namespace) -> tuple[list[float], list[dict[str, Any]]]:
+    """Return the seconds of each state on the page, and what the page asked the server for."""
+    from playwright.sync_api import sync_playwright
+
+    bodies: list[dict[str, Any]] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        page.goto(f"{address}#prompt={PROMPT}&length={args.length}")
+        wait(page, lambda: page.locator("#status").inner_text() == "done")
+        page.on("request", lambda one: one.post_data and bodies.append(one.post_data_json))
+        page.evaluate(FINISHED)
+        page.get_by_label(f"steer {args.guide}").focus()
+        times: list[float] = []
+        for state in range(args.states):
+            page.keyboard.press("ArrowRight")
+            wait(page, lambda count=state + 1: page.evaluate("() => finished.length") == count)
+            times.append(page.evaluate("() => finished.at(-1) - pressed") / 1000)
+        browser.close()
+    return times, bodies
+
+
+def wait(page: Any, is_so: Callable[[], bool]) -> None:
+    """Wait until something is so, seldom enough to leave the cores to the page and the server."""
+    end = time.monotonic() + SECONDS
+    while not is_so():
+        assert time.monotonic() < end, page.locator("#error").inner_text()
+        page.wait_for_timeout(100)
+
+
+def over_http(address: str, body: dict[str, Any]) -> None:
+    """Take in the events of a text."""
+    content, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(address, content, headers)) as answer:
+        assert b"event: done" in answer.read()
+
+
+def rows(args: argparse.Namespace) -> dict[str, list[float]]:
+    """Return the seconds of each state, by how it was asked for."""
+    from ssdlm import SSDLM
+
+    with server() as address:
+        page, bodies = in_browser(address, args)
+        http = [timed(over_http, f"{address}v1/generate", body) for body in bodies]
+    model = SSDLM.from_pretrained("builtin:mini")
+    prompt = bodies[0]["prompt"]
+    of_page = ("prompt", "stream", "candidates", "guides")
+    asked = [{name: body[name] for name in body if name not in of_page} for body in bodies]
+    plain = {name: value for name, value in asked[0].items() if name != "control"}
+    model.generate(prompt, **asked[0])  # guides load
+    steered = [timed(model.generate, prompt, **one) for one in asked]
+    bare = [timed(model.generate, prompt, **plain) for _ in asked]
+    names = ("on the page", "over HTTP", "in Python", "in Python, unsteered")
+    return dict(zip(names, (page, http, steered, bare), strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--length", type=int, default=25, help="tokens of the text")
+    parser.add_argument("--states", type=int, default=12, help="places of the slider, at most 12")
+    parser.add_argument("--guide", default="sentiment", help="the guide whose slider moves")
+    args = parser.parse_args()
+    found = rows(args)
+    bare = statistics.median(found["in Python, unsteered"])
+    print(f"{args.states} states of {args.length} tokens, seconds: median, slowest, median ratio")
+    for name, times in found.items():
+        middle = statistics.median(times)
+        print(f"{name:<22} {middle:6.2f} {max(times):6.2f} {middle / bare:6.1f}")
+    print(json.dumps({"length": args.length, "guide": args.guide, "seconds": found}))
+
+
+if __name__ == "__main__":
+    main()
