@@ -1,6 +1,6 @@
 """How soon a text follows the slider of the page: in a browser, over HTTP, and in Python.
 
-    python benchmarks/live.py [--length 25] [--states 12] [--guide sentiment]
+    python benchmarks/live.py [--length 25] [--states 11] [--guide sentiment]
 
 Every state is the text of one place of the slider, with the same seed, steered by gradient. In the
 browser, which shares the cores with the server, the time goes from the key that moves the slider to
@@ -119,7 +119,7 @@ def rows(args: argparse.Namespace) -> dict[str, list[float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--length", type=int, default=25, help="tokens of the text")
-    parser.add_argument("--states", type=int, default=12, help="places of the slider, at most 12")
+    parser.add_argument("--states", type=int, default=11, help="places of the slider, at most 11")
     parser.add_argument("--guide", default="sentiment", help="the guide whose slider moves")
     args = parser.parse_args()
     found = rows(args)

@@ -224,18 +224,18 @@ def test_steering(open_page, site, look):
         wait_until(lambda: text_of(page) == expected)
 
     go(page, "[aria-label='steer mood']", "End")
-    follows(control="mood=glad:12")
+    follows(control="mood=glad:11")
     go(page, "[aria-label^='kind:']", "ArrowDown")
     go(page, "[aria-label='steer kind']", "End")
     label = page.locator("[aria-label^='kind:']").input_value()
-    follows(control=["mood=glad:12", f"kind={label}:12"])
-    go(page, "[aria-label='steer mood']", *["ArrowLeft"] * 12)
+    follows(control=["mood=glad:11", f"kind={label}:11"])
+    go(page, "[aria-label='steer mood']", *["ArrowLeft"] * 11)
     go(page, "#compare", "Space")
-    follows(control=f"kind={label}:12")
+    follows(control=f"kind={label}:11")
     finish(page)
     assert text_of(page, "plain") == "the river" + site.write("the river", **options)
     go(page, "#gentle", "Space")
-    follows(control=f"kind={label}:9.6", particles=8)
+    follows(control=f"kind={label}:8.8", particles=8)
 
 
 def test_the_timeline_what_is_copied_and_what_was_written_before(open_page, site, look):
@@ -271,6 +271,7 @@ def test_the_timeline_what_is_copied_and_what_was_written_before(open_page, site
         go(page, "#theme", "Enter")
         assert page.locator("#theme").inner_text() == f"Theme: {theme}"
     go(page, "#models summary", "Enter")
+    assert page.evaluate("() => document.documentElement.scrollWidth") == look["viewport"]["width"]
     page.keyboard.press("Tab")
     for model in ("talker", "causal"):  # the focus stays in the list, whose cards are made anew
         page.keyboard.press("ArrowDown")

@@ -20,14 +20,14 @@ def test_a_finished_text_follows_the_slider_and_undo_returns_it(open_page, site)
     slider.focus()
     page.keyboard.press("End")
     finish(page, "done")
-    glad = written(site, control="mood=glad:12")  # the end of the slider: 1.2 times the usual
+    glad = written(site, control="mood=glad:11")  # the end of the slider: 1.1 times the usual
     wait_until(lambda: text_of(page) == glad)
     assert glad != plain
     page.keyboard.press("Home")
-    sad = written(site, control="mood=sad:12")
+    sad = written(site, control="mood=sad:11")
     wait_until(lambda: text_of(page) == sad)
-    assert "guide.mood=sad%3A1.2" in page.url
-    assert slider.get_attribute("aria-valuetext") == "towards sad, weight 12"
+    assert "guide.mood=sad%3A1.1" in page.url
+    assert slider.get_attribute("aria-valuetext") == "towards sad, weight 11"
     readings = page.locator(".reading").all_inner_texts()
     assert re.fullmatch(r"reads as (sad|glad): (< )?\d+ %", readings[0].strip())
     page.locator("#undo").click()  # both places of the slider were one change

@@ -97,8 +97,12 @@ const WAYS = {
 };
 
 export function makeChat() {
-  $("tab-write").addEventListener("click", () => show(false));
-  $("tab-chat").addEventListener("click", () => show(true));
+  for (const tab of $("tabs").children) {
+    tab.addEventListener("click", () => {
+      if (state.running) $(tab.id === "tab-chat" ? "stop" : "cease").click(); // what nobody would see
+      show(tab.id === "tab-chat");
+    });
+  }
   $("talk").addEventListener("submit", (event) => {
     event.preventDefault();
     send();

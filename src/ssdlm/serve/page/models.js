@@ -42,5 +42,6 @@ export function listenToModels() {
       close();
     }
   });
+  list.addEventListener("click", (event) => event.detail && event.target.closest(".model") && close()); // no key
   addEventListener("pointerdown", (event) => list.contains(event.target) || close());
 }

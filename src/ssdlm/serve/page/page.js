@@ -41,14 +41,15 @@ function take(entry) {
     bring(one);
   });
   $("share").hidden = false;
-  const { steps, done } = entry.texts.main;
   if (entry.kind !== "write") return say(entry.isLive ? "steered" : "rewritten");
-  const { passes } = steps.at(-1);
-  const isAlone = !entry.choices && !entry.texts.plain;
-  if (isAlone && !entry.body.particles) measure(entry.asked, passes, entry.took);
-  tellSpeed({ tokens: done.tokens.length, passes, took: entry.took, body: isAlone ? entry.body : null });
+  const { written, asked, body, took } = entry;
+  const sum = (count) => written.reduce((all, drafts) => all + count(drafts), 0);
+  const [tokens, passes] = [sum(({ done }) => done.tokens.length), sum(({ last }) => last.passes)];
+  const isAlone = written.length === 1;
+  if (isAlone && !body.particles) measure(asked, passes, took);
+  tellSpeed({ tokens, passes, took, body: isAlone ? body : null });
   say("done");
-  sheet.show(done.text);
+  sheet.show(entry.texts.main.done.text);
   tellSettings();
 }
 

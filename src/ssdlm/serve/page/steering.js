@@ -6,7 +6,7 @@ import { usualWeight } from "./request.js";
 import { state } from "./state.js";
 
 /** Times the usual weight; beyond it texts are no longer texts (docs/page.md says how it was measured). */
-const STRONGEST = 1.2;
+const STRONGEST = 1.1;
 const FEWEST = 5; // decided tokens of which a reading means something
 
 /** One guide's slider; `value` is { label, strength }, or null where it is off. */

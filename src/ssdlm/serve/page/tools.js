@@ -32,7 +32,9 @@ export function tellTools(past) {
 
 function hintOf(canRewrite, chosen, count) {
   if (!canRewrite) return "This model writes left to right only; choose another one to rewrite the middle.";
-  if (chosen) return count ? "Enter writes them anew, Space keeps them, F2 types over them." : "These words are kept.";
+  if (chosen && !count) return "These words are kept.";
+  if (chosen && isTouched.matches) return "They can be written anew, kept, or typed over.";
+  if (chosen) return "Enter writes them anew, Space keeps them, F2 types over them.";
   if (isTouched.matches) return "Select words to rewrite them or to type. Tap a word to keep it.";
   return "Drag over words to rewrite them. Click a word to keep it, double-click to type.";
 }

@@ -11,7 +11,7 @@ import { settings } from "./settings.js";
 import { state } from "./state.js";
 import { Text } from "./text.js";
 import { choices, follow, redraw } from "./view.js";
-import { refuse } from "./voice.js";
+import { refuse, say } from "./voice.js";
 
 const CANDIDATES = 5;
 
@@ -30,11 +30,13 @@ export async function write({ old = null, earlier = null, retry = () => $("form"
     return null;
   }
   history.replaceState(null, "", location.pathname + toHash(asked));
+  document.body.classList.add("begun");
   const numFree = asked.suffix ? asked.length : Infinity;
   const pieces = old?.last?.positions.map(({ text }) => text) ?? [];
   const make = () => new Drafts(asked.prompt, { numFree, old: pieces });
   const list = bodies.map((body) => ({ drafts: make(), body }));
   const texts = { main: list[0].drafts };
+  const written = list.map(({ drafts }) => drafts);
   if (asked.compare && isSteered(asked, info)) texts.plain = reusable(earlier, asked) ?? make();
   const name = `${list.length} samples: choose one`;
   const shown = list.length > 1 ? { name, list, chosen: 0 } : null;
@@ -46,6 +48,7 @@ export async function write({ old = null, earlier = null, retry = () => $("form"
     if (texts.plain && !texts.plain.done) {
       const body = bodyOf(asked, info, { isSteered: false });
       works.push(taken({ drafts: texts.plain, body }, signal));
+      written.push(texts.plain);
     }
     await Promise.all(works);
     return true;
@@ -53,7 +56,7 @@ export async function write({ old = null, earlier = null, retry = () => $("form"
   if (!done) return null;
   for (const one of list) one.doc = Text.of(one.drafts);
   const took = (performance.now() - began) / 1000;
-  return { asked, texts, doc: list[0].doc, choices: shown, took, kind: "write", body: bodies[0] };
+  return { asked, texts, doc: list[0].doc, choices: shown, took, kind: "write", body: bodies[0], written };
 }
 
 /** Returns the text that was not steered, where nothing but steering is asked for anew. */
@@ -66,6 +69,7 @@ function reusable(earlier, asked) {
 /** Takes in the events of one text; particles are weighed against each other, and none is watched. */
 async function taken({ drafts, body }, signal) {
   if (body.particles) {
+    say(`weighing ${body.particles} versions against each other \u2026`);
     const { texts } = await answer("/v1/generate", body, signal);
     Object.assign(drafts, Drafts.whole(drafts.before, texts[0]));
     return redraw();
