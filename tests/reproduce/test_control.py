@@ -15,6 +15,7 @@ from ssdlm import SSDLM, DecodeConfig, cli
 from ssdlm.evaluate.samples import Pool, Sample
 from ssdlm.evaluate.stuffing import stuffing
 from ssdlm.guidance.training import train_judge
+from ssdlm.reproduce.control import by_label
 from ssdlm.reproduce.control_arms import arms, targets
 from ssdlm.reproduce.scale import MINI
 
@@ -148,3 +149,5 @@ def test_particles_have_equal_budgets_and_only_some_models_are_told():
         "Continue the text below so that it sounds positive and is in the past tense."
     )
     assert first.description() == "a text that sounds positive and is in the past tense"
+    by_tense = by_label("tense", targets(MINI, "sentiment+tense"))
+    assert by_tense == {"past": [0, 2], "present": [1, 3]}

@@ -343,23 +343,20 @@ def row_of(
             ]
             title = Path(home).name
             cells[title] = shown(judged, percent=True)
-            for target, pair in zip(some, judged, strict=True):
-                if len(some) == len(LABELS[name]):
-                    cells[f"{title}: {target.name}"] = shown([pair], percent=True)
+            for label, which in by_label(name, some).items():
+                cells[f"{title}: {label}"] = shown([judged[one] for one in which], percent=True)
     cells["PPL"] = shown([(one, "ppl_macro") for one in found])
     ppl, base = average(one.value("ppl_macro") for one in found), average(plain)
     cells["ratio"] = f"{ppl / base:.2f}" if ppl and base else "-"
     cells["MAUVE"] = shown([(one, "mauve_human") for one in found], percent=True)
     for name in attribute.split("+"):
-        shares = human.get(name, {}).get("stuffing", {})
-        for one, target in zip(found, some, strict=True):
-            label = target.labels[target.attributes.index(name)]
-            value = one.value(f"stuffing:{name}")
-            if value is not None and len(some) == len(LABELS[name]):
+        shares, metric = human.get(name, {}).get("stuffing", {}), f"stuffing:{name}"
+        for label, which in by_label(name, some).items():
+            value = average(found[one].value(metric) for one in which)
+            if value is not None:
                 beside = f" ({value / shares[label]:.2f} x)" if shares.get(label) else ""
-                cells[f"stuffing: {label}"] = (
-                    shown([(one, f"stuffing:{name}")], percent=True) + beside
-                )
+                each = shown([(found[one], metric) for one in which], percent=True)
+                cells[f"stuffing: {label}"] = each + beside
     for metric, title in (("dist-2", "Dist-2"), ("self_bleu", "self-BLEU")):
         cells[title] = shown([(one, metric) for one in found], percent=True)
     passes = average(line["passes_per_token"] for line in lines)
@@ -369,6 +366,14 @@ def row_of(
     cells["seconds"] = f"{sum(known):.0f}" if len(known) == len(seconds) else "-"
     cells["texts"] = str(len(lines))
     return {"model": role, "attribute": attribute, "arm": arm.name, "cells": cells}
+
+
+def by_label(attribute: str, some: Sequence[Target]) -> dict[str, list[int]]:
+    """Return which of some targets have each label of an attribute."""
+    return {
+        label: [number for number, one in enumerate(some) if label in one.labels]
+        for label in LABELS[attribute]
+    }
 
 
 def accuracy_name(result: Result, judge: str) -> str:
