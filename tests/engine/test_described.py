@@ -16,6 +16,7 @@ from ssdlm.denoiser.slots import Slots
 from ssdlm.engine.batch import DecodeBatch
 from ssdlm.engine.chat import chat_text
 from ssdlm.engine.describing import TOLD
+from ssdlm.engine.recording import Home
 from ssdlm.tokenizer import Tokenizer
 
 TEMPLATE = """{% for m in messages %}-{{ m.role }}- {{ m.content }}
@@ -246,8 +247,8 @@ def test_the_command_line_and_files_take_one(folder, tmp_path, capsys):
 class Replayed:
     """What stands for a graph on a CPU: the work itself."""
 
-    def __init__(self, work, *gates):
-        del gates
+    def __init__(self, work, gates, stream):
+        del gates, stream
         self.replay = work
 
 
@@ -258,12 +259,14 @@ GRAPHS = [
 ]
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("make", "how", "prompts"), GRAPHS)
 def test_slots_of_a_graph_have_their_copies(make, how, prompts, monkeypatch):
     """A GPU takes all slots, with a text or not, and reads padded contexts by graphs."""
     made = property(lambda self: True, lambda self, value: None)
     monkeypatch.setattr(DecodeBatch, "is_captured", made, raising=False)
-    monkeypatch.setattr("ssdlm.engine.batch.recorded", Replayed)
+    monkeypatch.setattr("ssdlm.engine.recording.recorded", Replayed)
+    monkeypatch.setattr("ssdlm.engine.recording.free_home", lambda: Home(stream=None))
     monkeypatch.setattr("ssdlm.engine.batch.PREFILL_STEP", 8)
     model = model_of(make)
     asked = [model.requests([prompt], LETTER | how)[0] for prompt in prompts]

@@ -39,7 +39,7 @@ class Graph:
 
 
 @pytest.fixture
-def streams(monkeypatch):
+def streams(monkeypatch, unchecked):
     """Stand-ins for what records; yields the streams on which work was done or recorded."""
     used, Stream.given, Graph.dropped, now = [], 0, set(), [Stream()]
 
