@@ -287,7 +287,10 @@ def test_a_chat(open_page, site, look):
         finished(model="talker"), permissions=["clipboard-read", "clipboard-write"], **look
     )
     wait_until(words(page).first.is_visible)
+    page.route("**/v1/generate", lambda route: None)  # it is never answered
+    go(page, "#prompt", "Enter")
     go(page, "#tab-chat", "Enter")
+    assert page.locator("#send").is_visible()  # nobody would see what is written there
     go(page, "#talk summary", "Enter")
     go(page, "#most", "Control+a", "5")
     go(page, "#heat", "ArrowUp")

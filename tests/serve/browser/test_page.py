@@ -114,6 +114,7 @@ def test_samples_stand_side_by_side_and_history_brings_texts_back(open_page, sit
     options = {"length": 10, "grid": "sliding", "width": 1, "T": 6, "top_p": 0.9}
     texts = ["the river" + site.write("the river", seed=seed, **options) for seed in range(3)]
     assert page.locator("#choices .choice").all_inner_texts() == texts
+    assert page.locator("#speed").inner_text().startswith("30 tokens in 30 steps")
     page.locator("#choices .choice").nth(1).click()
     assert text_of(page) == texts[1]
     page.locator("#samples").fill("1")

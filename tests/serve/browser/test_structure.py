@@ -3,7 +3,18 @@
 import json
 import re
 
-from tests.serve.browser.driving import DESK, PHONE, SCHEMA, finish, link, text_of, wait_until
+from tests.serve.browser.driving import (
+    DESK,
+    PHONE,
+    SCHEMA,
+    TEXT,
+    finish,
+    finished,
+    go,
+    link,
+    text_of,
+    wait_until,
+)
 
 
 def test_words_and_a_gap(open_page, site):
@@ -36,8 +47,9 @@ def test_a_pattern_is_followed(open_page):
 
 def test_a_schema_becomes_a_form_whose_known_fields_are_fixed_and_the_rest_is_written(open_page):
     mini = {"model": "builtin:mini", "path": "left", "T": 25}
-    page = open_page(link(prompt="it is ", length=40, **mini), **PHONE)
+    page = open_page(link(prompt="it is ", length=5, **mini), **PHONE)
     finish(page)
+    page.locator("#length").fill("40")
     page.locator("#structure summary").click()
     page.locator("#json_schema").fill(json.dumps(SCHEMA))
     page.locator("#fields label:has-text('stars') select").select_option("2")
@@ -93,6 +105,12 @@ def test_models_say_what_they_are_good_for_and_one_is_chosen_by_keyboard(open_pa
     finish(other)
     said = other.locator("#linked").inner_text()
     assert "path=window is not known here" in said and "must=dog is not known here" in said
+    other.evaluate(f"() => location.hash = {json.dumps(finished(model='builtin:mini', length=5))}")
+    wait_until(lambda: other.locator("#models summary").inner_text() == "builtin:mini")
+    wait_until(lambda: text_of(other) == TEXT)
+    go(other, "#examples button", "Enter")
+    wait_until(lambda: text_of(other).startswith("The movie was"))
+    finish(other)
 
 
 def last_is_open(page):
