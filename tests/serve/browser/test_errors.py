@@ -82,9 +82,7 @@ def test_what_goes_wrong_is_told_in_view_loses_nothing_and_can_be_tried_again(
     text = page.locator(place).inner_text()
     error = page.locator("#error")
     for answer, words_of_it in WRONG.values():
-        page.route(
-            where, lambda route, told=answer: route.fulfill(**told) if told else route.abort()
-        )
+        refusing(page, where, **(answer or {}))
         page.evaluate("() => scrollTo(0, document.body.scrollHeight)")
         does(page)
         wait_until(lambda told=words_of_it: error.is_visible() and told in error.inner_text())

@@ -2,7 +2,7 @@
 
 import { $, make } from "./dom.js";
 import { cease, during, tellQueue } from "./running.js";
-import { events } from "./server.js";
+import { Refusal, events } from "./server.js";
 import { copy, curlOf, python } from "./share.js";
 import { state } from "./state.js";
 import { announce, say, sayBriefly } from "./voice.js";
@@ -66,12 +66,14 @@ async function send() {
 
 /** Shows an answer as it settles, and returns it. */
 async function answered(body, place, signal) {
-  let text = "";
+  let [text, isDone] = ["", false];
   for await (const event of events(PATH, { ...body, diffusing: true }, signal)) {
     tellQueue(event);
     const told = event.choices?.[0]?.delta?.content;
     if (told) place.textContent = text = told;
+    isDone ||= Boolean(event.choices?.[0]?.finish_reason);
   }
+  if (!isDone) throw new Refusal("The server broke off before the answer was done.");
   return text.trim();
 }
 

@@ -3,6 +3,7 @@
 import { rewrite } from "./rewrite.js";
 import { state } from "./state.js";
 import { settings } from "./settings.js";
+import { settle } from "./view.js";
 import { say } from "./voice.js";
 import { write } from "./write.js";
 
@@ -16,10 +17,11 @@ export function steer(done) {
   clearTimeout(timer);
   say("steering \u2026");
   state.running?.abort(); // nobody wants what an earlier place of the slider asked for
-  timer = setTimeout(async () => {
+  const own = (timer = setTimeout(async () => {
     const entry = await follow(() => steer(done));
     if (entry) done({ ...entry, isLive: true });
-  }, PAUSE);
+    else if (own === timer && state.entry) settle(state.entry);
+  }, PAUSE));
 }
 
 async function follow(retry) {
