@@ -15,7 +15,8 @@ from ssdlm.ops import counters, draws, encoder, guesses, nudges, rows, verify
 from ssdlm.ops.rotary import rotation
 
 pytest.importorskip("triton")
-pytestmark = pytest.mark.kernel
+# Of a choice between two values the interpreter computes both; where one divides by 0, numpy warns.
+pytestmark = [pytest.mark.kernel, pytest.mark.filterwarnings("ignore:divide by zero")]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 VOCABULARIES = [1000, 9001] if DEVICE == "cuda" else [60]
 
@@ -280,17 +281,18 @@ def guessing_settings():
 def test_candidates_are_the_best_of_parts_of_the_vocabulary():
     from ssdlm.ops.kernels import guesses as kernels
 
-    N, G, V = 3, 4, 203  # the last part is not full
+    N, G, V, num = 3, 4, 203, 16  # some parts have fewer
     logits, prior, settings = 2 * normals(N, G, V), normals(V), guessing_settings()
     suppressed, heats, top_ps, seeds, done = settings
-    scores, ids = kernels.likely(*there(logits, prior, *settings), counters.GUMBEL, candidates=30)
+    own = there(logits, prior, *settings)
+    scores, ids = kernels.likely(*own, counters.GUMBEL, candidates=num)
     for n in range(N):
         g = counters.gumbel_at(seeds[n], first=int(done[n]), ids=torch.arange(V).expand(G, V))
         values = (logits[n] + prior).index_fill(1, suppressed[n : n + 1].clamp(min=0), -1e4)
         values = values if suppressed[n] >= 0 else logits[n] + prior
-        values = F.pad(values / heats[n] + g * (top_ps[n] > 0), (0, -V % 8), value=-torch.inf)
-        best, which = values.unflatten(1, (-1, 8)).max(-1)
-        assert torch.equal(ids[n].cpu(), which + 8 * torch.arange(26))
+        values = F.pad(values / heats[n] + g * (top_ps[n] > 0), (0, -V % num), value=-torch.inf)
+        best, which = values.unflatten(1, (-1, num)).max(1)
+        assert torch.equal(ids[n].cpu(), which * num + torch.arange(num))
         assert torch.allclose(scores[n].cpu(), best, atol=1e-4)
 
 

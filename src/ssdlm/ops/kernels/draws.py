@@ -318,7 +318,12 @@ def rest_to_gumbel(word):
 @triton.jit
 def gumbel_tile(seed, place, first, stream, COUNTERS: tl.constexpr):
     """Return the Gumbel noise of a tile of the vocabulary at a place of a text."""
-    counter = first // 4 + tl.arange(0, COUNTERS)
+    return gumbel_of(seed, place, first // 4 + tl.arange(0, COUNTERS), stream)
+
+
+@triton.jit
+def gumbel_of(seed, place, counter, stream):
+    """Return the Gumbel noise of four tokens for each counter, at a place of a text."""
     same = tl.zeros_like(counter)
     a, b, c, d = tl.philox(seed, counter, same + place.to(tl.int32), same, same + stream)
     # Counter by counter, a b c d: the order of `counters.gumbel`.

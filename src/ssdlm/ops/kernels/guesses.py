@@ -11,12 +11,14 @@ import torch
 import triton
 import triton.language as tl
 
-from ssdlm.ops.kernels.draws import gumbel_tile
+from ssdlm.ops.kernels.draws import gumbel_of
 from ssdlm.ops.kernels.rows import early, launch
 from ssdlm.shapes import Tensor
 
 CANDIDATES = 256
 """Tokens that a guess is one of: the best of as many parts of the vocabulary, or fewer."""
+TOKENS = 2048
+"""Of the vocabulary that a program looks at, about."""
 BEFORE, AFTER = 32, 128
 """Candidates of a guess, and of the next one, that a program links at once."""
 
@@ -58,9 +60,14 @@ def likely_kernel(
     logits, prior, suppressed, heats, top_ps, seeds, done, stream, scores, ids, V, STRIDE, NUM,
     G: tl.constexpr, PART: tl.constexpr, MANY: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Note the best token of some parts of a row's vocabulary, and its score with its noise."""
-    row, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * (PART * MANY)
-    text, guess, at = row // G, row % G, first + tl.arange(0, PART * MANY)
+    """Note the best token of some parts of a row's vocabulary, and its score with its noise.
+
+    Every NUM-th token is of the same part: those that are often written have low numbers, and would
+    crowd each other out of a part of neighbours.
+    """
+    row, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * MANY
+    text, guess, number = row // G, row % G, tl.arange(0, PART * MANY)
+    at = number // MANY * NUM + first + number % MANY
     base = tl.load(prior + at, mask=at < V, other=0.0)
     if IS_EARLY:
         tl.extra.cuda.gdc_launch_dependents()
@@ -68,15 +75,16 @@ def likely_kernel(
     values = base + tl.load(logits + row * STRIDE + at, mask=at < V, other=0.0).to(tl.float32)
     heat, never = tl.load(heats + text), tl.load(suppressed + text)
     values = tl.where(at == never, -1e4, values) / heat
-    place = tl.load(done + text) + guess
-    noise = gumbel_tile(tl.load(seeds + text), place, first, stream, PART * MANY // 4)
+    place, four = tl.load(done + text) + guess, tl.arange(0, PART * MANY // 4)
+    counter = (four // (MANY // 4) * NUM + first) // 4 + four % (MANY // 4)
+    noise = gumbel_of(tl.load(seeds + text), place, counter, stream)
     values += tl.where(tl.load(top_ps + text) > 0, noise, 0.0)
     # Of a slot that has read nothing all may be NaN: then any token will do.
     values = tl.where((at < V) & (values == values), values, -float("inf"))
-    best, which = tl.max(tl.reshape(values, (MANY, PART)), 1, return_indices=True)
-    part = tl.program_id(1) * MANY + tl.arange(0, MANY)
-    tl.store(scores + row * NUM + part, best, mask=part < NUM)
-    tl.store(ids + row * NUM + part, part * PART + which, mask=part < NUM)
+    best, which = tl.max(tl.reshape(values, (PART, MANY)), 0, return_indices=True)
+    part = first + tl.arange(0, MANY)
+    tl.store(scores + row * NUM + part, best)
+    tl.store(ids + row * NUM + part, tl.minimum(which * NUM + part, V - 1))
 
 
 @triton.jit
@@ -140,13 +148,14 @@ def likely(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return scores and ids (N, G, F) of the best tokens of parts of the vocabulary."""
     (N, G, V), device = logits.shape, logits.device
-    part = max(4, triton.next_power_of_2(triton.cdiv(V, candidates)))
-    num, many = triton.cdiv(V, part), max(1, 1024 // part)
+    num = min(candidates, max(4, triton.next_power_of_2(V) // 4))
+    part = triton.next_power_of_2(triton.cdiv(V, num))
+    many = min(max(4, TOKENS // part), 32, num)
     scores = torch.empty(N, G, num, device=device)
     ids = torch.empty(N, G, num, device=device, dtype=torch.int32)
     settings = prior, suppressed, heats, top_ps, seeds, done, stream
     launch(
-        likely_kernel, (N * G, triton.cdiv(num, many)), logits, *settings, scores, ids, V,
+        likely_kernel, (N * G, num // many), logits, *settings, scores, ids, V,
         logits.stride(1), num, G=G, PART=part, MANY=many, **early(),
     )  # fmt: skip
     return scores, ids
