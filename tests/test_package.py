@@ -153,6 +153,8 @@ def test_what_adapters_guides_and_drafters_add_stays_under_15_5_mb():
         for path in builtin.rglob("*.safetensors")
     }
     assert sizes["smol"] <= 6e6
+    assert sizes["drafters/mini"] <= 3.5e6
+    assert sizes["drafters/smollm2"] <= 4e6
     before = {"mini", "guides/sentiment", "guides/tense"}
     assert sum(size for name, size in sizes.items() if name not in before) <= 15.5e6
 

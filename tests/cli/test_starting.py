@@ -35,7 +35,7 @@ def threads(**options):
         ({"grid": "sliding", "width": 3.0}, 4),
         ({"grid": "staggered", "B": (6,)}, 7),
         ({"mode": "autoregressive"}, 1),
-        ({"mode": "speculative"}, 4),
+        ({"mode": "speculative"}, 1),
     ],
 )
 def test_one_thread_does_passes_of_few_products(monkeypatch, options, most):

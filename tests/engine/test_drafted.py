@@ -131,7 +131,7 @@ def test_explain_says_when_guesses_are_made():
     found = model.explain("a dog")
     assert found.written.program == "drafted"
     assert found.notes == (
-        "guesses are made for one text at a time at most; more go token by token",
+        "guesses are made for one text at a time; several together go token by token",
     )
     assert found.is_most
     assert model.explain("a dog", regex="[a-c]*").written.program == "drafted"
@@ -161,6 +161,31 @@ def test_guesses_that_no_option_counts_any_more_are_ignored_with_a_warning():
     with pytest.warns(FutureWarning, match=until):
         found = model.generate("a dog", draft_nodes=8)
     assert found == model.generate("a dog") and found.written.program == "drafted"
+
+
+def test_on_a_cpu_whose_checks_cost_more_than_they_save_there_are_no_guesses():
+    model = model_of(tiny.block)
+    model.denoiser.store_for_cpu()  # as a model that is opened
+    found = model.explain("a dog")
+    assert found.written.program == "chain"
+    (note,) = found.notes
+    assert note.startswith("mode=speculative guesses nothing on a CPU for this model")
+    text = model.generate("a dog")
+    assert text.tokens == model.generate("a dog", mode="autoregressive").tokens
+
+
+def test_the_built_in_model_brings_its_drafter():
+    model = SSDLM.from_pretrained("builtin:mini", device="cpu")
+    drafter = model.engine.drafter
+    assert drafter is not None
+    assert drafter.config.num_guesses == 4
+    head = model.denoiser.head
+    head.data = head.data.contiguous()  # so that a CPU takes guesses, too
+    asked = {"length": 40, "seed": 1, "never_end": True}
+    guessed = model.generate("The movie was", mode="speculative", **asked)
+    plain = model.generate("The movie was", mode="autoregressive", **asked)
+    assert guessed.tokens == plain.tokens
+    assert guessed.passes_per_token < 0.8  # by chance, next to none are right
 
 
 def test_noise_of_a_few_tokens_is_that_of_all():

@@ -70,15 +70,12 @@ def is_chosen() -> bool:
 def is_small(denoiser: Denoiser, options: GenerateOptions) -> bool:
     """Tell whether a pass of the network and of its guides costs few multiplications."""
     from ssdlm.denoiser.block import BlockDenoiser
-    from ssdlm.engine.runners import CPU_GUESSES
 
     if not isinstance(denoiser, BlockDenoiser):
         return False
     rows = options.B[0] + 1
-    if options.mode == "autoregressive":
+    if options.mode != "diffusion":
         rows = 1
-    elif options.mode == "speculative":
-        rows = 1 + CPU_GUESSES
     elif options.grid == "sliding":
         rows = round(options.width) + 1
     weights = sum(weight.numel() for weight in denoiser.parameters())

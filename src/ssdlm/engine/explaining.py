@@ -52,9 +52,13 @@ DRAFTLESS = (
     "mode=speculative guesses nothing, for there is no drafter beside the model: the text is "
     "written token by token, as by mode=autoregressive; {}"
 )
+UNPAID = (
+    "mode=speculative guesses nothing on a CPU for this model, which checks guesses more slowly "
+    "than it writes: the text is written token by token"
+)
 TRAIN_ONE = "`ssdlm train-drafter` trains one"
 NONE_FITS = "a drafter reads only a BlockDenoiser or a model on layers of ours"
-DRAFTED = "guesses are made for {} at most; more go token by token"
+DRAFTED = "guesses are made for one text at a time; several together go token by token"
 
 
 @dataclass(frozen=True)
@@ -112,12 +116,12 @@ def explain(engine: Engine, requests: Sequence[Request]) -> Explanation:
         notes.append(COMPETING.format(first.num_candidates))
     if options.mode == "speculative" and written.program != "drafted":
         remedy = NONE_FITS if base_of(engine.denoiser) is None else TRAIN_ONE
-        notes.append(DRAFTLESS.format(remedy) if engine.drafter is None else UNGUESSED)
+        if engine.drafter is None:
+            notes.append(DRAFTLESS.format(remedy))
+        else:
+            notes.append(UNGUESSED if engine.runners.most_guesses else UNPAID)
     if written.program == "drafted":
-        most = engine.runners.most_drafted
-        notes.append(
-            DRAFTED.format("one text at a time" if most == 1 else f"{most} texts at a time")
-        )
+        notes.append(DRAFTED)
     return Explanation(
         about(engine),
         written,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 
 from ssdlm.denoiser.padded import PaddedEncoder
-from ssdlm.denoiser.slots import Slots
+from ssdlm.denoiser.slots import Network, Slots
 from ssdlm.diffusion.grid import Grid, Sliding
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.simplex import to_ids
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 FIXED_SLOTS = 32
 """Slots of every batch where texts must not depend on how many there are."""
 LEAST_CAPACITY = 128
-MOST_DRAFTED = 16
-"""Texts at a time on a GPU up to which a drafter guesses; on a CPU it does for one alone."""
-CPU_GUESSES = 3
-"""Guesses that are checked at once on a CPU, where a pass takes longer by each."""
-GPU_GUESSES = 4
-"""The same on a GPU, of those that a drafter has."""
+MOST_DRAFTED = 1
+"""Texts at a time up to which a drafter guesses: of several, rows to check cost what they save."""
+FREE_ROWS = 3
+"""Rows that cost a CPU about as much as one, of matrices in rows; in columns two cost twice."""
+MOST_GUESSES = 4
+"""Guesses that are checked at once, of those that a drafter has."""
 ROW_STEP = 16
 """Rows of a block with a right side are a multiple of this on a GPU: lengths share a recording."""
 MOST_IDLE = 4
@@ -115,11 +115,6 @@ class Runners:
         """Shows a few words while something lasts: in a batch's first turn kernels are compiled."""
         self.idle: OrderedDict[tuple[Key, int], DecodeBatch] = OrderedDict()
         """Batches without texts, by key and number of slots, the latest last."""
-
-    @property
-    def most_drafted(self) -> int:
-        """Texts at a time up to which a drafter guesses."""
-        return MOST_DRAFTED if self.is_gpu else 1
 
     def written(self, request: Request, key: Key | None) -> Written:
         """Return how a text is written that has no particles, its key being known."""
@@ -227,13 +222,19 @@ class Runners:
         """Return the key of a text token by token; guesses do not change it."""
         options = request.options
         is_plain = self.is_looked_at(request) or bool(bias_of(options))
-        is_guessed = options.mode == "speculative" and not is_plain
+        is_guessed = options.mode == "speculative" and not is_plain and self.most_guesses > 0
         if is_guessed and (drafter := self.engine.drafter) is not None:
-            most = GPU_GUESSES if self.is_gpu else CPU_GUESSES
-            count = min(drafter.config.num_guesses, most)
+            count = min(drafter.config.num_guesses, self.most_guesses)
             capacity = self.capacity(request, 2 * (1 + count))
             return Key("drafted", count, capacity=capacity, is_masked=is_masked)
         return Key("chain", 0, capacity=self.capacity(request, 2), is_masked=is_masked)
+
+    @property
+    def most_guesses(self) -> int:
+        """Guesses of a drafter's that it pays to check at once; 0 where none do."""
+        if self.is_gpu:
+            return MOST_GUESSES
+        return FREE_ROWS - 1 if cast(Network, self.denoiser).head.is_contiguous() else 0
 
     def capacity(self, request: Request, margin: int) -> int:
         """Return how many tokens a slot must hold, in steps of a factor of two.
@@ -403,7 +404,7 @@ class Runners:
         sizes |= {"is_biased": key.is_biased, "is_cut": key.is_cut}
         if options.mode != "diffusion":
             sizes |= {"is_masked": key.is_masked, "is_invariant": self.engine.is_deterministic}
-            if key.program == "drafted" and num_slots <= self.most_drafted:
+            if key.program == "drafted" and num_slots <= MOST_DRAFTED:
                 given = {"drafter": self.engine.drafter, "num_guesses": key.path}
                 return Drafted(denoiser, **given, **sizes)
             return Chain(denoiser, **sizes)

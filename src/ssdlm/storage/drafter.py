@@ -16,7 +16,7 @@ from ssdlm.config import DrafterConfig
 from ssdlm.denoiser.drafter import BaseNetwork, Drafter
 from ssdlm.settings import from_json, to_json
 from ssdlm.shapes import Tensor
-from ssdlm.storage.builtin import MODELS
+from ssdlm.storage.builtin import MODELS, SMOLLM2, unpacked_smollm2
 from ssdlm.storage.causal import weights_digest
 from ssdlm.storage.files import read_json, write_file, write_json
 from ssdlm.storage.int8 import quantise
@@ -39,7 +39,8 @@ def save_drafter(config: DrafterConfig, weights: dict[str, Tensor], folder: Path
 
 def find_drafter(home: Path) -> Path | None:
     """Return the drafter that comes with the model in a folder: within it, or built in."""
-    places = home / BESIDE, MODELS / "drafters" / home.name
+    shipped = {MODELS / "mini": "mini", unpacked_smollm2(): SMOLLM2}.get(home)
+    places = [home / BESIDE, *([MODELS / "drafters" / shipped] if shipped else [])]
     return next((place for place in places if (place / CONFIG).is_file()), None)
 
 
