@@ -12,16 +12,8 @@ WINDOW = {"grid": "staggered", "width": 8.0, "T": 10, "top_p": 0.9}
 """What the moving window is for the server."""
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 DESK = {"viewport": {"width": 1280, "height": 800}}
-LOOKS = [
-    pytest.param(
-        kind | {"color_scheme": scheme},
-        id=f"{kind['viewport']['width']}-{scheme}",
-        marks=[pytest.mark.nightly] if (kind is DESK) == (scheme == "dark") else [],
-    )
-    for kind in (PHONE, DESK)
-    for scheme in ("light", "dark")
-]
-"""The widths of the page, light and dark; two of the four go to the night."""
+LOOKS = [kind | {"color_scheme": scheme} for kind in (PHONE, DESK) for scheme in ("light", "dark")]
+"""The widths of the page, light and dark."""
 TEXT = "the old river ran down to the mill. and so it was."
 SCHEMA = {
     "type": "object",
@@ -32,6 +24,19 @@ SCHEMA = {
         "inner": {"type": "object", "properties": {"good": {"type": "boolean"}}},
     },
 }
+
+
+def looks(by_day: int, *others: Any, name: str = "") -> list[Any]:
+    """All looks as parameters, after some others; one of them is tried by day, three at night."""
+    return [
+        pytest.param(
+            *others,
+            look,
+            id=f"{name}{look['viewport']['width']}-{look['color_scheme']}",
+            marks=[] if number == by_day % len(LOOKS) else [pytest.mark.nightly],
+        )
+        for number, look in enumerate(LOOKS)
+    ]
 
 
 def link(**settings: Any) -> str:

@@ -3,11 +3,11 @@
 import pytest
 from tests.serve.browser.driving import (
     DESK,
-    LOOKS,
     finish,
     finished,
     go,
     link,
+    looks,
     wait_until,
     words,
 )
@@ -65,8 +65,11 @@ def chat(page):
     go(page, "#message", "Enter")
 
 
-@pytest.mark.parametrize("look", LOOKS)
-@pytest.mark.parametrize("does", [write, steer, steer_around_kept_words, rewrite, chat])
+DOES = [write, steer, steer_around_kept_words, rewrite, chat]
+EACH = [one for n, does in enumerate(DOES) for one in looks(n, does, name=f"{does.__name__}-")]
+
+
+@pytest.mark.parametrize("does, look", EACH)
 def test_what_goes_wrong_is_told_in_view_loses_nothing_and_can_be_tried_again(
     open_page, look, does
 ):

@@ -4,9 +4,7 @@ import json
 
 import pytest
 from tests.serve.browser.driving import (
-    DESK,
     LOOKS,
-    PHONE,
     SCHEMA,
     TEXT,
     asked_of,
@@ -15,6 +13,7 @@ from tests.serve.browser.driving import (
     finished,
     go,
     link,
+    looks,
     text_of,
     wait_until,
     words,
@@ -72,24 +71,15 @@ PALE = """() => {
 """Words that are hard to read, by the contrast that WCAG asks for."""
 
 
-@pytest.fixture(params=LOOKS)
-def look(request):
-    """How wide the page is, and whether it is light or dark."""
-    return request.param
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("kind", [PHONE, DESK], ids=["390", "1280"])
-def test_tab_comes_to_every_control_which_is_in_view_has_a_name_and_can_be_read(
-    open_page, kind, scheme
-):
-    page = open_page(link(path="left", T=6, samples=2, must="a"), color_scheme=scheme, **kind)
+@pytest.mark.parametrize("look", LOOKS, ids=range(4))
+def test_tab_comes_to_every_control_which_is_in_view_has_a_name_and_can_be_read(open_page, look):
+    page = open_page(link(path="left", T=6, samples=2, must="a"), **look)
     finish(page)
     for summary in page.locator(".group:not([open]) > summary").all():
         summary.press("Enter")
     page.locator("#json_schema").fill(json.dumps(SCHEMA))
     page.locator("header h1").click()  # Tab begins at the top
-    for key in ("Tab", "Shift+Tab") if kind is PHONE else ("Tab",):
+    for key in ("Tab", "Shift+Tab") if "is_mobile" in look else ("Tab",):
         page.evaluate("() => (window.visited = new Set())")
         stops = []
         while stop := page.keyboard.press(key) or page.evaluate(STOP):
@@ -99,6 +89,7 @@ def test_tab_comes_to_every_control_which_is_in_view_has_a_name_and_can_be_read(
     assert page.evaluate(PALE) == []
 
 
+@pytest.mark.parametrize("look", looks(1))
 def test_every_setting(open_page, look):
     page = open_page(finished(), **look)
     wait_until(words(page).first.is_visible)
@@ -160,6 +151,7 @@ def test_every_setting(open_page, look):
     assert "the pattern" in error.inner_text().lower() and "regex" not in error.inner_text()
 
 
+@pytest.mark.parametrize("look", looks(2))
 def test_the_words_of_a_text(open_page, site, look):
     page = open_page(finished(), **look)
     wait_until(words(page).first.is_visible)
@@ -214,6 +206,7 @@ def test_the_words_of_a_text(open_page, site, look):
     assert page.evaluate("() => document.documentElement.scrollWidth") == look["viewport"]["width"]
 
 
+@pytest.mark.parametrize("look", looks(0))
 def test_steering(open_page, site, look):
     page = open_page(link(path="left", T=6, length=5), **look)
     finish(page)
@@ -238,6 +231,7 @@ def test_steering(open_page, site, look):
     follows(control=f"kind={label}:8.8", particles=8)
 
 
+@pytest.mark.parametrize("look", looks(3))
 def test_the_timeline_what_is_copied_and_what_was_written_before(open_page, site, look):
     page = open_page(
         link(path="left", T=6, length=5),
@@ -282,6 +276,7 @@ def test_the_timeline_what_is_copied_and_what_was_written_before(open_page, site
     page.wait_for_url("**/docs")
 
 
+@pytest.mark.parametrize("look", looks(1))
 def test_a_chat(open_page, site, look):
     page = open_page(
         finished(model="talker"), permissions=["clipboard-read", "clipboard-write"], **look
