@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 
 from ssdlm.denoiser.padded import PaddedEncoder
-from ssdlm.denoiser.slots import Network, Slots
+from ssdlm.denoiser.slots import Slots
 from ssdlm.diffusion.grid import Grid, Sliding
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.simplex import to_ids
@@ -234,7 +234,7 @@ class Runners:
         """Guesses of a drafter's that it pays to check at once; 0 where none do."""
         if self.is_gpu:
             return MOST_GUESSES
-        return FREE_ROWS - 1 if cast(Network, self.denoiser).head.is_contiguous() else 0
+        return FREE_ROWS - 1 if cast(Any, self.denoiser).head.is_contiguous() else 0
 
     def capacity(self, request: Request, margin: int) -> int:
         """Return how many tokens a slot must hold, in steps of a factor of two.
