@@ -7,10 +7,12 @@ are right where all before them are.
     python benchmarks/drafts.py --model M --drafter DIR reviews=reviews.jsonl books=books.jsonl
 
     python benchmarks/drafts.py --model M --drafter DIR --timed
+    python benchmarks/drafts.py --model M --drafter DIR --twins 500
 
 Of lines with "text" the first 50 tokens are a prompt; "question" is asked by the chat template.
 With --timed, `mode=speculative` is timed beside `mode=autoregressive` in turn, and their texts are
-compared. Prints a table and, as its last line, JSON.
+compared. With --twins so many texts are, over all kinds of options. Prints a table and, as its
+last line, JSON.
 """
 
 from __future__ import annotations
@@ -31,6 +33,19 @@ from ssdlm.tokenizer import load_causal_tokenizer, load_tokenizer
 from ssdlm.train.drafting.texts import acceptance, read_prompts, tokens_per_check, write_texts
 
 BEGINNING = "It was the first day of the year"
+KINDS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "hot": {"temperature": 1.4, "top_p": 1.0},
+    "cold": {"temperature": 0.3},
+    "greedy": {"projection": "greedy"},
+    "top_k and min_p": {"top_k": 20, "min_p": 0.02},
+    "stop strings": {"stop": [".", "the"]},
+    "no end": {"never_end": True},
+    "forbidden words": {"must_not": ["the", "and"]},
+    "a pattern": {"regex": r"[A-Z][a-z]+( [a-z]+){2,8}\."},
+    "JSON": {"regex": r'\{"name": "[A-Z][a-z]{1,9}", "age": [1-9][0-9]?\}'},
+}
+"""Options of texts that are compared with their twins."""
 
 
 def time_modes(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -74,11 +89,35 @@ def time_modes(arguments: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
+def compare_twins(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return how many texts of each kind differ from those of `mode=autoregressive`."""
+    drafter = None if arguments.drafter is None else str(arguments.drafter)
+    model = SSDLM.from_pretrained(arguments.model, device=arguments.device, drafter=drafter)
+    head = model.engine.denoiser.head
+    head.data = head.data.contiguous()  # so that a CPU takes guesses of every model
+    figures = {}
+    print("| kind | texts | differ | passes per token |\n" + "|---" * 4 + "|")
+    for place, (kind, options) in enumerate(KINDS.items()):
+        count = len(range(place, arguments.twins, len(KINDS)))
+        differ, passes = 0, 0.0
+        for number in range(count):
+            asked = {"length": arguments.length, "seed": number} | options
+            prompt = f"{BEGINNING} {number}, and"
+            guessed = model.generate(prompt, mode="speculative", **asked)
+            plain = model.generate(prompt, mode="autoregressive", **asked)
+            differ += guessed.tokens != plain.tokens
+            passes += guessed.passes_per_token / count
+        figures[kind] = {"texts": count, "differ": differ, "passes_per_token": round(passes, 3)}
+        print(f"| {kind} | {count} | {differ} | {passes:.2f} |", flush=True)
+    return figures
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("files", nargs="*", metavar="NAME=FILE", help="JSON lines")
     parser.add_argument("--model", default="builtin:mini")
     parser.add_argument("--drafter", type=Path, help="default: the model's own")
+    parser.add_argument("--twins", type=int, default=0, metavar="N", help="texts to compare")
     parser.add_argument("--timed", action="store_true", help="seconds and equality, not shares")
     parser.add_argument("--lengths", default="50,400", help="timed: tokens (default 50,400)")
     parser.add_argument("--batches", default="1,8", help="timed: texts at a time (default 1,8)")
@@ -91,8 +130,9 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=100, help="tokens of a text (default 100)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    if arguments.timed:
-        print(json.dumps(time_modes(arguments)))
+    if arguments.timed or arguments.twins:
+        found = time_modes(arguments) if arguments.timed else compare_twins(arguments)
+        print(json.dumps(found))
         return
     home = checkpoint.find(arguments.model)
     denoiser = checkpoint.load_denoiser(home, device=arguments.device, dtype="auto")
