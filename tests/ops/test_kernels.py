@@ -79,7 +79,7 @@ def some_rows(kind):
         sees = torch.eye(40, dtype=torch.bool)
         sees[:, 0] = True
         sees[20:, 7] = True
-        return rows.Rows(torch.arange(40) // 13, sees, is_sparse=True)
+        return rows.Rows(torch.arange(40) // 13, sees)
     device = torch.device("cpu")
     return {"window": rows.Rows.window(2, device), "prompt": rows.Rows.causal(20, device)}[kind]
 
@@ -103,7 +103,7 @@ def test_rows_attend_to_their_slots_and_to_each_other(kind, is_invariant, group,
     at = rows.Behind(table, torch.tensor([4, 0, 2]), torch.tensor([0, 70, 5]))
     angles = rotation(torch.arange(S), d).squeeze(2).transpose(0, 1).contiguous()
     attend = kernels.place_and_attend_alone if is_invariant else kernels.place_and_attend
-    moved = rows.Rows(*there(table.offsets, table.sees), table.is_sparse)
+    moved = rows.Rows(*there(table.offsets, table.sees))
     tables = there(keys, values, at.lengths, at.slots)
     own = norms and norms._replace(weights=there(weights)[0])
     counts = torch.tensor([R - 1, R, 2]) if has_counts else None

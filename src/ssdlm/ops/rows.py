@@ -21,8 +21,6 @@ from ssdlm.shapes import Tensor
 
 ROW_TILE = 16
 """Rows that a program of attention takes: the least that matrix units do."""
-OWN_TILE = 32
-"""Rows of its own that a listed tile has."""
 FEWEST_ROWS = 2
 """Rows of a product on a CPU at least: a single one is summed in another order."""
 MOST_ROWS = 64
@@ -39,8 +37,6 @@ class Rows:
     """(R,) positions for the rotary embedding, from the slot's length on."""
     sees: Tensor
     """(R, R) whether a row sees another; all see the slot."""
-    is_sparse: bool = False
-    """Whether a row sees few of the others, so that it pays to list them."""
     num_noisy: int = 0
     """How many of them, the last ones, are open positions; the others are words."""
 
@@ -53,16 +49,6 @@ class Rows:
     def listed(self) -> Tensor:
         """(R, 1 + R) how many rows each row sees, and which, in their order."""
         return counted(self.sees)
-
-    @cached_property
-    def tiles(self) -> Tensor | None:
-        """For each tile of rows how many tiles of others any of them sees, and which."""
-        if not self.is_sparse:
-            return None
-        R = len(self.sees)
-        whole = F.pad(self.sees, (0, -R % OWN_TILE, 0, -R % ROW_TILE))
-        tiled = whole.unflatten(0, (-1, ROW_TILE)).unflatten(2, (-1, OWN_TILE))
-        return counted(tiled.any(3).any(1))
 
     @classmethod
     def window(cls, width: int, device: torch.device, *, sees_word: bool = True) -> Rows:

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ssdlm.ops.rows import OWN_TILE, ROW_TILE, HeadNorms
+from ssdlm.ops.rows import ROW_TILE, HeadNorms
 from ssdlm.shapes import Tensor
 
 KEY_TILE = 64
@@ -119,14 +119,11 @@ def look(q, k, v, seen, peak, total, sums, D: tl.constexpr):
 
 @triton.jit
 def attend_kernel(
-    query, keys, values, out, lengths, slots, sees, tiles, counts, R, S,
+    query, keys, values, out, lengths, slots, sees, counts, R, S,
     H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
-    OWN: tl.constexpr, LISTED: tl.constexpr, COUNTED: tl.constexpr,
+    COUNTED: tl.constexpr,
 ):  # fmt: skip
-    """Attend from a tile of a text's rows to its slot, all of it, and to the rows it may see.
-
-    Where tiles of rows are LISTED, to those alone: first how many, then which.
-    """
+    """Attend from a tile of a text's rows to its slot, all of it, and to the rows it may see."""
     text, head = tl.program_id(0) // H, tl.program_id(0) % H
     slot, length = tl.load(slots + text).to(tl.int64), tl.load(lengths + text)
     row, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, D)[None, :]
@@ -146,19 +143,12 @@ def attend_kernel(
     keys += length.to(tl.int64) * D
     values += length.to(tl.int64) * D
     most = tl.load(counts + text) if COUNTED else R
-    count = tl.cdiv(R, OWN)
-    if LISTED > 0:
-        tiles += tl.program_id(1) * LISTED
-        count = tl.load(tiles)
-    for number in range(count):
-        tile = number
-        if LISTED > 0:
-            tile = tl.load(tiles + 1 + number)
-        other = tile * OWN + tl.arange(0, OWN)
+    for first in range(0, R, TILE):
+        other = first + tl.arange(0, TILE)
         may = is_row[:, None] & (other < most)[None, :]
         at_row = row[:, None].to(tl.int64) * R  # R * R may be more than 32 bits hold
         seen = tl.load(sees + at_row + other[None, :], mask=may, other=0) != 0
-        peak, total, sums = look_at(q, keys, values, tile * OWN, R, seen, peak, total, sums, D, OWN)
+        peak, total, sums = look_at(q, keys, values, first, R, seen, peak, total, sums, D, TILE)
     result = sums / tl.maximum(total, 1e-30)[:, None]
     tl.store(out + at, result.to(out.dtype.element_ty), mask=is_row[:, None])
 
@@ -316,23 +306,21 @@ def place(
 
 def attend(
     query: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, slots: Tensor, sees: Tensor,
-    tiles: Tensor | None = None, counts: Tensor | None = None,
+    counts: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Return what rows (N, R, H, d) read from their slots and from each other.
 
-    `Rows.tiles` of who sees whom save time where a row sees few others. Rows of a text after the
-    first `counts` (N,) are seen by none.
+    Rows of a text after the first `counts` (N,) are seen by none.
     """
     N, R, H, D = query.shape
     out, (KV, S) = torch.empty_like(query), keys.shape[1:3]
     grid = (N * H, triton.cdiv(R, ROW_TILE))
     settings = how(grid[0] * grid[1])
-    own, listed = (settings["TILE"], 0) if tiles is None else (OWN_TILE, tiles.shape[1])
-    tables = keys, values, out, lengths, slots, sees, sees if tiles is None else tiles
+    tables = keys, values, out, lengths, slots, sees
     limits, settings["COUNTED"] = lengths if counts is None else counts, counts is not None
     launch(
         attend_kernel, grid, query, *tables, limits, R, S,
-        H=H, GROUP=H // KV, D=D, ROWS=ROW_TILE, OWN=own, LISTED=listed, **settings,
+        H=H, GROUP=H // KV, D=D, ROWS=ROW_TILE, **settings,
     )  # fmt: skip
     return out
 
@@ -345,7 +333,7 @@ def place_and_attend(
     N, R, heads, D = qkv.shape
     if R > ROW_TILE:
         query = place(qkv, keys, values, lengths, slots, rows.offsets, rotary, norms)
-        return attend(query, keys, values, lengths, slots, rows.sees, rows.tiles, counts)
+        return attend(query, keys, values, lengths, slots, rows.sees, counts)
     H, S = heads - 2 * keys.shape[1], keys.shape[2]
     out = torch.empty(N, R, H, D, device=qkv.device, dtype=qkv.dtype)
     tables = keys, values, out, lengths, slots, rows.offsets, rotary, weights_of(qkv, norms)
