@@ -293,12 +293,16 @@ def place_and_attend(
             return kernels.place_and_attend_alone(*given)
         return kernels.place_and_attend(*given, at.counts)
     KV = keys.shape[1]
-    query, key, value = qkv.split((qkv.shape[2] - 2 * KV, KV, KV), 2)
-    if norms is not None:
-        query, key = norms.apply(query, 0), norms.apply(key, 1)
+    heads = qkv.shape[2] - 2 * KV, KV
+    both, value = qkv.split((sum(heads), KV), 2)
+    if norms is not None and norms.weights is None:
+        both = norm(both)
+    elif norms is not None:
+        both = torch.cat([norms.apply(x, which) for which, x in enumerate(both.split(heads, 2))], 2)
     # Each text's own angles: (2, N, R, 1, d).
     angles = rotary[at.lengths.unsqueeze(1) + at.rows.offsets].movedim(2, 0).unsqueeze(3)
-    return attend_behind(rotate(query, angles), rotate(key, angles), value, keys, values, at)
+    query, key = rotate(both, angles).split(heads, 2)
+    return attend_behind(query, key, value, keys, values, at)
 
 
 def attend_behind(
