@@ -97,23 +97,22 @@ def over_http(address: str, body: dict[str, Any]) -> None:
         assert b"event: done" in answer.read()
 
 
-def rows(args: argparse.Namespace) -> dict[str, list[float]]:
-    """Return the seconds of each state, by how it was asked for."""
+def rows(args: argparse.Namespace) -> Iterator[tuple[str, list[float]]]:
+    """Yield how the states were asked for, and the seconds of each."""
     from ssdlm import SSDLM
 
     with server() as address:
         page, bodies = in_browser(address, args)
-        http = [timed(over_http, f"{address}v1/generate", body) for body in bodies]
+        yield "on the page", page
+        yield "over HTTP", [timed(over_http, f"{address}v1/generate", body) for body in bodies]
     model = SSDLM.from_pretrained("builtin:mini")
     prompt = bodies[0]["prompt"]
     of_page = ("prompt", "stream", "candidates", "guides")
     asked = [{name: body[name] for name in body if name not in of_page} for body in bodies]
     plain = {name: value for name, value in asked[0].items() if name != "control"}
     model.generate(prompt, **asked[0])  # guides load
-    steered = [timed(model.generate, prompt, **one) for one in asked]
-    bare = [timed(model.generate, prompt, **plain) for _ in asked]
-    names = ("on the page", "over HTTP", "in Python", "in Python, unsteered")
-    return dict(zip(names, (page, http, steered, bare), strict=True))
+    yield "in Python", [timed(model.generate, prompt, **one) for one in asked]
+    yield "in Python, unsteered", [timed(model.generate, prompt, **plain) for _ in asked]
 
 
 def main() -> None:
@@ -122,12 +121,14 @@ def main() -> None:
     parser.add_argument("--states", type=int, default=11, help="places of the slider, at most 11")
     parser.add_argument("--guide", default="sentiment", help="the guide whose slider moves")
     args = parser.parse_args()
-    found = rows(args)
-    bare = statistics.median(found["in Python, unsteered"])
-    print(f"{args.states} states of {args.length} tokens, seconds: median, slowest, median ratio")
-    for name, times in found.items():
-        middle = statistics.median(times)
-        print(f"{name:<22} {middle:6.2f} {max(times):6.2f} {middle / bare:6.1f}")
+    print(f"{args.states} states of {args.length} tokens, seconds: median, slowest")
+    found: dict[str, list[float]] = {}
+    for name, times in rows(args):
+        found[name] = times
+        print(f"{name:<22} {statistics.median(times):6.2f} {max(times):6.2f}", flush=True)
+    middle = {name: statistics.median(times) for name, times in found.items()}
+    ratio = middle["on the page"] / middle["in Python, unsteered"]
+    print(f"the page takes {ratio:.1f} times as long as unsteered text that nobody watches")
     print(json.dumps({"length": args.length, "guide": args.guide, "seconds": found}))
 
 
