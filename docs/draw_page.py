@@ -174,6 +174,7 @@ def record(browser: Any, address: str) -> float:
             page.keyboard.press("ArrowRight")
         page.wait_for_timeout(1000)
         page.keyboard.press("Enter")
+        page.locator("#main-text .word").nth(5).scroll_into_view_if_needed()
         move(page, "#main-text .word", 5)
         page.mouse.dblclick(*middle(page, "#main-text .word", 5))
         page.keyboard.type("your own", delay=100)

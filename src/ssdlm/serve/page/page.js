@@ -119,6 +119,7 @@ choices.left = () => {
   if (state.running || !place) return;
   paper.choose(place);
   paper.focus(place);
+  document.activeElement.scrollIntoView({ block: "nearest" }); // the cards may have taken all the room
 };
 
 function stop() {
