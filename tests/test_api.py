@@ -254,7 +254,7 @@ def test_a_warped_grid_writes_a_text_of_its_own(block):
         ({"seed": -1}, "seed=-1 is out of range; use a whole number from 0 to 2**63 - 1"),
         ({"seed": 2**63}, "is out of range; use a whole number from 0 to 2**63 - 1"),
         ({"rho": 2.0}, "rho=2.0 is out of range"),
-        ({"grid": "log"}, "grid='log' is unknown; choose one of uniform, warped, staggered"),
+        ({"grid": "log"}, "grid='log' is unknown; choose one of uniform, warped, tilted"),
         ({"width": 0.0}, "width=0.0 is out of range; use more than 0 and at most"),
         ({"returns": "x"}, "returns='x' is unknown"),
         ({"num_samples": 0}, "num_samples=0 is out of range; write 1 to 1000000 texts per"),

@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
 
 
-@pytest.fixture(scope="package")  # while it is open, its thread has a running event loop
+@pytest.fixture(scope="module")  # while it is open, its thread has a running event loop
 def browser() -> Iterator[Any]:
     """Debian's chromium, driven by Playwright."""
     sync_api = pytest.importorskip("playwright.sync_api")
