@@ -191,6 +191,7 @@ def test_a_disk_that_fills_up_is_said_of_the_file(tmp_path, monkeypatch, capsys,
     resource = pytest.importorskip("resource")
     monkeypatch.chdir(tmp_path)
     Path("a.jsonl").write_text(ROWS)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # what is imported here would be cut, too
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
     try:
