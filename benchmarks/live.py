@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
 import statistics
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
+
+from serve import started
+from ssdlm import SSDLM
+from ssdlm.storage.builtin import DEFAULT_MODEL
 
 PROMPT = "The movie was"
 SECONDS = 120
@@ -35,20 +35,6 @@ FINISHED = """() => {
         .observe(spoken, { childList: true });
     addEventListener("keydown", () => (window.pressed = performance.now()), true);
 }"""
-
-
-@contextmanager
-def server() -> Iterator[str]:
-    """Run a server with the built-in model, and give its address."""
-    command = [sys.executable, "-m", "ssdlm", "serve", "--port", "0", "--device", "cpu"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        lines = (re.search(r"http://\S+", line) for line in process.stderr)
-        yield next(found[0] for found in lines if found)
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def timed(work: Callable[..., Any], *args: Any, **options: Any) -> float:
@@ -99,13 +85,12 @@ def over_http(address: str, body: dict[str, Any]) -> None:
 
 def rows(args: argparse.Namespace) -> Iterator[tuple[str, list[float]]]:
     """Yield how the states were asked for, and the seconds of each."""
-    from ssdlm import SSDLM
-
-    with server() as address:
+    with started(DEFAULT_MODEL, "--device", "cpu") as server:
+        address = f"http://127.0.0.1:{server.port}/"
         page, bodies = in_browser(address, args)
         yield "on the page", page
         yield "over HTTP", [timed(over_http, f"{address}v1/generate", body) for body in bodies]
-    model = SSDLM.from_pretrained("builtin:mini")
+    model = SSDLM.from_pretrained(DEFAULT_MODEL)
     prompt = bodies[0]["prompt"]
     of_page = ("prompt", "stream", "candidates", "guides")
     asked = [{name: body[name] for name in body if name not in of_page} for body in bodies]
