@@ -11,8 +11,8 @@ from tests.closeness import assert_close
 
 from ssdlm import SSDLM, cli
 from ssdlm.bench import decode
-from ssdlm.bench.decode import DecodeBench, bench_decode, num_passes, run_plain
-from ssdlm.bench.sizes import open_model, prompts_for
+from ssdlm.bench.decode import Bench, DecodeBench, bench_decode, num_passes, run_plain, silent
+from ssdlm.bench.sizes import prompts_for, random_model
 from ssdlm.engine.plain import Engine
 from ssdlm.options import GenerateOptions
 
@@ -156,10 +156,19 @@ def test_a_guide_steers_the_built_in_model_while_it_is_timed():
     assert found["ms_per_step"] > 0
 
 
+def test_a_trained_model_is_deterministic_where_that_is_asked_for(tmp_path):
+    SSDLM(tiny.block(), tiny.tokenizer(), GenerateOptions(B=(6,), T=3)).save_pretrained(tmp_path)
+    for wanted in (False, True):
+        asked = DecodeBench(
+            model=str(tmp_path), context=2, length=2, device="cpu", deterministic=wanted
+        )
+        assert Bench.set_up(asked, silent).model.engine.is_deterministic is wanted
+
+
 def test_the_plain_loop_counts_every_pass():
     cpu = {"device": torch.device("cpu"), "dtype": torch.float32, "max_len": 30}
     for family, expected in (("block", 2 * (3 + 1)), ("encoder", 2 * 3)):
-        model = open_model("tiny", family, **cpu)
+        model = random_model("tiny", family, **cpu)
         options = model.options.change(T=3, B=4, length=8, grid="staggered")
         engine = Engine(model.denoiser, None)
         assert run_plain(engine, prompts_for(model, batch=2, context=5), options) == expected
@@ -167,7 +176,7 @@ def test_the_plain_loop_counts_every_pass():
 
 def test_passes_of_a_text_are_those_of_all_its_blocks():
     cpu = {"device": torch.device("cpu"), "dtype": torch.float32, "max_len": 30}
-    model = open_model("tiny", "block", **cpu)
+    model = random_model("tiny", "block", **cpu)
     (text,) = model.generate([[1, 2, 3]], length=8, B=4, T=3, grid="staggered")
     assert num_passes(text) == 2 * (3 + 1)
     (text,) = model.generate([[1, 2, 3]], length=8, B=4, T=3, grid="sliding")

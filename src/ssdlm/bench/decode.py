@@ -24,7 +24,7 @@ from ssdlm.bench.machine import (
     peak_memory,
     seconds_of,
 )
-from ssdlm.bench.sizes import DENOISERS, SIZES, open_model, original_network, prompts_for
+from ssdlm.bench.sizes import DENOISERS, SIZES, original_network, prompts_for, random_model
 from ssdlm.denoiser import DenoiserModule
 from ssdlm.denoiser.block import BlockDenoiser
 from ssdlm.diffusion.denoiser import reads_rows
@@ -194,24 +194,13 @@ class Bench:
         auto = "bfloat16" if device.type == "cuda" else "float32"
         dtype = getattr(torch, auto if asked.dtype == "auto" else asked.dtype)
         tell(f"opening {asked.model or asked.size} on {machine_name(device)}")
-        if asked.model is not None or asked.drafter is not None:
-            model = SSDLM.from_pretrained(
-                asked.model or DEFAULT_MODEL,
-                device=device,
-                dtype=dtype,
-                deterministic=asked.deterministic,
-                drafter=asked.drafter,
-            )
+        how: Any = {"device": device, "dtype": dtype, "deterministic": asked.deterministic}
+        if asked.is_whole:
+            name = asked.model or DEFAULT_MODEL
+            model = SSDLM.from_pretrained(name, drafter=asked.drafter, **how)
         else:
             max_len = asked.context + asked.length + (asked.block or 25)
-            model = open_model(
-                asked.size,
-                asked.family,
-                device=device,
-                dtype=dtype,
-                max_len=max_len,
-                deterministic=asked.deterministic,
-            )
+            model = random_model(asked.size, asked.family, max_len=max_len, **how)
         if asked.twin and not reads_rows(model.denoiser):
             raise ValueError(f"twin: {asked.model} has no context stream to write with")
         options = model.options.change(**asked.changes())

@@ -1,7 +1,7 @@
 """Models to measure, by the name of their size.  denoiser, api -> [sizes] -> decode
 
-`mini` is the model that comes with the package. All others have random weights, which are as fast
-as trained ones.
+`mini` as it is is the model that comes with the package. All others have random weights, which are
+as fast as trained ones.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def random_weights(
     return denoiser.to(device=device, dtype=dtype).eval().requires_grad_(False)
 
 
-def open_model(
+def random_model(
     size: str,
     denoiser: str,
     *,
@@ -91,11 +91,7 @@ def open_model(
     max_len: int,
     deterministic: bool = False,
 ) -> SSDLM:
-    """Return the model of a size, with the options that it would be used with."""
-    if (size, denoiser) == ("mini", "block"):
-        return SSDLM.from_pretrained(
-            DEFAULT_MODEL, device=device, dtype=dtype, deterministic=deterministic
-        )
+    """Return a model of a size with random weights, and the options that it would be used with."""
     shape = SIZES[size]
     if denoiser == "block":
         network = random_weights(shape.block(), device, dtype)
