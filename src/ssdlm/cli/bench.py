@@ -15,6 +15,14 @@ def add_bench(commands: Any) -> None:
         "decode", help="time decoding: a table, and one JSON line with all figures"
     )
     decode.set_defaults(run=run_decode)
+    add_subject(decode)
+    add_path(decode)
+    add_machine(decode)
+    add_others(decode)
+
+
+def add_subject(decode: argparse.ArgumentParser) -> None:
+    """Add which model is timed, and what it writes."""
     decode.add_argument(
         "--size",
         default="mini",
@@ -37,6 +45,10 @@ def add_bench(commands: Any) -> None:
     ):
         text = f"{what} (default {default})"
         decode.add_argument(f"--{name}", type=int, default=default, metavar="N", help=text)
+
+
+def add_path(decode: argparse.ArgumentParser) -> None:
+    """Add how texts are written."""
     decode.add_argument(
         "--block", "--B", type=int, metavar="N", help="tokens per block (default: the model's, 25)"
     )
@@ -60,6 +72,10 @@ def add_bench(commands: Any) -> None:
     decode.add_argument(
         "--denoiser", help="encoder or block (default: block for mini, else encoder)"
     )
+
+
+def add_machine(decode: argparse.ArgumentParser) -> None:
+    """Add on what it is timed."""
     decode.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
     decode.add_argument(
         "--dtype", default="auto", help="default auto: bfloat16 on a GPU, float32 on a CPU"
@@ -69,6 +85,10 @@ def add_bench(commands: Any) -> None:
         action="store_true",
         help="on a GPU, too, write the same text whatever else is being written",
     )
+
+
+def add_others(decode: argparse.ArgumentParser) -> None:
+    """Add what more is timed."""
     decode.add_argument(
         "--control",
         action="append",
