@@ -41,6 +41,22 @@ INVARIANT_ROWS = 16
 
 
 @triton.jit
+def put(
+    out, place, may, sums, others, IS_SQUARED: tl.constexpr, IS_GATED: tl.constexpr,
+    IS_ADDED: tl.constexpr,
+):  # fmt: skip
+    """Write sums at some places: squared where positive, or gating others, or added to `out`."""
+    if IS_SQUARED:
+        sums = tl.maximum(sums, 0.0)
+        sums = sums * sums
+    if IS_GATED:
+        sums = sums * tl.sigmoid(sums) * others
+    if IS_ADDED:
+        sums += tl.load(out + place, mask=may, other=0.0).to(tl.float32)
+    tl.store(out + place, sums.to(out.dtype.element_ty), mask=may)
+
+
+@triton.jit
 def product_kernel(
     x, weight, scale, out, M, N, K: tl.constexpr, EPS: tl.constexpr, HAS_SCALE: tl.constexpr,
     IS_NORMED: tl.constexpr, IS_SQUARED: tl.constexpr, IS_GATED: tl.constexpr,
@@ -84,15 +100,8 @@ def product_kernel(
     if IS_NORMED:
         sums = sums * tl.rsqrt(squares / K + EPS)[:, None]
         others = others * tl.rsqrt(squares / K + EPS)[:, None]
-    if IS_SQUARED:
-        sums = tl.maximum(sums, 0.0)
-        sums = sums * sums
-    if IS_GATED:
-        sums = sums * tl.sigmoid(sums) * others
-    home = out + row[:, None] * N + column[None, :]
-    if IS_ADDED:
-        sums += tl.load(home, mask=is_row & is_column, other=0.0).to(tl.float32)
-    tl.store(home, sums.to(out.dtype.element_ty), mask=is_row & is_column)
+    place = row[:, None] * N + column[None, :]
+    put(out, place, is_row & is_column, sums, others, IS_SQUARED, IS_GATED, IS_ADDED)
 
 
 @triton.jit
@@ -159,15 +168,8 @@ def whole_kernel(
     if IS_NORMED:
         root = tl.rsqrt(squares / K + EPS)[:, None]
         sums, others = sums * root, others * root
-    if IS_SQUARED:
-        sums = tl.maximum(sums, 0.0)
-        sums = sums * sums
-    if IS_GATED:
-        sums = sums * tl.sigmoid(sums) * others
-    home = out + row[:, None] * N + column[None, :]
-    if IS_ADDED:
-        sums += tl.load(home, mask=is_row & is_column, other=0.0).to(tl.float32)
-    tl.store(home, sums.to(out.dtype.element_ty), mask=is_row & is_column)
+    place = row[:, None] * N + column[None, :]
+    put(out, place, is_row & is_column, sums, others, IS_SQUARED, IS_GATED, IS_ADDED)
 
 
 @triton.jit
@@ -203,15 +205,10 @@ def fewest_kernel(
         if IS_NORMED:
             root = tl.rsqrt(tl.sum(a * a) / K + EPS)
             sums = sums * root
-        if IS_SQUARED:
-            sums = tl.maximum(sums, 0.0)
-            sums = sums * sums
         if IS_GATED:
             sums = sums * tl.sigmoid(sums) * tl.sum(c * a[None, :], 1) * root
-        home, may = out + row * N + column, is_column & (row < M)
-        if IS_ADDED:
-            sums += tl.load(home, mask=may, other=0.0).to(tl.float32)
-        tl.store(home, sums.to(out.dtype.element_ty), mask=may)
+        may = is_column & (row < M)
+        put(out, row * N + column, may, sums, sums, IS_SQUARED, False, IS_ADDED)
 
 
 def plan_for(M: int, N: int, K: int, *, is_gated: bool = False) -> Plan:
