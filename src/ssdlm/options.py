@@ -396,6 +396,11 @@ class GenerateOptions:
         """Whether draws are from fewer tokens than `top_p` says."""
         return self.top_k > 0 or self.min_p > 0
 
+    @property
+    def control_ids(self) -> tuple[str | int, ...]:
+        """What its controls are known by: guides need not be hashable, and are kept here."""
+        return tuple(one if isinstance(one, str) else id(one) for one in self.control)
+
     def blocks(self) -> list[int]:
         """Return the lengths of the blocks that add up to `length`."""
         return list(blocks_of(self.length, self.B))

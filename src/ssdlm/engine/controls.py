@@ -7,6 +7,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -130,7 +131,7 @@ class Controls:
             self.fit(guide)
         except NoGradientError as error:
             chosen = [w for w in (weight, lam, guide.lam, CLASSIFIER_WEIGHT) if w is not None]
-            scorer = self.scorer_of(guide, None)
+            scorer = self.classifier_scorer(guide, None)
             why = f"no gradient: {str(error).partition(';')[0]}"
             return Way(name, why, scorer=scorer, weight=chosen[0])
         why = f"it knows all {self.denoiser.V} tokens of the model"
@@ -140,7 +141,7 @@ class Controls:
         if lam is None and guide.lam is None:
             given *= BESIDE_PARTICLES
         why += f", and particles={options.particles} were asked for"
-        return Way(name, why, guide, given, self.scorer_of(guide, self.tokenizer), weight)
+        return Way(name, why, guide, given, self.classifier_scorer(guide, self.tokenizer), weight)
 
     def guides(self, options: GenerateOptions) -> list[tuple[ClassifierGuide | LogProb, float]]:
         """Return what is followed by its gradient, and how far."""
@@ -179,17 +180,15 @@ class Controls:
                     raise ValueError(f"{way.name} reads texts, and this model has no tokenizer")
                 way.scorer(PROBES)
 
-    def scorer_of(self, made_of: Any, tokenizer: Tokenizer | None = None) -> Scorer:
-        """Return what weighs texts by a classifier or a function, the same one for the same."""
-        if isinstance(made_of, Scorer):
-            return made_of
+    def classifier_scorer(self, guide: ClassifierGuide, tokenizer: Tokenizer | None) -> Scorer:
+        """Return what weighs texts by a classifier."""
+        size = self.score_together
+        return self.scorer_of(guide, partial(guide_scorer, guide, tokenizer, batch_size=size))
+
+    def scorer_of(self, made_of: object, make: Callable[[], Scorer]) -> Scorer:
+        """Return what weighs texts by something, made once for the same."""
         if id(made_of) not in self.scorers:
-            if isinstance(made_of, ClassifierGuide):
-                size = self.score_together
-                scorer = guide_scorer(made_of, tokenizer, batch_size=size)
-            else:
-                scorer = Scorer(made_of)
-            self.scorers[id(made_of)] = made_of, scorer
+            self.scorers[id(made_of)] = made_of, make()
         self.scorers.move_to_end(id(made_of))
         while len(self.scorers) > MOST_KNOWN:
             self.scorers.popitem(last=False)
@@ -260,9 +259,8 @@ class Controls:
         guides that can keep what they have read do; they are told each token.
         """
 
-        def fit(guide: ClassifierGuide | LogProb) -> LogProb:
-            fitted = self.fit(guide)
-            assert isinstance(fitted, FittedGuide)
+        def fit(guide: ClassifierGuide) -> LogProb:
+            fitted = self.fitted_guide(guide)
             if grows and can_grow(guide):
                 return growing_guide(fitted, lengths)
             return PaddedGuide(fitted, lengths, opens)
@@ -272,7 +270,7 @@ class Controls:
     def steer(
         self,
         options: GenerateOptions,
-        fit: Callable[[ClassifierGuide | LogProb], LogProb] | None = None,
+        fit: Callable[[Any], LogProb] | None = None,
     ) -> guided:
         """Return the denoiser under the guides that the options name."""
         fit = fit or self.fit
@@ -295,10 +293,16 @@ class Controls:
         self, control: Control, options: GenerateOptions
     ) -> ClassifierGuide | LogProb | Scorer:
         """Return the guide that a text names, where the model is; others as they are."""
+        if isinstance(control, str):
+            return self.named(control, options)
         if isinstance(control, ClassifierGuide):
             return self.bind(control)
-        if not isinstance(control, str):
-            return self.scorer_of(control) if reads_texts(control) else cast(LogProb, control)
+        if isinstance(control, Scorer) or not reads_texts(control):
+            return cast(LogProb | Scorer, control)
+        return self.scorer_of(control, partial(Scorer, cast(ScoreTexts, control)))
+
+    def named(self, control: str, options: GenerateOptions) -> ClassifierGuide:
+        """Return the guide that a text names."""
         key = control, options.sees, options.special_tokens
         if key not in self.loaded:
             self.loaded[key] = load_guide(
@@ -318,21 +322,22 @@ class Controls:
         if name not in self.readers:
             place = name.partition("=")[2] or name
             device = str(self.denoiser.device)
-            fitted = self.fit(self.bind(classifier_guide(place, label=0, device=device)))
-            assert isinstance(fitted, FittedGuide)
-            self.readers[name] = fitted
+            guide = classifier_guide(place, label=0, device=device)
+            self.readers[name] = self.fitted_guide(self.bind(guide))
         return self.readers[name]
 
     def digest(self, control: str, options: GenerateOptions) -> str:
         """Return the digest of the guide that a text names."""
-        guide = self.guide(control, options)
-        assert isinstance(guide, ClassifierGuide)
-        return guide.digest
+        return self.named(control, options).digest
 
     def fit(self, guide: ClassifierGuide | LogProb) -> LogProb:
         """Return a guide's log_prob for this model's vocabulary."""
-        if not isinstance(guide, ClassifierGuide):
-            return cast(LogProb, guide) if isinstance(guide, InSimplex) else UserFunction(guide)
+        if isinstance(guide, ClassifierGuide):
+            return self.fitted_guide(guide)
+        return cast(LogProb, guide) if isinstance(guide, InSimplex) else UserFunction(guide)
+
+    def fitted_guide(self, guide: ClassifierGuide) -> FittedGuide:
+        """Return a guide as it reads this model's vocabulary, the same one for the same."""
         if id(guide) not in self.fitted:
             V, tokenizer = self.denoiser.V, self.tokenizer
             strings = () if tokenizer is None else tokenizer.token_strings()
@@ -354,9 +359,7 @@ def idle(name: str, gradient: str) -> str:
 
 def key_of(options: GenerateOptions) -> Hashable:
     """Return what requests that are steered alike, by the same guides, have in common."""
-    # Guides need not be hashable, and options keep those that they name.
-    controls = tuple(one if isinstance(one, str) else id(one) for one in options.control)
-    return controls, *(getattr(options, name) for name in STEER)
+    return options.control_ids, *(getattr(options, name) for name in STEER)
 
 
 def one_each(

@@ -125,12 +125,10 @@ class Request:
     def batch_key(self) -> Hashable:
         """Return what requests that go through the network together have in common."""
         options = tuple(getattr(self.options, name) for name in SHARED_OPTIONS)
-        # Guides need not be hashable, so they are told apart by identity.
-        controls = tuple(one if isinstance(one, str) else id(one) for one in self.options.control)
         held = self.placement is not None, self.slides, self.options.has_grammar, bool(self.branch)
         held = *held, self.num_before
         lengths = len(self.context), len(self.described)
-        return lengths, tuple(self.blocks()), options, controls, held
+        return lengths, tuple(self.blocks()), options, self.options.control_ids, held
 
 
 class Requests(Sequence[Request]):
