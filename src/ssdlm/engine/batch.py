@@ -275,9 +275,14 @@ class DecodeBatch(ABC):
             self.masks.leave(slots)
         self.count_slots()
 
+    @property
+    def takes_all(self) -> bool:
+        """Whether a pass takes all slots, those without a text included."""
+        return self.is_captured or self.is_dense
+
     def count_slots(self) -> None:
         """Take note of which slots have a text; a graph takes them all."""
-        if not self.is_captured and not self.is_dense:
+        if not self.takes_all:
             self.here = self.at = torch.tensor(sorted(self.entries), dtype=torch.int64)
             copies = (self.at, self.at + self.num_slots) if self.is_described else (self.at,)
             self.copies = self.copies_at = torch.cat(copies)
@@ -421,7 +426,7 @@ class DecodeBatch(ABC):
 
     def put(self, table: Tensor, values: Tensor) -> None:
         """Write the rows of a table that a pass takes, by one operation."""
-        if isinstance(self.here, slice):
+        if self.takes_all:
             table.copy_(values)
         else:
             table[self.here] = values
@@ -429,7 +434,7 @@ class DecodeBatch(ABC):
     def write(self, tokens: Tensor, gets_one: Tensor) -> None:
         """Put a decided token (N, 1) at the end of each text that gets one."""
         here, active = self.here, gets_one[self.here]
-        if isinstance(here, slice):
+        if self.takes_all:
             self.text.scatter_(1, self.done.unsqueeze(1), tokens)
         else:
             self.text[here, self.done[here]] = tokens[:, 0]

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 
 from ssdlm.diffusion.autoregressive import Choice, Place, generate_chain
-from ssdlm.diffusion.denoiser import Denoiser, RowDenoiser
+from ssdlm.diffusion.denoiser import Denoiser, RowDenoiser, reads_rows
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.sampler import Step
 from ssdlm.engine.ending import end_token, unwritten
@@ -24,7 +24,7 @@ from ssdlm.values import quote
 
 def check_stream(denoiser: Denoiser, given: str, remedy: str) -> None:
     """Raise on an option that a model cannot follow which is no language model."""
-    if not isinstance(denoiser, RowDenoiser):
+    if not reads_rows(denoiser):
         raise ValueError(
             f"{given} needs a model with a context stream (a BlockDenoiser), which {remedy}"
         )

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ssdlm.denoiser import Denoiser, RowDenoiser
+from ssdlm.denoiser import Denoiser
+from ssdlm.diffusion.denoiser import reads_rows
 from ssdlm.engine.chat import ChatText, Messages, chat_text, refuse_special, said
 from ssdlm.options import GenerateOptions
 from ssdlm.tokenizer import Tokenizer, is_utf8
@@ -24,7 +25,7 @@ def check_description(
     if (description := options.control_by) is None:
         return
     given = f"control_by={quote(description)}"
-    if not isinstance(denoiser, RowDenoiser):
+    if not reads_rows(denoiser):
         kind = type(denoiser).__name__
         raise ValueError(
             f"{given} needs a language model, which a {kind} is not; use control with a classifier"

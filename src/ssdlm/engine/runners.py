@@ -378,7 +378,7 @@ class Runners:
         # Rows of blocks are so many that their products' roundings depend on the slot. Chains have
         # products whose rows do not depend on each other.
         if self.engine.is_deterministic and key.program not in ("chain", "drafted"):
-            return FIXED_SLOTS if isinstance(key.path, float) else 1
+            return FIXED_SLOTS if key.pace else 1
         num = 1
         while num < wanted:
             num *= 2

@@ -368,8 +368,7 @@ class Window(DecodeBatch):
 
     def rows_of_slots(self) -> list[int]:
         """Return the slot of each row; a GPU is not asked."""
-        takes_all = self.is_captured or self.is_dense
-        return list(range(self.num_slots)) if takes_all else sorted(self.entries)
+        return list(range(self.num_slots)) if self.takes_all else sorted(self.entries)
 
     def show_pins(self) -> None:
         """Let the network see tokens that must stand somewhere."""
