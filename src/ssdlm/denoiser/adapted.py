@@ -36,14 +36,13 @@ from ssdlm.denoiser.network import (
     NUM_TIME_FEATURES,
     NoisyNetwork,
     noised,
-    padded_head,
     running_dtype,
 )
 from ssdlm.diffusion.evidence import as_levels
 from ssdlm.diffusion.loss import Losses
 from ssdlm.ops.cross_entropy import head_loss
 from ssdlm.ops.noisy_logits import Noisy, noisy_logits
-from ssdlm.ops.padding import pad_prior, pad_table
+from ssdlm.ops.padding import pad_prior, pad_table, padded_head
 from ssdlm.ops.soft_embedding import soft_embedding
 from ssdlm.shapes import Block, Context, Simplex, Tensor, Tokens
 

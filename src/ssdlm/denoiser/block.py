@@ -20,12 +20,12 @@ import torch.nn.functional as F
 from ssdlm.denoiser import each_row, row_by_row
 from ssdlm.denoiser.attention import causal_mask, noisy_bias
 from ssdlm.denoiser.layer import norm
-from ssdlm.denoiser.network import BlockNetwork, noised, padded_head
+from ssdlm.denoiser.network import BlockNetwork, noised
 from ssdlm.diffusion.evidence import as_levels
 from ssdlm.diffusion.loss import Losses
 from ssdlm.ops.cross_entropy import head_loss
 from ssdlm.ops.noisy_logits import Noisy, noisy_logits
-from ssdlm.ops.padding import padded
+from ssdlm.ops.padding import padded, padded_head
 from ssdlm.ops.soft_embedding import chunks
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 

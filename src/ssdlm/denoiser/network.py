@@ -229,11 +229,6 @@ class BlockNetwork(NoisyNetwork):
         return (hidden @ self.head.to(self.dtype).T).float() + self.prior
 
 
-def padded_head(head: Tensor, prior: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Return output head and prior, padded to a width."""
-    return pad_table(head, width), pad_prior(prior, width)
-
-
 def running_dtype(weight: Tensor) -> torch.dtype:
     """Return the precision that rows run in: the weights', or what autocast says."""
     kind = weight.device.type

@@ -13,12 +13,9 @@ import torch.nn.functional as F
 
 from ssdlm.denoiser.encoder import HEADS, EncoderDenoiser, before_decoder
 from ssdlm.ops.encoder import add_norm_, attend_all, gelu_product
-from ssdlm.ops.padding import pad_table
+from ssdlm.ops.padding import pad_prior, pad_table, padded
 from ssdlm.ops.rows import has_row_kernels
 from ssdlm.shapes import Tensor
-
-WIDTH_STEP = 64
-"""V-wide tables are padded to a multiple of this: odd widths are slow to multiply."""
 
 
 class PaddedEncoder:
@@ -28,12 +25,11 @@ class PaddedEncoder:
         backbone = denoiser.backbone
         self.denoiser, self.dtype, self.V = denoiser, denoiser.dtype, denoiser.V
         self.H = backbone.config.num_attention_heads
-        self.width = -(-self.V // WIDTH_STEP) * WIDTH_STEP
+        self.width = padded(self.V)
         self.table = pad_table(denoiser.simplex_embed.weight.T.to(self.dtype), self.width)
         decoder = backbone.get_output_embeddings()
         self.head = pad_table(decoder.weight.to(self.dtype), self.width)
-        # What pads the vocabulary is never drawn.
-        self.bias = F.pad(decoder.bias.to(self.dtype), (0, self.width - self.V), value=-torch.inf)
+        self.bias = pad_prior(decoder.bias.to(self.dtype), self.width)
         embeddings = backbone.base_model.embeddings
         self.norm, places = embeddings.LayerNorm, embeddings.position_embeddings
         # RoBERTa's positions start after the padding index.

@@ -28,11 +28,10 @@ from ssdlm.engine.chooser import Chooser
 from ssdlm.engine.recording import Graphs
 from ssdlm.engine.views import Frame
 from ssdlm.guidance.gradient import guided
+from ssdlm.ops.padding import padded, padded_head
 from ssdlm.ops.rows import Behind, Rows
 from ssdlm.shapes import Tensor
 
-VOCABULARY_STEP = 64
-"""On a GPU the vocabulary may be padded to a multiple of this, by tokens that are never drawn."""
 PREFILL_STEP = 64
 """On a GPU contexts are read in runs whose lengths are multiples of this."""
 MOST_RECORDED = 16_384
@@ -158,9 +157,7 @@ class DecodeBatch(ABC):
         self.lengths = self.read_lengths[: self.num_slots]
         head, prior = denoiser.head.to(denoiser.dtype), denoiser.prior
         if is_padded and self.is_captured:  # odd widths are slow to multiply
-            more = -len(prior) % VOCABULARY_STEP
-            head = F.pad(head, (0, 0, 0, more)) if more else head
-            prior = F.pad(prior, (0, more), value=-torch.inf)
+            head, prior = padded_head(head, prior, padded(len(prior)))
         self.head, self.prior = head, prior.contiguous()
 
     def whole(self, *shape: int, fill: int = 0) -> Tensor:
