@@ -62,6 +62,11 @@ class Start:
     """(G, D) what each guess has of its own."""
 
     @cached_property
+    def both(self) -> Tensor:
+        """(D, 2 D) the two side by side; for a CPU."""
+        return torch.cat((self.hidden, self.word), 1)
+
+    @cached_property
     def word_table(self) -> Tensor:
         """(V, D) what rows begin with by each word; for a GPU."""
         return (self.words.to(self.word) @ self.word.T).contiguous()
@@ -83,7 +88,7 @@ def start_rows(
     own = hidden[torch.arange(len(hidden)), ends].unsqueeze(1)
     word = F.embedding(newest, start.words).to(own).unsqueeze(1)
     both = torch.cat((own, word), -1)
-    return product(both, torch.cat((start.hidden, start.word), 1), **how) + start.places
+    return product(both, start.both, **how) + start.places
 
 
 def put_guesses_(
@@ -107,9 +112,8 @@ def put_guesses_(
     if on_gpu(logits):
         from ssdlm.ops.kernels import guesses as kernels
 
-        scores, ids = kernels.likely(logits, *settings, GUMBEL)
         tables = cell.word_table, cell.head_table
-        kernels.chain_(guesses, scores, ids, given, *tables, temperatures)
+        kernels.put_guesses_(guesses, logits, given, *tables, *settings, GUMBEL)
         return
     chain_(guesses, *likeliest(logits, *settings), given, cell, temperatures)
 
@@ -125,7 +129,7 @@ def likeliest(
 ) -> tuple[Tensor, Tensor]:
     """Return scores and ids (N, G, F) of the tokens that are likeliest by their rows alone.
 
-    On a CPU noise takes long: it is had of these alone. A GPU takes the best with their noise.
+    Noise takes long on a CPU: it is had of these alone. A GPU looks at all tokens.
     """
     values, ids = (logits.float() + prior).topk(min(FEW, logits.shape[-1]))
     values = torch.where(ids == suppressed.view(-1, 1, 1), LEAST, values)

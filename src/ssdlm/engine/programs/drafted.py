@@ -42,7 +42,6 @@ class Drafted(DecodeBatch):
         self.R = 1 + num_guesses
         """Rows that are checked: the newest token, and the guesses behind it."""
         self.rows = Rows.causal(self.R, self.device)
-        self.parents = torch.arange(-1, self.R - 1, device=self.device)
         self.guesses, self.limits = self.whole(self.R), self.whole()
         self.last = self.guesses[:, :1]  # the newest token
         self.is_single = torch.zeros(self.num_slots, 1, dtype=torch.bool, device=self.device)
@@ -119,15 +118,15 @@ class Drafted(DecodeBatch):
         done = self.done if self.masks is None else self.done.clone()
         if self.masks is not None:
             self.guesses[:, 1:].masked_fill_(self.is_single, -1)  # which no draw is
-        path = advance_(
-            self.drawn, self.guesses, self.parents, self.R, limits=self.limits, active=self.active,
-            steps=self.passes, done=self.done, lengths=self.lengths, text=self.text, when=self.when,
+        ends = advance_(
+            self.drawn, self.guesses, limits=self.limits, active=self.active, steps=self.passes,
+            done=self.done, lengths=self.lengths, text=self.text, when=self.when,
         )  # fmt: skip
         if self.masks is not None:
             reached = Spot(*(torch.stack(parts, 1) for parts in zip(*self.spots, strict=True)))
-            before = Spot(*(part.gather(1, path.ends.unsqueeze(1))[:, 0] for part in reached))
+            before = Spot(*(part.gather(1, ends.unsqueeze(1))[:, 0] for part in reached))
             self.masks.move_to(self.masks.after(before, self.last[:, 0]), self.done > done)
-        self.guess(path.ends)
+        self.guess(ends)
 
     def guess(self, ends: Tensor) -> None:
         """Write guesses behind the newest token, from the hidden state that was before it."""

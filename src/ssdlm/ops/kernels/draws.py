@@ -369,7 +369,8 @@ def perturbed_kernel(
     """Take the greatest of log p, cut to its nucleus, and the Gumbel noise of the row's place.
 
     A token is outside its nucleus where those that are likelier have its mass. Then so are all that
-    are not likelier: no cut is sought, the greatest of the others is the next to be looked at.
+    are not likelier: no cut is sought, the greatest of the others is the next to be looked at. A
+    tile is looked at only where its likeliest token is likelier.
     """
     row, tile = tl.program_id(0).to(tl.int64), tl.arange(0, TILES)
     text, is_tile = row // R, tile < NUM
@@ -379,33 +380,36 @@ def perturbed_kernel(
     logits += row * V
     heat, top_p = tl.load(heats + text), tl.load(top_ps + text)
     never, seed, place = tl.load(suppressed + text), tl.load(seeds + text), tl.load(places + row)
-    notes, ids = notes + (row * NUM + tile) * 4, ids + (row * NUM + tile) * 2
-    tops = tl.load(notes, mask=is_tile, other=-float("inf"))
+    notes, ids = notes + row * NUM * 4, ids + (row * NUM + tile) * 2
+    tops = tl.load(notes + tile * 4, mask=is_tile, other=-float("inf"))
     peak, at = tl.max(tops, 0, return_indices=True)
     best = tl.max(tl.where(tile == at, tl.load(ids, mask=is_tile, other=0), 0), 0)
-    masses = tl.load(notes + 1, mask=is_tile, other=0.0)
+    masses = tl.load(notes + tile * 4 + 1, mask=is_tile, other=0.0)
     wanted = top_p * tl.sum(masses * tl.exp(tops - peak))
-    crowns = tl.load(notes + 2, mask=is_tile, other=-float("inf"))
+    crowns = tl.load(notes + tile * 4 + 2, mask=is_tile, other=-float("inf"))
     at = tl.argmax(crowns, 0)
-    own = value_at(tl.load(notes + 3, mask=is_tile, other=-float("inf")), at, TILES)
+    own = tl.load(notes + at * 4 + 3)
     chosen = tl.max(tl.where(tile == at, tl.load(ids + 1, mask=is_tile, other=0), 0), 0)
     goes_on = (top_p > 0) & (top_p < 1)
     while goes_on:
         above = 0.0
-        for first in range(0, V, TILE):
-            values = share_of(logits, prior, first, V, heat, never, TILE)
-            above += tl.sum(tl.where(values > own, tl.exp(values - peak), 0.0))
+        for number in range(0, NUM):
+            if tl.load(notes + number * 4) > own:
+                values = share_of(logits, prior, number * TILE, V, heat, never, TILE)
+                above += tl.sum(tl.where(values > own, tl.exp(values - peak), 0.0))
         goes_on = above >= wanted
         if goes_on:
             crown, bound = -float("inf"), own
-            for first in range(0, V, TILE):
-                values = share_of(logits, prior, first, V, heat, never, TILE)
-                scores = values + gumbel_tile(seed, place, first, stream, TILE // 4)
-                scores = tl.where(values > bound, scores, -float("inf"))
-                top, at = tl.max(scores, 0, return_indices=True)
-                own = tl.where(top > crown, value_at(values, at, TILE), own)
-                chosen = tl.where(top > crown, first + at, chosen)
-                crown = tl.maximum(crown, top)
+            for number in range(0, NUM):
+                if tl.load(notes + number * 4) > bound:
+                    first = number * TILE
+                    values = share_of(logits, prior, first, V, heat, never, TILE)
+                    scores = values + gumbel_tile(seed, place, first, stream, TILE // 4)
+                    scores = tl.where(values > bound, scores, -float("inf"))
+                    top, at = tl.max(scores, 0, return_indices=True)
+                    own = tl.where(top > crown, value_at(values, at, TILE), own)
+                    chosen = tl.where(top > crown, first + at, chosen)
+                    crown = tl.maximum(crown, top)
     tl.store(out + row, tl.where(top_p <= 0, best, chosen).to(tl.int64))
 
 
@@ -498,7 +502,7 @@ def draw_perturbed(
     """Choose tokens (N, R) by logits (N, R, V) and the noise of places (N, R) in each text."""
     N, R, V = logits.shape
     out = torch.empty(N, R, device=logits.device, dtype=torch.int64)
-    num, tile = triton.cdiv(V, NOTED), min(triton.next_power_of_2(V), WIDE)
+    num = triton.cdiv(V, NOTED)
     notes = torch.empty(N * R, num, 4, device=logits.device)
     ids = torch.empty(N * R, num, 2, device=logits.device, dtype=torch.int32)
     random = seeds, places, stream
@@ -508,7 +512,7 @@ def draw_perturbed(
     )  # fmt: skip
     launch(
         perturbed_kernel, (N * R,), logits, prior, suppressed, heats, top_ps, *random, notes, ids,
-        out, V, R, num, TILES=triton.next_power_of_2(num), TILE=tile, num_warps=WARPS, **early(),
+        out, V, R, num, TILES=triton.next_power_of_2(num), TILE=NOTED, num_warps=8, **early(),
     )  # fmt: skip
     return out
 

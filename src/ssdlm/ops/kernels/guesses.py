@@ -1,8 +1,7 @@
-"""A chain of guesses on a GPU, without a launch for each.
+"""A chain of guesses on a GPU, a launch for each.
 
-All pairs of candidates of neighbouring guesses are scored at once; then the chain is looked up. The
-plain bodies are in `ops.guesses`. Only a GPU has Triton, so this module is imported where there is
-one.
+The plain bodies are in `ops.guesses`. Only a GPU has Triton, so this module is imported where there
+is one.
 """
 
 from __future__ import annotations
@@ -11,16 +10,13 @@ import torch
 import triton
 import triton.language as tl
 
-from ssdlm.ops.kernels.draws import gumbel_of
+from ssdlm.ops.kernels.draws import gumbel_tile
 from ssdlm.ops.kernels.rows import early, launch
 from ssdlm.shapes import Tensor
 
-CANDIDATES = 256
-"""Tokens that a guess is one of: the best of as many parts of the vocabulary, or fewer."""
-TOKENS = 2048
-"""Of the vocabulary that a program looks at, about."""
-BEFORE, AFTER = 32, 128
-"""Candidates of a guess, and of the next one, that a program links at once."""
+TILE = 64
+"""Of the vocabulary that a program looks at; twice as much where it is large."""
+LARGE = 16_384
 
 
 @triton.jit
@@ -56,121 +52,88 @@ def start_rows(
 
 
 @triton.jit
-def likely_kernel(
-    logits, prior, suppressed, heats, top_ps, seeds, done, stream, scores, ids, V, STRIDE, NUM,
-    G: tl.constexpr, PART: tl.constexpr, MANY: tl.constexpr, IS_EARLY: tl.constexpr,
-):  # fmt: skip
-    """Note the best token of some parts of a row's vocabulary, and its score with its noise.
+def best_of(scores, ids, row, NUM, PARTS: tl.constexpr):
+    """Return the token with the best score of those that a row's tiles have noted."""
+    tile = tl.arange(0, PARTS)
+    noted = tl.load(scores + row * NUM + tile, mask=tile < NUM, other=-float("inf"))
+    at = tl.argmax(noted, 0)
+    return tl.load(ids + row * NUM + at).to(tl.int64)
 
-    Every NUM-th token is of the same part: those that are often written have low numbers, and would
-    crowd each other out of a part of neighbours.
+
+@triton.jit
+def guess_kernel(
+    guesses, logits, given, word_table, head_table, prior, suppressed, heats, top_ps, seeds, done,
+    stream, scores, ids, V, STRIDE, NUM, K, G: tl.constexpr, RANK: tl.constexpr,
+    SIZE: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr, IS_FIRST: tl.constexpr,
+    IS_EARLY: tl.constexpr,
+):  # fmt: skip
+    """Note the best token of a tile of the vocabulary for guess K, after the guess before it.
+
+    That is what the launch before has noted; one program writes it down.
     """
-    row, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * MANY
-    text, guess, number = row // G, row % G, tl.arange(0, PART * MANY)
-    at = number // MANY * NUM + first + number % MANY
-    base = tl.load(prior + at, mask=at < V, other=0.0)
+    text, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * TILE
+    at, rank, row = first + tl.arange(0, TILE), tl.arange(0, SIZE), text * G + K
+    is_word, inside = at < V, rank < RANK
+    heads = tl.load(
+        head_table + at[:, None] * RANK + rank[None, :],
+        mask=is_word[:, None] & inside[None, :],
+        other=0.0,
+    )
+    base = tl.load(prior + at, mask=is_word, other=0.0)
     if IS_EARLY:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-    values = base + tl.load(logits + row * STRIDE + at, mask=at < V, other=0.0).to(tl.float32)
+    values = base + tl.load(logits + row * STRIDE + at, mask=is_word, other=0.0).to(tl.float32)
     heat, never = tl.load(heats + text), tl.load(suppressed + text)
-    values = tl.where(at == never, -1e4, values) / heat
-    place, four = tl.load(done + text) + guess, tl.arange(0, PART * MANY // 4)
-    counter = (four // (MANY // 4) * NUM + first) // 4 + four % (MANY // 4)
-    noise = gumbel_of(tl.load(seeds + text), place, counter, stream)
+    noise = gumbel_tile(tl.load(seeds + text), tl.load(done + text) + K, first, stream, TILE // 4)
+    if IS_FIRST:
+        before = tl.load(guesses + text * (1 + G))
+    else:
+        before = best_of(scores, ids, row - 1, NUM, PARTS)
+        if first == 0:
+            tl.store(guesses + text * (1 + G) + K, before)
+    state = tl.load(word_table + before * RANK + rank, mask=inside, other=0.0).to(tl.float32)
+    state += tl.load(given + row * RANK + rank, mask=inside, other=0.0).to(tl.float32)
+    state = state * tl.sigmoid(state)
+    added = tl.sum(heads.to(tl.float32) * state[None, :], 1)
+    values = (tl.where(at == never, -1e4, values) + added) / heat
     values += tl.where(tl.load(top_ps + text) > 0, noise, 0.0)
     # Of a slot that has read nothing all may be NaN: then any token will do.
-    values = tl.where((at < V) & (values == values), values, -float("inf"))
-    best, which = tl.max(tl.reshape(values, (PART, MANY)), 0, return_indices=True)
-    part = first + tl.arange(0, MANY)
-    tl.store(scores + row * NUM + part, best)
-    tl.store(ids + row * NUM + part, tl.minimum(which * NUM + part, V - 1))
+    values = tl.where(is_word & (values == values), values, -float("inf"))
+    top, which = tl.max(values, 0, return_indices=True)
+    tl.store(scores + row * NUM + tl.program_id(1), top)
+    tl.store(ids + row * NUM + tl.program_id(1), first + which)
 
 
 @triton.jit
-def link_kernel(
-    scores, ids, given, word_table, head_table, heats, guesses, links, NUM,
-    G: tl.constexpr, RANK: tl.constexpr, SIZE: tl.constexpr, BEFORE: tl.constexpr,
-    AFTER: tl.constexpr, IS_EARLY: tl.constexpr,
-):  # fmt: skip
-    """Note which of a guess's candidates is the best after each candidate of the guess before.
-
-    The first guess is after the newest token alone.
-    """
-    row, rank = tl.program_id(0).to(tl.int64), tl.arange(0, SIZE)
-    text, guess, inside = row // G, row % G, (rank < RANK)[None, :]
-    one, other = tl.program_id(1) * BEFORE + tl.arange(0, BEFORE), tl.arange(0, AFTER)
+def last_kernel(
+    guesses, scores, ids, NUM, G: tl.constexpr, PARTS: tl.constexpr, IS_EARLY: tl.constexpr
+):
+    """Write down a text's last guess."""
+    text = tl.program_id(0).to(tl.int64)
     if IS_EARLY:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-    if guess == 0:
-        before = tl.load(guesses + text * (1 + G) + one * 0)
-    else:
-        before = tl.load(ids + (row - 1) * NUM + one, mask=one < NUM, other=0).to(tl.int64)
-    state = tl.load(word_table + before[:, None] * RANK + rank[None, :], mask=inside, other=0.0)
-    state = state.to(tl.float32)
-    state += tl.load(given + row * RANK + rank[None, :], mask=inside, other=0.0).to(tl.float32)
-    state = (state * tl.sigmoid(state)).to(head_table.dtype.element_ty)
-    heat = tl.load(heats + text)
-    crown, chosen = tl.full((BEFORE,), -float("inf"), tl.float32), tl.zeros((BEFORE,), tl.int32)
-    for first in range(0, NUM, AFTER):
-        may = first + other < NUM
-        words = tl.load(ids + row * NUM + first + other, mask=may, other=0).to(tl.int64)
-        heads = tl.load(
-            head_table + words[None, :] * RANK + rank[:, None],
-            mask=(rank < RANK)[:, None],
-            other=0.0,
-        )
-        score = tl.load(scores + row * NUM + first + other, mask=may, other=-float("inf"))
-        values = score[None, :] + tl.dot(state, heads, input_precision="ieee") / heat
-        top, which = tl.max(values, 1, return_indices=True)
-        chosen = tl.where(top > crown, first + which, chosen)
-        crown = tl.maximum(crown, top)
-    tl.store(links + row * NUM + one, chosen, mask=one < NUM)
+    tl.store(guesses + text * (1 + G) + G, best_of(scores, ids, text * G + G - 1, NUM, PARTS))
 
 
-@triton.jit
-def walk_kernel(ids, links, guesses, NUM, G: tl.constexpr, IS_EARLY: tl.constexpr):
-    """Write a text's guesses along the links between them."""
-    text, number = tl.program_id(0).to(tl.int64), 0
-    if IS_EARLY:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
-    for k in range(G):
-        row = (text * G + k) * NUM
-        number = tl.load(links + row + number)
-        tl.store(guesses + text * (1 + G) + 1 + k, tl.load(ids + row + number).to(tl.int64))
-
-
-def likely(
-    logits: Tensor, prior: Tensor, suppressed: Tensor, heats: Tensor, top_ps: Tensor, seeds: Tensor,
-    done: Tensor, stream: int, *, candidates: int = CANDIDATES,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return scores and ids (N, G, F) of the best tokens of parts of the vocabulary."""
-    (N, G, V), device = logits.shape, logits.device
-    num = min(candidates, max(4, triton.next_power_of_2(V) // 4))
-    part = triton.next_power_of_2(triton.cdiv(V, num))
-    many = min(max(4, TOKENS // part), 32, num)
+def put_guesses_(
+    guesses: Tensor, logits: Tensor, given: Tensor, word_table: Tensor, head_table: Tensor,
+    prior: Tensor, suppressed: Tensor, heats: Tensor, top_ps: Tensor, seeds: Tensor, done: Tensor,
+    stream: int,
+) -> None:  # fmt: skip
+    """Put guesses (N, 1 + G) behind the first of each text, its newest token."""
+    (N, G, V), device, rank = logits.shape, logits.device, given.shape[-1]
+    tile = TILE if V <= LARGE else 2 * TILE
+    num = triton.cdiv(V, tile)
     scores = torch.empty(N, G, num, device=device)
     ids = torch.empty(N, G, num, device=device, dtype=torch.int32)
-    settings = prior, suppressed, heats, top_ps, seeds, done, stream
-    launch(
-        likely_kernel, (N * G, num // many), logits, *settings, scores, ids, V,
-        logits.stride(1), num, G=G, PART=part, MANY=many, **early(),
-    )  # fmt: skip
-    return scores, ids
-
-
-def chain_(
-    guesses: Tensor, scores: Tensor, ids: Tensor, given: Tensor, word_table: Tensor,
-    head_table: Tensor, heats: Tensor,
-) -> None:  # fmt: skip
-    """Put guesses (N, 1 + G) behind the first of each text, out of some with scores (N, G, F)."""
-    (N, G, F), rank = scores.shape, given.shape[-1]
-    links = torch.empty_like(ids)
-    launch(
-        link_kernel, (N * G, triton.cdiv(F, BEFORE)), scores, ids, given, word_table, head_table,
-        heats, guesses, links, F, G=G, RANK=rank, SIZE=max(16, triton.next_power_of_2(rank)),
-        BEFORE=BEFORE, AFTER=AFTER, num_warps=8, **early(),
-    )  # fmt: skip
-    launch(walk_kernel, (N,), ids, links, guesses, F, G=G, num_warps=1, **early())
+    parts, settings = triton.next_power_of_2(num), (prior, suppressed, heats, top_ps, seeds, done)
+    for k in range(G):
+        launch(
+            guess_kernel, (N, num), guesses, logits, given, word_table, head_table, *settings,
+            stream, scores, ids, V, logits.stride(1), num, k, G=G, RANK=rank,
+            SIZE=triton.next_power_of_2(rank), PARTS=parts, TILE=tile, IS_FIRST=k == 0,
+            num_warps=8, **early(),
+        )  # fmt: skip
+    launch(last_kernel, (N,), guesses, scores, ids, num, G=G, PARTS=parts, num_warps=4, **early())

@@ -16,47 +16,40 @@ from ssdlm.shapes import Tensor
 
 @triton.jit
 def advance_kernel(
-    chosen, guesses, parents, limits, active, steps, done, lengths, written, when, count, ends, R,
-    ROOM, M: tl.constexpr, WIDTH: tl.constexpr,
+    chosen, guesses, limits, active, steps, done, lengths, written, when, ends, R, ROOM,
+    WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Go on from a text's first row while the token after a row is the guess of one behind it.
+    """Go as far as guesses are the tokens before them; a text that moves gets those tokens.
 
-    The tokens on the way are written to a text that moves, and the last is its next first guess.
+    The last of them is its next first guess.
     """
     text, at = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
-    words = tl.load(guesses + text * R + at, mask=at < R, other=-1)
-    parent = tl.load(parents + at, mask=at < R, other=-2)
+    is_row, is_guessed = at < R, at < R - 1
+    tokens = tl.load(chosen + text * R + at, mask=is_row, other=0)
+    guess = tl.load(guesses + text * R + at + 1, mask=is_guessed, other=0)
+    end = tl.min(tl.where(is_guessed & (guess == tokens), WIDTH, at), 0)
     start, length = tl.load(done + text), tl.load(lengths + text)
     moves = (tl.load(active + text) > 0) & (start < tl.load(limits + text))
     number = tl.load(steps + text) + moves.to(tl.int64)
-    row, num, goes_on = 0, 0, 1
-    token = tl.load(chosen + text * R)
-    for step in range(M):
-        token = tl.load(chosen + text * R + row)
-        place = text * ROOM + start + step
-        tl.store(written + place, token, mask=moves & (goes_on > 0))
-        tl.store(when + place, number, mask=moves & (goes_on > 0))
-        num += goes_on
-        child = tl.min(tl.where((parent == row) & (words == token), at, WIDTH), 0)
-        goes_on = goes_on * (child < WIDTH).to(tl.int32)
-        row = tl.where(goes_on > 0, child, row)
-    tl.store(count + text, num)
-    tl.store(ends + text, row)
+    place, is_text = text * ROOM + start + at, moves & (at <= end)
+    tl.store(written + place, tokens, mask=is_text)
+    tl.store(when + place, number, mask=is_text)
+    tl.store(ends + text, end.to(tl.int64))
     tl.store(steps + text, number)
-    tl.store(done + text, start + num, mask=moves)
-    tl.store(lengths + text, length + num, mask=moves)
-    tl.store(guesses + text * R, token, mask=moves)
+    tl.store(done + text, start + end + 1, mask=moves)
+    tl.store(lengths + text, length + end + 1, mask=moves)
+    tl.store(guesses + text * R, tl.sum(tl.where(at == end, tokens, 0), 0), mask=moves)
 
 
 def advance_(
-    chosen: Tensor, guesses: Tensor, parents: Tensor, M: int, *, limits: Tensor, active: Tensor,
-    steps: Tensor, done: Tensor, lengths: Tensor, text: Tensor, when: Tensor,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Write what guesses made certain; return how many tokens, and the last row of each text."""
+    chosen: Tensor, guesses: Tensor, *, limits: Tensor, active: Tensor, steps: Tensor,
+    done: Tensor, lengths: Tensor, text: Tensor, when: Tensor,
+) -> Tensor:  # fmt: skip
+    """Write what guesses made certain; return the last row of each text that is."""
     N, R = guesses.shape
-    count, ends = torch.empty_like(done), torch.empty_like(done)
+    ends = torch.empty_like(done)
     launch(
-        advance_kernel, (N,), chosen, guesses, parents, limits, active, steps, done, lengths, text,
-        when, count, ends, R, text.shape[1], M=M, WIDTH=triton.next_power_of_2(R),
+        advance_kernel, (N,), chosen, guesses, limits, active, steps, done, lengths, text, when,
+        ends, R, text.shape[1], WIDTH=triton.next_power_of_2(R),
     )  # fmt: skip
-    return count, ends
+    return ends
