@@ -106,6 +106,22 @@ def test_bad_judges_and_texts_are_named(bench, tmp_path, capsys, option, value, 
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("sentiment,mood", "there is no attribute 'mood'; there are sentiment, tense, source"),
+        ("sentiment+sentiment", "attributes=sentiment+sentiment names sentiment twice"),
+        ("source,tense", "attributes=source,tense has no guide; give folders named"),
+    ],
+)
+def test_attributes_that_cannot_be_steered_are_named(bench, tmp_path, capsys, asked, said):
+    given = arguments(bench, tmp_path / "out")
+    given[given.index("attributes=sentiment")] = f"attributes={asked}"
+    assert cli.main(given) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_was_not_given_is_told_on_the_page_and_what_is_not_installed_before_any_text(
     bench, tmp_path, capsys, monkeypatch
 ):

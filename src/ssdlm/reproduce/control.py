@@ -78,9 +78,17 @@ def settings(experiment: Experiment) -> list[Setting]:
 
 
 def attributes(experiment: Experiment) -> list[str]:
-    """Return the attributes that have guides, of those asked for."""
-    known = guides(experiment.scale)
-    return [one for one in experiment.scale.attributes if set(one.split("+")) <= known.keys()]
+    """Return the attributes that have guides, of those asked for; raise where none has."""
+    known, asked = guides(experiment.scale), experiment.scale.attributes
+    for one in asked:
+        targets(experiment.scale, one)  # knows what attributes there are
+    found = [one for one in asked if set(one.split("+")) <= known.keys()]
+    if not found:
+        raise ValueError(
+            f"attributes={','.join(asked)} has no guide; give folders named for attributes: --set "
+            "bench_guides=FOLDER,FOLDER"
+        )
+    return found
 
 
 def options_of(

@@ -135,6 +135,8 @@ def targets(scale: Scale, attribute: str) -> list[Target]:
     for name in names:
         if name not in LABELS:
             raise ValueError(f"there is no attribute {name!r}; there are {', '.join(LABELS)}")
+        if names.count(name) > 1:
+            raise ValueError(f"attributes={attribute} names {name} twice; name it once")
     rows: Sequence[tuple[str, ...]] = [()]
     for name in names:
         rows = [(*row, label) for row in rows for label in LABELS[name]]
