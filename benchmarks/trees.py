@@ -96,7 +96,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     for _ in range(given.rounds):
         for tree, figures in zip(given.trees, found, strict=True):
             env = os.environ | {"PYTHONPATH": tree}
-            done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+            done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise SystemExit(f"{tree}: {done.stderr.strip().rpartition(chr(10))[2]}")
             for name, rate in map(json.loads, done.stdout.splitlines()):
                 figures.setdefault(name, []).append(rate)
             print(tree, done.stdout.replace("\n", " "), file=sys.stderr, flush=True)

@@ -22,8 +22,8 @@ from ssdlm.ops.rows import Rows
 from ssdlm.ops.verify import advance_
 from ssdlm.shapes import Tensor
 
-TOKENS_PER_LOOK = 2.0
-"""Tokens that a pass is expected to make certain, between two looks."""
+TOKENS_PER_PASS = 2.2
+"""Tokens that a pass is expected to make certain, before any has."""
 
 
 class Drafted(DecodeBatch):
@@ -50,6 +50,7 @@ class Drafted(DecodeBatch):
         """Where each row of a pass stands in the texts' grammars."""
         self.text = self.whole(sizes["capacity"] + self.R)
         self.when = torch.zeros_like(self.text)
+        self.tokens_per_pass = TOKENS_PER_PASS
 
     def join(
         self, entries: Sequence[Entry], slots: Sequence[int], sources: Sequence[int | None] = ()
@@ -68,7 +69,7 @@ class Drafted(DecodeBatch):
             self.when = torch.nn.functional.pad(self.when, (0, more))
 
     def passes_for(self, num_tokens: int) -> int:
-        return math.ceil(num_tokens / TOKENS_PER_LOOK)
+        return math.ceil(num_tokens / self.tokens_per_pass)
 
     def run(self, count: int) -> None:
         if self.masks is None or not self.masks.needs_host:
@@ -153,4 +154,6 @@ class Drafted(DecodeBatch):
         for slot in self.entries:
             count, *both = rows[slot]
             found[slot] = Text(both[:count], both[half : half + count])
+            if count:
+                self.tokens_per_pass = count / both[half + count - 1]
         return found

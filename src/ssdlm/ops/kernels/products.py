@@ -20,6 +20,8 @@ FEW, SOME = 32, 256
 """Numbers of rows up to which a kernel is quicker than a library's two or three (docs/speed.md)."""
 WIDEST, WHOLE = 4096, 2048
 """Inputs of two bytes that a program has at hand at once, with up to 8 rows, and with more."""
+MANY = 4096
+"""Outputs beyond which matrix units are quicker for one row too."""
 MOST_COLUMNS = 8192
 """Outputs up to which a plain product is quicker here; more keep a library busy."""
 
@@ -214,18 +216,14 @@ def fewest_kernel(
 def plan_for(M: int, N: int, K: int, *, is_gated: bool = False) -> Plan:
     """Return how to share out a product of M rows of K numbers of two bytes to N."""
     few = 2 if is_gated else 4  # outputs, at most 128 numbers a thread
-    if M == 1 and (N <= 4096 or K > 1024):
+    if M == 1 and (N <= MANY or K > 1024):
         return Plan(2, -1, 2 if K <= 2048 else 4, 3)
-    if M == 2 and N <= 4096:
+    if M == 2 and (N <= MANY or K > 1024):
         return Plan(few, -2, 2, 3) if K <= 1024 else Plan(few, -1, 4, 3)
-    if M <= 8 and K <= 1024 and N <= 1024 and not is_gated:
-        return Plan(8, -1, 4, 3)
-    if M <= 8 and K <= 1024 and N <= 4096:
-        return Plan(16, 0, 2 if is_gated else 4, 3)
     if K <= 1024 and M <= FEW:
         return Plan(32 if N >= 1024 and M <= FEW // 2 else 16, 0, 4, 3)
     if M <= 8 and K <= WIDEST:
-        return Plan(few, -2, 2 if K <= 2048 else 4, 3)
+        return Plan(few, -1 if M <= 4 else -2, 2 if K <= 2048 else 4, 3)
     if M <= FEW // 2 and K <= WHOLE:
         return Plan(16, 0, 4, 3)
     return Plan(16, 512, 8, 3) if M <= FEW else Plan(64, 128, 4, 4)
