@@ -281,7 +281,7 @@ def guessing_settings():
     return [*settings, torch.tensor([0, 4, 9])]
 
 
-@pytest.mark.parametrize("tile", [64, 16])
+@pytest.mark.parametrize("tile", [128, 16])
 def test_chains_of_guesses(monkeypatch, tile):
     from ssdlm.ops.kernels import guesses as kernels
 

@@ -14,9 +14,8 @@ from ssdlm.ops.kernels.draws import gumbel_tile
 from ssdlm.ops.kernels.rows import early, launch
 from ssdlm.shapes import Tensor
 
-TILE = 64
-"""Of the vocabulary that a program looks at; twice as much where it is large."""
-LARGE = 16_384
+TILE = 128
+"""Of the vocabulary that a program looks at."""
 
 
 @triton.jit
@@ -124,8 +123,7 @@ def put_guesses_(
 ) -> None:  # fmt: skip
     """Put guesses (N, 1 + G) behind the first of each text, its newest token."""
     (N, G, V), device, rank = logits.shape, logits.device, given.shape[-1]
-    tile = TILE if V <= LARGE else 2 * TILE
-    num = triton.cdiv(V, tile)
+    num = triton.cdiv(V, TILE)
     scores = torch.empty(N, G, num, device=device)
     ids = torch.empty(N, G, num, device=device, dtype=torch.int32)
     parts, settings = triton.next_power_of_2(num), (prior, suppressed, heats, top_ps, seeds, done)
@@ -133,7 +131,7 @@ def put_guesses_(
         launch(
             guess_kernel, (N, num), guesses, logits, given, word_table, head_table, *settings,
             stream, scores, ids, V, logits.stride(1), num, k, G=G, RANK=rank,
-            SIZE=triton.next_power_of_2(rank), PARTS=parts, TILE=tile, IS_FIRST=k == 0,
-            num_warps=8, **early(),
+            SIZE=triton.next_power_of_2(rank), PARTS=parts, TILE=TILE, IS_FIRST=k == 0,
+            **early(),
         )  # fmt: skip
-    launch(last_kernel, (N,), guesses, scores, ids, num, G=G, PARTS=parts, num_warps=4, **early())
+    launch(last_kernel, (N,), guesses, scores, ids, num, G=G, PARTS=parts, **early())
