@@ -21,7 +21,7 @@ FEW, SOME = 32, 256
 WIDEST, WHOLE = 4096, 2048
 """Inputs of two bytes that a program has at hand at once, with up to 8 rows, and with more."""
 MANY = 4096
-"""Outputs beyond which matrix units are quicker for one row too."""
+"""Outputs beyond which matrix units are quicker for a single row."""
 MOST_COLUMNS = 8192
 """Outputs up to which a plain product is quicker here; more keep a library busy."""
 
@@ -218,7 +218,7 @@ def plan_for(M: int, N: int, K: int, *, is_gated: bool = False) -> Plan:
     few = 2 if is_gated else 4  # outputs, at most 128 numbers a thread
     if M == 1 and (N <= MANY or K > 1024):
         return Plan(2, -1, 2 if K <= 2048 else 4, 3)
-    if M == 2 and (N <= MANY or K > 1024):
+    if M == 2:
         return Plan(few, -2, 2, 3) if K <= 1024 else Plan(few, -1, 4, 3)
     if K <= 1024 and M <= FEW:
         return Plan(32 if N >= 1024 and M <= FEW // 2 else 16, 0, 4, 3)
