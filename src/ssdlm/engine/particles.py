@@ -99,10 +99,11 @@ class Swarm:
     def requests(self) -> list[tuple[Request, Particle]]:
         """Return what is to be written before the next weighing."""
         first, size, made = self.request, self.chunks[self.round], []
+        piece = piece_of(first, self.chunks, self.round)  # checking its options takes a while
         for number, particle in enumerate(self.particles):
             if particle.is_over:
                 continue
-            request = piece_of(first, self.chunks, self.round, particle.tokens, number)
+            request = behind(piece, particle.tokens, number)
             if first.placement is not None and len(self.chunks) > 1:
                 placement = first.placement.after(particle.tokens, size)
                 request = replace(request, placement=placement)
@@ -278,22 +279,23 @@ def chunks_of(request: Request) -> list[int]:
     return [min(step, length - start) for start in range(0, length, step)]
 
 
-def piece_of(
-    first: Request, chunks: Sequence[int], round: int, tokens: tuple[int, ...], number: int = 0
-) -> Request:
-    """Return what a particle with some tokens writes before its next weighing."""
+def piece_of(first: Request, chunks: Sequence[int], round: int) -> Request:
+    """Return what a particle writes before a weighing, if it had no tokens yet."""
     own = first.options
     if len(chunks) > 1:
         B = own.B if first.slides else (own.whole_block(round),)
         own = replace(own, length=chunks[round], B=B, stop=())
+    return replace(first, options=own, branch=(round, 0), num_after=sum(chunks[round + 1 :]))
+
+
+def behind(piece: Request, tokens: tuple[int, ...], number: int = 0) -> Request:
+    """Return what one of the particles writes behind its tokens."""
     return replace(
-        first,
-        context=(*first.context, *tokens),
-        described=(*first.described, *tokens) if first.described else (),
-        options=own,
-        branch=(round, number),
+        piece,
+        context=(*piece.context, *tokens),
+        described=(*piece.described, *tokens) if piece.described else (),
+        branch=(piece.branch[0], number),
         num_before=len(tokens),
-        num_after=sum(chunks[round + 1 :]),
     )
 
 

@@ -34,7 +34,7 @@ from ssdlm.engine.controls import Controls
 from ssdlm.engine.describing import behind_description, check_description
 from ssdlm.engine.drafts import DraftEncoder, Feed, Watcher
 from ssdlm.engine.ending import end, end_token, text_of, unwritten
-from ssdlm.engine.particles import Swarms, chunks_of, piece_of
+from ssdlm.engine.particles import Swarms, behind, chunks_of, piece_of
 from ssdlm.engine.requests import (
     Draft,
     Generation,
@@ -276,8 +276,8 @@ class Engine:
         chunks = chunks_of(request)
         # Later pieces have longer contexts, which guides may not read; only the first may be empty.
         done = (0,) * sum(chunks[:-1])
-        ends = piece_of(request, chunks, 0, ()), piece_of(request, chunks, len(chunks) - 1, done)
-        found = map(self.written, ends)
+        first, last = (piece_of(request, chunks, round) for round in (0, len(chunks) - 1))
+        found = map(self.written, (first, behind(last, done)))
         return min(found, key=lambda one: (one.program != "reference", one.is_captured))
 
     def may_have_ended(self, job: Job) -> bool:
