@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests import causal, tiny
+from tests import causal, graphs, tiny
 from tests.engine.test_programs import written
 from tests.engine.test_shaping import SLIDING, STAGGERED, UNIFORM, plain
 
@@ -13,10 +13,8 @@ from ssdlm import SSDLM, GenerateOptions
 from ssdlm.cli import main
 from ssdlm.denoiser.encoder import EncoderDenoiser
 from ssdlm.denoiser.slots import Slots
-from ssdlm.engine.batch import DecodeBatch
 from ssdlm.engine.chat import chat_text
 from ssdlm.engine.describing import TOLD
-from ssdlm.engine.recording import Home
 from ssdlm.tokenizer import Tokenizer
 
 TEMPLATE = """{% for m in messages %}-{{ m.role }}- {{ m.content }}
@@ -244,14 +242,6 @@ def test_the_command_line_and_files_take_one(folder, tmp_path, capsys):
     assert capsys.readouterr().err.startswith("error: control_by=' ' is not a description")
 
 
-class Replayed:
-    """What stands for a graph on a CPU: the work itself."""
-
-    def __init__(self, work, gates, stream):
-        del gates, stream
-        self.replay = work
-
-
 GRAPHS = [
     (tiny.llama, {}, ("a dog", "bed", "ee")),
     (tiny.llama, {}, ("", "a dog", "bed")),
@@ -263,15 +253,10 @@ GRAPHS = [
 @pytest.mark.parametrize(("make", "how", "prompts"), GRAPHS)
 def test_slots_of_a_graph_have_their_copies(make, how, prompts, monkeypatch):
     """A GPU takes all slots, with a text or not, and reads padded contexts by graphs."""
-    made = property(lambda self: True, lambda self, value: None)
-    monkeypatch.setattr(DecodeBatch, "is_captured", made, raising=False)
-    monkeypatch.setattr("ssdlm.engine.recording.recorded", Replayed)
-    monkeypatch.setattr("ssdlm.engine.recording.free_home", lambda: Home(stream=None))
-    monkeypatch.setattr("ssdlm.engine.batch.PREFILL_STEP", 8)
+    graphs.capture(monkeypatch)
     model = model_of(make)
     asked = [model.requests([prompt], LETTER | how)[0] for prompt in prompts]
-    monkeypatch.setattr(model.engine.runners, "is_gpu", True)
-    monkeypatch.setattr(Slots, "has_kernels", lambda network: True)
+    graphs.choose_as_on_a_gpu(monkeypatch, model)
     key = model.engine.runners.key_of(asked[0])
     batch = model.engine.runners.build(key, asked[0], 4)
     entries = model.engine.runners.entries(asked)

@@ -4,11 +4,10 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
-from tests import tiny
+from tests import graphs, tiny
 
 from ssdlm import SSDLM, GenerateOptions, cli
 from ssdlm.denoiser.padded import PaddedEncoder
-from ssdlm.denoiser.slots import Slots
 from ssdlm.engine.explaining import explain
 
 OPTIONS = GenerateOptions(
@@ -134,20 +133,25 @@ def test_what_is_said_beforehand_is_said_of_the_text(model, guide, name):
 @pytest.mark.parametrize("name", TABLE)
 def test_what_a_gpu_captures_and_why_not(model, guide, monkeypatch, name):
     _, _, program, why = TABLE[name]
-    as_on_a_gpu(monkeypatch, model)
+    graphs.choose_as_on_a_gpu(monkeypatch, model)
     written = model.explain("a dog", **own(guide, name)).written
     assert (written.program, written.is_captured) == (program, not why)
     assert written.why.startswith(why) or (why and why in written.why)
     assert bool(written.why) == bool(why)
 
 
-def as_on_a_gpu(monkeypatch, model):
-    monkeypatch.setattr(model.engine.runners, "is_gpu", True)
-    monkeypatch.setattr(Slots, "has_kernels", lambda network: True)
+class Silent:
+    """A streamer that does nothing with what it gets."""
+
+    def put(self, value):
+        pass
+
+    def end(self):
+        pass
 
 
 def test_who_looks_at_states_is_told_why_nothing_is_captured(model, monkeypatch):
-    as_on_a_gpu(monkeypatch, model)
+    graphs.choose_as_on_a_gpu(monkeypatch, model)
     assert model.explain("a dog").written.is_captured
     assert model.explain("a dog", stream=True).written.is_captured
     assert model.explain("a dog", states=True).written.why.startswith("candidates, guides and")
@@ -155,7 +159,7 @@ def test_who_looks_at_states_is_told_why_nothing_is_captured(model, monkeypatch)
 
 
 def test_a_guide_that_reads_less_and_the_pieces_of_particles(model, guide, monkeypatch):
-    as_on_a_gpu(monkeypatch, model)
+    graphs.choose_as_on_a_gpu(monkeypatch, model)
     for guided in ({"control": guide}, {"control": guide, "particles": 2}):
         assert model.explain("a dog", **guided).written.program == "guided"
         assert "control reads 62 tokens" in model.explain("a dog", **guided, length=60).written.why
@@ -170,6 +174,8 @@ def test_a_guide_that_reads_less_and_the_pieces_of_particles(model, guide, monke
         ({"grid": "warped", "projection": "greedy", "returns": "logits"}, ""),
         ({"must": ["a"]}, "nothing can act inside, as must would; leave it out"),
         ({"control": vowels}, "as control would"),
+        ({"stream": True}, "as a stream would; leave it out"),
+        ({"streamer": Silent()}, "as a streamer would; leave it out"),
         ({"grid": "staggered"}, "grid=staggered is no program's of an encoder; use grid=uniform"),
         ({"B": [3, 6]}, "give one B"),
         ({"projection": "multi_hot"}, "with projection=multi_hot an open position keeps more"),
@@ -180,7 +186,7 @@ def test_what_is_said_of_an_encoder(monkeypatch, options, why):
     model = SSDLM(tiny.encoder(), tiny.tokenizer(), GenerateOptions(length=6, B=(6,), T=3))
     assert "this EncoderDenoiser cannot" in model.generate("a dog", length=2).written.why
     monkeypatch.setattr(PaddedEncoder, "takes", staticmethod(lambda denoiser: True))
-    as_on_a_gpu(monkeypatch, model)
+    graphs.choose_as_on_a_gpu(monkeypatch, model)
     written = model.explain("a dog", **options).written
     assert written.program == ("reference" if why else "encoder")
     assert why in written.why and written.is_captured == (not why)
