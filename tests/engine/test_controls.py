@@ -228,3 +228,16 @@ def test_a_function_that_changes_its_context_changes_nothing_else(model):
 
     texts = [model.generate("ab", length=9, control=one, lam=9.0).text for one in (no_q, careless)]
     assert texts[0] == texts[1]
+
+
+def test_a_bounded_number_of_controls_is_known(monkeypatch):
+    monkeypatch.setattr("ssdlm.engine.controls.MOST_KNOWN", 2)
+    model = SSDLM(tiny.encoder(), tiny.tokenizer(), DecodeConfig(length=6, B=(3,), T=4))
+    controls = model.engine.controls
+    asked = [model.options.change(control=lambda texts: [0.0] * len(texts)) for _ in range(4)]
+    first = [controls.ways(options)[0].scorer for options in asked]
+    assert len(set(map(id, first))) == 4
+    assert len(controls.known) == len(controls.scorers) == 2
+    latest = [controls.ways(options)[0].scorer for options in asked[2:]]
+    assert latest == first[2:]  # the same ones
+    assert controls.ways(asked[0])[0].scorer is not first[0]  # made anew

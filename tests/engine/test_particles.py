@@ -120,6 +120,18 @@ def test_blocks_are_weighed_where_no_window_slides(encoder):
     assert together[1] == encoder.generate(PROMPTS[1], **options)
 
 
+def test_a_gradient_steers_beside_what_weighs(model):
+    def no_q(context, logits):
+        return -logits.log_softmax(-1)[..., 16].sum(-1)
+
+    both = [no_q, vowels]
+    weighed = model.generate("no", control=vowels, particles=4)
+    steered = model.generate("no", control=both, lam=50.0, gradient="simplex", particles=4)
+    assert steered.tokens != weighed.tokens
+    idle = model.generate("no", control=both, lam=0.0, particles=4)
+    assert idle.tokens == weighed.tokens  # the function of logits weighs nothing
+
+
 def test_texts_with_words_to_place_are_weighed_at_their_end(model):
     made = model.generate("no", must=["dog"], control=vowels, particles=4, nucleus="logits")
     assert "dog" in made.text

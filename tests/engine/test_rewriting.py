@@ -233,6 +233,11 @@ def test_an_adapter_rewrites_within_its_positions(tmp_path):
         base.rewrite(TEXT, SPANS)
 
 
+def test_without_a_tokenizer_there_are_no_words_to_rewrite():
+    with pytest.raises(ValueError, match="rewriting needs a tokenizer, and this model has none"):
+        SSDLM(tiny.block(), None, OWN).rewrite(TEXT, SPANS)
+
+
 def test_an_encoder_rewrites_at_equal_length():
     model = SSDLM(tiny.encoder(), tiny.tokenizer(), OWN)
     (rewrite,) = model.rewrite(TEXT, SPANS)

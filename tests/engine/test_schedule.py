@@ -93,6 +93,28 @@ def test_a_cancelled_job_makes_room_for_the_next(engine):
         assert jobs[2].tokens == alone(engine, requests[2])
 
 
+WAYS = {
+    "batch": {},
+    "plain loop": {"early_exit": True, "grid": "warped"},
+    "particles": {"regex": "[a-e ]*", "particles": 2, "particle_step": 2},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_who_gives_up_just_before_a_turn_costs_no_pass(way):
+    """As a client of a server may, whose thread is another."""
+    engine = Engine(tiny.block(), tiny.tokenizer())
+    (request,) = requests_for(engine, [[3, 1, 4]], **WAYS[way])
+    job = Job(request, kind=engine.kind_of(request))
+    worker = engine.employ([job])
+    worker.join([job])
+    assert worker.turn() == [job]
+    passes = sum(job.passes)
+    job.cancel()
+    assert worker.turn() == []
+    assert sum(job.passes) == passes and worker.num_jobs == 0
+
+
 def test_who_comes_later_joins_while_others_are_at_work(engine):
     schedule, requests = in_a_batch(engine, 2), requests_for(engine, stop_at_end=True)
     first = schedule.submit(requests[0])
