@@ -215,6 +215,14 @@ def test_a_guide_says_what_it_makes_of_each_draft(model, classifier):
     assert "guides" not in events_of(model, "the")[1][0]
 
 
+@pytest.mark.parametrize("path", ["sliding", "staggered", "all at once"])
+def test_after_no_prompt_a_guide_has_something_to_read_from_the_first_draft_on(
+    model, classifier, path
+):
+    drafts = list(model.stream([], guides=str(classifier), seed=2, **PATHS[path]))
+    assert all(draft.noise[0] < 1 and draft.guides[str(classifier)] for draft in drafts)
+
+
 def test_drafts_under_control_end_as_the_text_does(model, classifier):
     options = {"control": f"{classifier}=positive:9", "gradient": "simplex", "seed": 4}
     seen = {"guides": [str(classifier)], "candidates": 2}

@@ -158,8 +158,6 @@ class Watcher:
         logits = step.logits[row : row + 1, max(0, num_decided - first) : max(0, num_read - first)]
         logits = logits.to(self.device)
         ids = [*self.request.context, *tokens[: start + num_decided]]
-        if not ids and logits.shape[1] == 0:
-            return {}  # there is nothing to read yet
         read = torch.tensor([ids], dtype=torch.long, device=self.device)
         return {name: guide.label_probs(read, logits) for name, guide in self.guides.items()}
 
