@@ -80,6 +80,7 @@ def random_options(rng: random.Random) -> dict:
 
 @pytest.mark.parametrize("which", [0, 1], ids=["letters", "bytes"])
 @pytest.mark.parametrize("part", range(2))
+@pytest.mark.usefixtures("unchecked")
 def test_texts_match_in_random_cases(tokenizers, monkeypatch, which, part):
     monkeypatch.setattr("ssdlm.engine.plain.RowNoise", CheapNoise)
     tokenizer, patterns = tokenizers[which], PATTERNS + BYTE_PATTERNS * which
@@ -116,6 +117,7 @@ def test_guessing_ahead_changes_no_text(block):
     assert [text.text for text in one] == [text.text for text in other]
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_row_with_its_own_grammar_does_not_depend_on_its_batch(block, encoder):
     prompts = ["the river", "the movie", "a dog", "so it goes"]
     each = {"regex": ["[a-c]+", "", "(no|yes)!?", ".{18}"], "must_not": [["b"], [], ["yes"], []]}

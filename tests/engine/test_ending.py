@@ -30,7 +30,7 @@ class Recorder:
 
 def test_a_text_ends_before_the_first_of_its_stop_strings_wherever_it_stands(model, unchecked):
     found = 0
-    for seed in range(4):
+    for seed in range(2):
         whole = model.generate("the", seed=seed)
         for start in (0, 3, 5, 11, len(whole.text) - 3):
             for size in (1, 2, 5):
@@ -43,7 +43,7 @@ def test_a_text_ends_before_the_first_of_its_stop_strings_wherever_it_stands(mod
                 assert cut.tokens == whole.tokens[: len(cut.tokens)]
                 assert expected.startswith(model.text(cut.tokens, model.context("the")))
                 found += 1
-    assert found > 40
+    assert found > 20
 
 
 def test_no_block_is_written_after_a_stop_string(model):
