@@ -89,7 +89,14 @@ def losses(out: Path) -> list[float]:
     return [*figures, *(v for v in lines[-1]["validation"].values() if isinstance(v, float))]
 
 
-@pytest.mark.parametrize(("count", "cases"), [(2, list(CASES)), (4, ["blocks", "encoder"])])
+@pytest.mark.parametrize(
+    ("count", "cases"),
+    [
+        (2, list(CASES)),
+        # By day four processes share a run in test_shards.
+        pytest.param(4, ["blocks", "encoder"], marks=pytest.mark.nightly),
+    ],
+)
 def test_several_processes_give_the_losses_and_weights_of_one(count, cases, folder):
     assert start_together(train_in_groups, folder, str(count), cases, count=count) == [0] * count
     for case in cases:
