@@ -255,7 +255,7 @@ def multiply(
 
     Gates are the first half of the weight.
     """
-    (M, K), N = x.shape, out.shape[1]
+    (M, K), N, x = x.shape, out.shape[1], x.contiguous()  # one row of each text may be a view
     tables = x, weight, x if scale is None else scale, out
     settings = {
         "EPS": eps, "HAS_SCALE": scale is not None, "IS_NORMED": is_normed,
