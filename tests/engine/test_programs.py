@@ -138,8 +138,14 @@ def test_chains_of_a_batch_are_the_plain_chain(make):
     ("make", "width", "pace"),
     [(tiny.block, 1.0, 1), (tiny.block, 2.0, 1), (tiny.block, 2.0, 2), (tiny.adapted, 3.0, 1)],
 )
-@pytest.mark.parametrize("gradient", ["logits", "words", "fudge"])
-@pytest.mark.parametrize("num_layers", [1, 2])  # of one layer a guide need not read a text again
+@pytest.mark.parametrize(
+    ("gradient", "num_layers"),  # of one layer a guide need not read a text again
+    [
+        *(("logits", 1), ("words", 1), ("fudge", 1), ("words", 2)),
+        *(pytest.param(name, 2, marks=pytest.mark.nightly) for name in ("logits", "fudge")),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
 def test_guided_texts_of_a_batch_are_those_of_the_plain_loop(
     make, width, pace, gradient, num_layers, tmp_path
 ):
@@ -353,13 +359,14 @@ ADAPTED += ("pin in blocks",)
 def test_what_a_graph_steers_or_places_is_as_in_the_plain_loop(
     make, own, layers, tmp_path, monkeypatch
 ):
+    control = own.get("control", ())
+    controls = control if isinstance(control, tuple) else (control,)
+    if layers == 2 and "GUIDE" not in controls:
+        pytest.skip("no classifier")
     guide = f"{tiny.save_classifier(tmp_path, num_hidden_layers=layers)}=positive"
     model = SSDLM(make(), tiny.tokenizer(), GenerateOptions())
-    if control := own.get("control"):
-        controls = control if isinstance(control, tuple) else (control,)
+    if control:
         own = own | {"control": tuple(guide if one == "GUIDE" else one for one in controls)}
-    elif layers == 2:
-        pytest.skip("no guide")
     own = {"length": 12, "T": 6, "grid": "sliding", "returns": "w_0", "nucleus": "network"} | own
     own |= {} if "suffix" in own else {"B": 6}
     own |= {} if own["grid"] == "uniform" else {"width": 1.0} | own
