@@ -50,6 +50,7 @@ from ssdlm.options import (
 )
 from ssdlm.storage import checkpoint
 from ssdlm.storage.drafter import find_drafter, load_drafter
+from ssdlm.storage.files import named_path
 from ssdlm.storage.hub import upload
 from ssdlm.tokenizer import (
     FILE_NAME,
@@ -132,7 +133,7 @@ def drafter_finder(
             raise ValueError(
                 f"drafter={quote(str(given))}: a {type(denoiser).__name__} takes none; leave it out"
             )
-        drafter = load_drafter(Path(given).expanduser(), network, home)
+        drafter = load_drafter(named_path(given, "drafter"), network, home)
         return lambda: drafter
     beside = find_drafter(home) if network is not None else None
     if network is None or beside is None:

@@ -150,7 +150,8 @@ NEEDS_MORE = {
 
 @pytest.mark.parametrize("name", NEEDS_MORE)
 def test_what_needs_more_open_positions_needs_an_adapter(model, name):
-    wanted = r"an adapter \(`ssdlm train --recipe adapt init=MODEL --data DATA --out RUN`\); \S"
+    wanted = r"an adapter \(builtin:smol for smollm2, else "
+    wanted += r"`ssdlm train --recipe adapt init=MODEL --data DATA --out RUN`\); \S"
     with pytest.raises(ValueError, match=wanted) as error:
         model.generate("a", **{name: NEEDS_MORE[name]})
     assert name in str(error.value) and "\n" not in str(error.value)

@@ -248,6 +248,7 @@ def test_an_encoder_rewrites_at_equal_length():
 
 BAD = [
     ({"spans": [(4, 9), (8, 12)]}, "spans 4-9 and 8-12 overlap; make one of them"),
+    ({"text": ""}, "the text is empty; give one with words"),
     ({"spans": [(4, 99)]}, "span 4-99 is empty or lies outside the text, whose characters are"),
     ({"spans": [(-2, 3)]}, "span -2-3 is empty or lies outside"),
     ({"spans": [(9, 4)]}, "span 9-4 is empty or lies outside"),
@@ -355,6 +356,11 @@ def test_a_bad_command_is_one_line(letters, tmp_path, capsys, words, message):
         code = error.code
     out, err = capsys.readouterr()
     assert (code, out, err.count("\n")) == (2, "", 1) and message in err
+
+
+def test_a_folder_in_place_of_a_text_is_one_line(tmp_path, capsys):
+    assert main(["rewrite", str(tmp_path), "--span", "0-1"]) == 2
+    assert capsys.readouterr().err == f"error: {tmp_path} is a folder and not a text; give a file\n"
 
 
 def test_a_file_that_is_no_text_is_one_line(tmp_path, capsys):

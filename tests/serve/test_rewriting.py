@@ -88,7 +88,7 @@ def test_who_leaves_between_spans_frees_the_server(server):
         ({"text": None}, "there is no text", None),
         ({"text": 7}, "text=7 is not a text", "text"),
         ({"length": "long"}, "length='long'", "length"),
-        ({"length": 5}, "length=5", "length"),
+        ({"length": 5}, "length=5 is unknown; choose one of equal, free", "length"),
         ({"alternatives": 0}, "alternatives=0 is out of range", "alternatives"),
         ({"alternatives": 40}, "80 texts are more than the 64 that a request may have", None),
         ({"alternatives": 10**6}, "alternatives=1000000 is out of range", "alternatives"),

@@ -115,6 +115,9 @@ def test_a_file_that_is_no_json_object_is_refused_in_one_line(tmp_path, content,
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"value\.json is missing"):
         files.read_json(tmp_path / "value.json")
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(ValueError, match=r"file is a file and not a folder; give a folder"):
+        files.read_json(tmp_path / "file" / "value.json")
 
 
 def test_the_digest_is_that_of_the_bytes(tmp_path):

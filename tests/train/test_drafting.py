@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests import causal, tiny
 
+from ssdlm import SSDLM
 from ssdlm.denoiser.drafter import base_of, read_texts
 from ssdlm.storage.checkpoint import load_denoiser
 from ssdlm.storage.drafter import load_drafter, save_drafter
@@ -66,6 +67,18 @@ def test_a_folder_of_something_else_is_left_alone(base, store, tmp_path):
         draft(base, store, tmp_path, "steps=1", fresh=True)
     with pytest.raises(ValueError, match=r"no setting 'layer'; the nearest is 'layers'"):
         configure(["layer=2"])
+    with pytest.raises(ValueError, match=r"setting 'layers' has no value; write key=value"):
+        configure(["layers"])
+    with pytest.raises(ValueError, match=r"letter.txt is, or lies in, a file; give the name of a"):
+        draft(base, store, tmp_path / "letter.txt", "steps=1")
+    assert (tmp_path / "letter.txt").read_text() == "dear"
+
+
+def test_an_adapter_names_the_model_whose_drafter_it_uses(store, tmp_path):
+    adapter = causal.save_adapted(tmp_path / "adapter")
+    with pytest.raises(ValueError, match=r"run is an adapter and uses the drafter of .*base"):
+        draft(adapter, store, tmp_path / "out", "steps=1")
+    assert not (tmp_path / "out").exists()
 
 
 def test_another_model_is_refused_by_name(base, run, tmp_path):
@@ -79,6 +92,8 @@ def test_another_model_is_refused_by_name(base, run, tmp_path):
         load_drafter(out, tiny.llama(V=63), base)
     with pytest.raises(ValueError, match=r"contains no drafter; give a folder that"):
         load_drafter(base, network, base)
+    with pytest.raises(ValueError, match=r"drafter is empty; give the name of a file or folder"):
+        SSDLM.from_pretrained(base, drafter="")
 
 
 def test_a_broken_file_is_refused(base, run, tmp_path):

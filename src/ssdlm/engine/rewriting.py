@@ -231,6 +231,8 @@ def spans_in(text: Any, spans: Any) -> list[Span]:
         ) from None
     if not found:
         raise ValueError("spans is empty; give at least one")
+    if not text:
+        raise ValueError("the text is empty; give one with words")
     for span in found:
         if not 0 <= span.start < span.end <= len(text):
             raise ValueError(

@@ -19,7 +19,7 @@ from ssdlm.values import quote, show
 
 NEEDS_ADAPTER = (
     "needs several open positions, and a causal language model has one: it needs an adapter "
-    "(`ssdlm train --recipe adapt init=MODEL --data DATA --out RUN`)"
+    "(builtin:smol for smollm2, else `ssdlm train --recipe adapt init=MODEL --data DATA --out RUN`)"
 )
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, get_args
 
 from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Request
 from ssdlm.engine.rewriting import Rewrite, Rewriting, spans_in
-from ssdlm.options import WORDS_OF_SPANS
+from ssdlm.options import WORDS_OF_SPANS, SpanLength
 from ssdlm.serve.fields import Served, field, flag, refuse_unknown, whole
 from ssdlm.serve.limits import texts_at_once
 from ssdlm.serve.native import Native, chosen, message, watch
@@ -26,7 +26,7 @@ from ssdlm.serve.tickets import (
     Ticket,
     Written,
 )
-from ssdlm.values import TEXT
+from ssdlm.values import TEXT, choose
 
 OWN_FIELDS = ("text", "spans", "length", "alternatives", "model", "stream", "candidates", "guides")
 
@@ -74,7 +74,8 @@ def read_rewrite(body: Mapping[str, Any], served: Served) -> Rewritten:
     changes = {name: value for name, value in body.items() if name not in OWN_FIELDS}
     # Spans have lengths of their own, whatever the model's is.
     options = served.options([""] * len(spans), changes, {"length": 1})
-    length = field(body, "length", TEXT)
+    length = "equal" if body.get("length") is None else body["length"]
+    choose("length", length, get_args(SpanLength))
     count = whole(body, "alternatives", 1, limits.max_rows) or 1
     engine = served.model.engine
     work = Rewriting(
@@ -82,7 +83,7 @@ def read_rewrite(body: Mapping[str, Any], served: Served) -> Rewritten:
         text,
         spans,
         options,
-        length="equal" if length is None else length,
+        length=length,
         alternatives=count,
     )
     asked = [passage.options for passage in work.passages]

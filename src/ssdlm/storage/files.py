@@ -173,6 +173,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is missing; is {path.parent} the right folder?") from None
     except IsADirectoryError:
         raise ValueError(f"{path} is a folder and not a JSON file; restore the file") from None
+    except NotADirectoryError:
+        raise ValueError(f"{path.parent} is a file and not a folder; give a folder") from None
     return parse_object(raw, where=str(path), remedy="restore the file")
 
 

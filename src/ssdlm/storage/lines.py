@@ -62,6 +62,8 @@ def read_text(path: Path) -> str:
         return raw.decode()
     except FileNotFoundError:
         raise ValueError(f"there is no file {name}; give one, or - for standard input") from None
+    except IsADirectoryError:
+        raise ValueError(f"{name} is a folder and not a text; give a file") from None
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{name} is not UTF-8 (byte {error.start}); save or type it as UTF-8"

@@ -32,7 +32,10 @@ WRITTEN = ("checkpoints", LOG, "tensorboard", checkpoint.WEIGHTS, *MODEL_FILES)
 @contextmanager
 def alone(out: Path) -> Iterator[None]:
     """Make the folder of a run and keep a second run out of it; left empty, it is removed."""
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ValueError(f"{out} is, or lies in, a file; give the name of a folder") from None
     if os.environ.get("RANK", "0") != "0":  # of several processes of one run, the first one locks
         yield
         return

@@ -24,6 +24,7 @@ import torch
 from ssdlm.config import TrainConfig
 from ssdlm.data.shards import TokenStore
 from ssdlm.data.windows import Windows, held_out
+from ssdlm.denoiser.adapted import AdaptedDenoiser
 from ssdlm.denoiser.drafter import BaseNetwork, Drafter, base_of, read_texts
 from ssdlm.diffusion.noise import mix
 from ssdlm.settings import differences
@@ -134,7 +135,13 @@ def start(
 ) -> DraftRun:
     """Return a run at its beginning, or as its checkpoint has it."""
     home = checkpoint.find(model)
-    network = base_of(checkpoint.load_denoiser(home, device=device, dtype="auto"))
+    denoiser = checkpoint.load_denoiser(home, device=device, dtype="auto")
+    if isinstance(denoiser, AdaptedDenoiser):
+        base = denoiser.config.base
+        raise ValueError(
+            f"{model} is an adapter and uses the drafter of {base}; give --model {base}"
+        )
+    network = base_of(denoiser)
     if network is None:
         raise ValueError(
             f"{model} does not run on layers of this package, which a drafter reads; give "

@@ -71,7 +71,8 @@ def configure(assignments: Sequence[str]) -> DraftingConfig:
             raise ValueError(
                 f"a drafter has no setting {quote(name)}; {nearest(name, list(types))}"
             )
-        require(bool(equals), name, quote(assignment), "write key=value")
+        if not equals:
+            raise ValueError(f"setting {quote(assignment)} has no value; write key=value")
         config = replace(config, **{name: parse(types[name], text, name)})
     return config
 
