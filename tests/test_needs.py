@@ -29,6 +29,7 @@ def model():
 IDLE = [
     ("gradient", "simplex", {}, "control"),
     ("threshold", 1.0, {}, "control"),
+    ("plausible", 0.1, {}, "control"),
     ("target", 0.8, {}, "control"),
     ("band", [0.2, 0.8], {}, "control"),
     ("reduction", "mean", {}, "control"),
@@ -70,6 +71,7 @@ OBJECTS = [
     ("special_tokens", False, {"control": FUNCTION}, "classifier that control names"),
     ("sees", "block", {"control": FUNCTION}, "classifier that control names"),
     ("threshold", 1.0, {"control": FUNCTION}, "gradient=words"),
+    ("plausible", 0.1, {"control": FUNCTION}, "gradient=words"),
     ("gradient", "fudge", {"control": FUNCTION} | WIDE, "several are open"),
     ("gradient", "fudge", {"control": FUNCTION, "grid": "uniform"}, "several are open"),
     ("particle_step", 3, {"control": FUNCTION}, "particles"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ssdlm.options import GenerateOptions
 
 PATH = ("T", "grid", "width", "rule", "rho", "returns", "early_exit", "nucleus")
-HEARD = ("gradient", "threshold", "band", "reduction", "sees", "special_tokens")
+HEARD = ("gradient", "threshold", "plausible", "band", "reduction", "sees", "special_tokens")
 """Options that say how the gradient of a control is heard."""
 WEIGHTS = ("lam", "particle_weight")
 PARTICLES = ("particles", "particle_step", "particle_potential")
@@ -206,7 +206,7 @@ NEEDS = (
         HEARD, "a control with a gradient", lambda o, s: s.has_gradient,
         "has no effect: no control here has a gradient", "leave it out"),
     Need(
-        ("threshold",), "gradient=words", lambda o, s: o.gradient == "words",
+        ("threshold", "plausible"), "gradient=words", lambda o, s: o.gradient == "words",
         "is of gradient=words, and the gradient is {o.gradient}",
         "leave it out, or use gradient=words"),
     Need(

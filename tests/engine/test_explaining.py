@@ -210,6 +210,8 @@ def test_in_plain_words(model, guide):
     ]
     words = model.explain("a dog", control=guide, gradient="words", threshold=0.5, lam=2)
     assert "gradient (words, threshold 0.5, lambda 2)" in str(words)
+    likely = model.explain("a dog", control=guide, gradient="words", plausible=0.03)
+    assert "gradient (words, threshold 2, plausible 0.03, lambda 5)" in str(likely)
     (aimed,) = model.explain("a dog", control=guide, target=0.2).notes
     assert aimed == f"target 0.2: this share of the texts seeks {guide}, the others avoid it"
 

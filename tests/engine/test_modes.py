@@ -113,6 +113,7 @@ GIVEN = [
     {"nucleus": "network"},
     {"gradient": "words"},
     {"threshold": 1.0},
+    {"plausible": 0.1},
     {"target": 0.5},
     {"band": [0.1, 0.5]},
     {"must": "up"},

@@ -154,7 +154,8 @@ def test_guided_texts_of_a_batch_are_those_of_the_plain_loop(
     controls = Controls(denoiser, None)
     control = (f"{folder}=positive", f"{folder}!=neutral")
     lam = (9.0,) if gradient == "fudge" else ()
-    options = GenerateOptions(control=control, gradient=gradient, threshold=0.5, lam=lam)
+    words = {"threshold": 0.5, "plausible": 0.2}
+    options = GenerateOptions(control=control, gradient=gradient, lam=lam, **words)
     room = controls.room(options)
     assert controls.fits_graph(options, room) and not controls.fits_graph(options, room + 1)
     assert room == 62  # between the special tokens

@@ -16,6 +16,7 @@ from ssdlm.guidance.gradient import (
     logit_gradient,
     soft_threshold,
     weighted,
+    without_implausible,
     without_repeats,
 )
 from ssdlm.options import DecodeConfig
@@ -148,6 +149,27 @@ def test_only_what_stands_out_is_nudged_and_by_no_more_than_lam():
     assert not soft_threshold(torch.zeros(1, 2, 5), 2.0).any()
 
 
+def test_no_token_is_helped_that_is_far_from_the_likeliest():
+    logits = torch.tensor([[[0.0, -1.0, -2.0, -3.0, -9.0]]])
+    nudge = torch.tensor([[[1.0, 1.0, 1.0, 1.0, -1.0]]])
+    kept = without_implausible(nudge, logits, 0.1)  # log 0.1 is -2.3
+    assert kept.tolist() == [[[1, 1, 1, 0, -1]]]
+    assert without_implausible(nudge, logits, 1.0).tolist() == [[[1, 0, 0, 0, -1]]]
+    assert torch.equal(without_implausible(nudge, logits, 0.0), nudge)
+
+
+@pytest.mark.parametrize("plausible", [0.0, 0.5])
+def test_words_are_helped_where_the_model_might_write_them(plausible):
+    denoiser, cache, w_t = setup()
+    progress, how = torch.tensor(0.5), {"gradient": "words", "threshold": 0.5}
+    bare = denoiser.denoise(cache, w_t, progress)
+    moved = guided(denoiser, of_words, 3.0, plausible=plausible, **how)
+    nudge = moved.denoise(cache, w_t, progress) - bare
+    is_likely = bare >= bare.amax(-1, keepdim=True) + math.log(0.5)
+    assert (nudge[is_likely] > 0).any() and (nudge[~is_likely] < 0).any()
+    assert bool((nudge[~is_likely] > 1e-4).any()) == (not plausible)
+
+
 def test_a_token_of_the_context_gets_no_more_help():
     nudge = torch.tensor([[[1.0, 2.0, -3.0, 4.0]], [[1.0, 2.0, -3.0, 4.0]]])
     context = torch.tensor([[3, 2], [0, 0]])
@@ -248,6 +270,7 @@ def test_controlled_rows_in_a_moving_window_do_not_depend_on_their_batch(gradien
     ("wrong", "message"),
     [
         ({"gradient": "words"} | {"threshold": -1.0}, "threshold=-1.0"),
+        ({"gradient": "words", "plausible": 1.5}, "plausible=1.5"),
         ({"band": (0.6, 0.2)}, "band=0.6,0.2"),
         ({"band": (0.5,)}, r"band=\(0.5,\) is not two numbers"),
         ({"gradient": "word"}, "gradient='word'"),

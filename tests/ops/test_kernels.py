@@ -6,6 +6,8 @@ reductions by functions of ours number by number, so vocabularies are small ther
 wide for one tile.
 """
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -327,7 +329,8 @@ def test_right_guesses_become_text():
 
 @pytest.mark.parametrize("V", [1001, 8192])
 @pytest.mark.parametrize("W", [1, 3])
-def test_nudges_are_those_of_words_that_stand_out(V, W):
+@pytest.mark.parametrize("plausible", [0.0, 0.01])
+def test_nudges_are_those_of_words_that_stand_out(V, W, plausible):
     from ssdlm.ops.kernels import nudges as kernels
 
     N = 5
@@ -338,13 +341,16 @@ def test_nudges_are_those_of_words_that_stand_out(V, W):
     present = torch.zeros(N, V, dtype=torch.bool).scatter(1, ids[:, :-1], True)
     active, most = torch.tensor([1, 0, 1, 1, 1]), torch.tensor(-1.0)
     known = base, logits, gradient, present, ids[:, -1:].contiguous(), active, most
-    moved = there(*known)
-    found = kernels.add_nudge(*moved, scale=5.0, threshold=2.0, smallest=nudges.SMALLEST)
-    plain = nudges.add_nudge(*known, scale=5.0, threshold=2.0)
+    moved, how = there(*known), {"scale": 5.0, "threshold": 2.0}
+    margin = math.log(1 / plausible) if plausible else math.inf
+    found = kernels.add_nudge(*moved, **how, margin=margin, smallest=nudges.SMALLEST)
+    plain = nudges.add_nudge(*known, **how, plausible=plausible)
     assert_close(found.cpu(), plain, roundings=NETWORK)
     assert torch.equal(moved[3].cpu(), present)
     assert_close(moved[6].cpu(), most, roundings=NETWORK)
     assert ((plain - base) != 0).any(-1).all()
+    is_likely = logits >= logits.amax(-1, keepdim=True) + math.log(plausible or 1e-30)
+    assert bool((plain > base)[~is_likely].any()) == (not plausible)
 
 
 def test_an_encoders_noisy_input():

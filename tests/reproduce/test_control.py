@@ -45,7 +45,7 @@ def arguments(bench, out: Path, *more: str) -> list[str]:
     sets += [
         "bench_length=4",
         "bench_particles=2",
-        "bench_words=0.5:2",
+        "bench_words=0.5:2:0.1",
         f"judge={bench['ppl']}",
         "bench_features=",
         "bench_both=1:4",
@@ -61,8 +61,8 @@ def test_the_bench_writes_once_measures_and_has_a_page(bench, tmp_path):
     made = sorted((out / "cells").glob("m/sentiment/*/*/generations.jsonl"))
     names = {path.parts[-3] for path in made}
     assert names == {
-        "none", "paper-500", "fudge-8", "ours", "words-0.5-2", "particles", "fk-maximum", "both",
-        "both-1-4", "best-of-n",
+        "none", "paper-500", "fudge-8", "ours", "words-0.5-2-0.1", "particles", "fk-maximum",
+        "both", "both-1-4", "best-of-n",
     }  # fmt: skip
     times = [path.stat().st_mtime_ns for path in made]
     assert cli.main(arguments(bench, out)) == 0

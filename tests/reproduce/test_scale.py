@@ -39,7 +39,7 @@ def test_fields_are_overridden_by_name():
         ("mini", ["T"], "'T' has no value"),
         ("mini", ["topp=1"], "no field 'topp'; the nearest is 'top_p'"),
         ("mini", ["name=x"], "no field 'name'"),
-        ("mini", ["bench_words=1-4"], "THRESHOLD:LAMBDA, as 0.5:2; not '1-4'"),
+        ("mini", ["bench_words=1-4"], "THRESHOLD:LAMBDA:PLAUSIBLE, as 0.5:2; not '1-4'"),
         ("mini", ["T=many"], "T=many is not a whole number"),
     ],
 )
@@ -50,7 +50,7 @@ def test_a_wrong_override_is_named(name, overrides, message):
 
 def test_the_papers_sampler_leaves_nothing_of_a_models_own():
     varied = {"length", "B", "T", "projection", "top_p"}
-    ends_or_steers = {"stop_at_end", "gradient", "threshold", "band"}
+    ends_or_steers = {"stop_at_end", "gradient", "threshold", "plausible", "band"}
     of_other_grids = {"width"}
     names = {name for name, about in known_options().items() if about.is_stored}
     assert set(PAPER_SAMPLER) == names - varied - ends_or_steers - of_other_grids

@@ -283,6 +283,7 @@ class Controls:
             reduction=options.reduction,
             gradient=options.gradient,
             threshold=options.threshold,
+            plausible=options.plausible,
             band=options.band,
             has_windows=not self.reads_block(options),
         )

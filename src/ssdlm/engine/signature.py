@@ -52,6 +52,7 @@ class Changes(TypedDict, total=False):
     target: float | Sequence[float] | None
     gradient: Literal["logits", "simplex", "words", "fudge"] | None
     threshold: float | None
+    plausible: float | None
     band: Sequence[float] | None
     reduction: Literal["sum", "mean"] | None
     sees: Literal["context", "block"] | None
@@ -216,6 +217,8 @@ class Signature:
                 fudge [words; logits where a model says nothing]
             threshold: words: standard deviations over the vocabulary from which a word stands out;
                 a lower one needs a smaller weight, such as 2 at 0.5 [2]
+            plausible: words: help no word that the model gives less than this share of the
+                likeliest one's probability; more is bought by a larger weight [0]
             band: the noise levels t/T between which a classifier is asked [0,1]
             reduction: add control over the rows of a batch, or average it (the authors' code); one
                 of sum, mean [sum]
@@ -349,6 +352,8 @@ class Signature:
                 fudge [words; logits where a model says nothing]
             threshold: words: standard deviations over the vocabulary from which a word stands out;
                 a lower one needs a smaller weight, such as 2 at 0.5 [2]
+            plausible: words: help no word that the model gives less than this share of the
+                likeliest one's probability; more is bought by a larger weight [0]
             band: the noise levels t/T between which a classifier is asked [0,1]
             reduction: add control over the rows of a batch, or average it (the authors' code); one
                 of sum, mean [sum]

@@ -49,6 +49,8 @@ class Way:
             found |= {"gradient": options.gradient, "lam": self.lam}
             if options.gradient == "words":
                 found["threshold"] = options.threshold
+                if options.plausible:
+                    found["plausible"] = options.plausible
         if self.scorer is not None:
             found |= {"particles": num_particles, "weight": self.weight}
         return found
@@ -58,7 +60,8 @@ def explained(found: Mapping[str, object]) -> str:
     """Return in one line how a control steers, and why so, of what `Way.json` tells."""
     parts = []
     if "lam" in found:
-        outstanding = f", threshold {found['threshold']:g}" if "threshold" in found else ""
+        names = [name for name in ("threshold", "plausible") if name in found]
+        outstanding = "".join(f", {name} {found[name]:g}" for name in names)
         parts.append("gradient ({gradient}{0}, lambda {lam:g})".format(outstanding, **found))
     if "weight" in found:
         parts.append("{particles} particles (weight {weight:g})".format(**found))

@@ -17,7 +17,13 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 
 from ssdlm.denoiser import Denoiser, DenoiserWrapper, row_by_row
-from ssdlm.ops.nudges import SMALLEST, shift, soft_threshold, through_softmax
+from ssdlm.ops.nudges import (
+    SMALLEST,
+    shift,
+    soft_threshold,
+    through_softmax,
+    without_implausible,
+)
 from ssdlm.shapes import Block, Context, Simplex, Tensor
 from ssdlm.values import shorten
 
@@ -62,6 +68,8 @@ class guided(DenoiserWrapper):
     no gradient: it asks what each likely token would make of log_prob as the next one."""
     threshold: float = 2.0
     """For "words": deviations up to which a token's nudge is 0; from one more on it is lam."""
+    plausible: float = 0.0
+    """For "words": the share of the likeliest token's probability below which none is helped."""
     band: tuple[float, ...] = (0.0, 1.0)
     """The noise levels t/T at which the classifier is asked, both ends included."""
     has_windows: bool = False
@@ -143,6 +151,7 @@ class guided(DenoiserWrapper):
             gradient = gradient / logits.softmax(-1).clamp(min=SMALLEST)
         if self.gradient == "words":
             gradient = without_repeats(soft_threshold(gradient, self.threshold), context)
+            gradient = without_implausible(gradient, logits, self.plausible)
         part = weight * gradient
         most.copy_(torch.maximum(most, shift(logits, self.lam * part)))
         return part

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from ssdlm.ops.where import on_gpu
@@ -27,6 +29,7 @@ def add_nudge(
     *,
     scale: float,
     threshold: float,
+    plausible: float = 0.0,
 ) -> Tensor:
     """Return base + scale * nudge at logits (N, W, V) for a gradient in their simplex.
 
@@ -38,12 +41,14 @@ def add_nudge(
 
         known = present, tokens, active, most
         settings = {"scale": scale, "threshold": threshold, "smallest": SMALLEST}
+        settings["margin"] = -math.log(plausible) if plausible else math.inf
         return kernels.add_nudge(base, logits, gradient, *known, **settings)
     gain = through_softmax(gradient, logits) / logits.softmax(-1).clamp(min=SMALLEST)
     nudge = soft_threshold(gain, threshold)
     is_present = present.bool().scatter(1, tokens.view(-1, 1), True)
     present.copy_(torch.where(active.bool().view(-1, 1), is_present, present.bool()))
     nudge = scale * nudge.where(~is_present.unsqueeze(1) | (nudge < 0), 0.0)
+    nudge = without_implausible(nudge, logits, plausible)
     most.copy_(torch.maximum(most, shift(logits, nudge)))
     return base + nudge
 
@@ -62,6 +67,17 @@ def through_softmax(gradient: Simplex, logits: Simplex) -> Simplex:
     """Return the gradient in the logits of what has this one in their softmax."""
     probs = logits.softmax(-1)
     return probs * (gradient - (probs * gradient).sum(-1, keepdim=True))
+
+
+def without_implausible(nudge: Simplex, logits: Simplex, plausible: float) -> Simplex:
+    """Return nudges that help no token of less than a share of the likeliest one's probability.
+
+    A word that the model would hardly write here is one that a reader stumbles over.
+    """
+    if not plausible:
+        return nudge
+    floor = logits.amax(-1, keepdim=True) + math.log(plausible)
+    return nudge.where((logits >= floor) | (nudge < 0), 0.0)
 
 
 def soft_threshold(gain: Simplex, threshold: float) -> Simplex:

@@ -108,13 +108,16 @@ def arms(scale: Scale, model: str) -> Iterator[Arm]:
 
 
 def words_arms(name: str, pairs: Sequence[str], options: Options) -> Iterator[Arm]:
-    """Yield an arm of gradient=words for each THRESHOLD:LAMBDA."""
+    """Yield an arm of gradient=words for each THRESHOLD:LAMBDA, maybe with :PLAUSIBLE."""
     for pair in pairs:
-        threshold, lam = pair.split(":")
+        threshold, lam, *likely = pair.split(":")
         about = f"gradient=words with threshold={threshold}, so of more words, at lambda {lam}"
+        about += f", none helped below plausible={likely[0]}" if likely else ""
         about += ", and particles beside it" if options else ""
-        own = {"gradient": "words", "threshold": float(threshold)} | options
-        yield Arm(f"{name}-{threshold}-{lam}", about, f":{lam}", own, needs_gradient=True)
+        own = {"gradient": "words", "threshold": float(threshold)}
+        own |= ({"plausible": float(likely[0])} if likely else {}) | options
+        called = "-".join((name, threshold, lam, *likely))
+        yield Arm(called, about, f":{lam}", own, needs_gradient=True)
 
 
 def guides(scale: Scale) -> dict[str, str]:

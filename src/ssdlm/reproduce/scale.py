@@ -19,8 +19,8 @@ SAMPLER = re.compile(r"(top_p|typical_p)=(0?\.\d*[1-9]\d*|1(\.0*)?)")
 """How an autoregressive model draws, with a share of probability above 0 and up to 1."""
 
 
-WORDS = re.compile(r"\d+(\.\d+)?:\d+(\.\d+)?")
-"""How gradient=words is written: threshold and lambda."""
+WORDS = re.compile(r"\d+(\.\d+)?(:\d+(\.\d+)?){1,2}")
+"""How gradient=words is written: threshold, lambda, and maybe plausible."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Scale:
     bench_length: int = 50  # tokens of each
     bench_particles: int = 8  # and texts of which the best is kept
     bench_lams: tuple[float, ...] = (500.0,)  # of the paper's gradient; chosen on its 15 prompts
-    bench_words: tuple[str, ...] = ("1:4", "0.5:2")  # THRESHOLD:LAMBDA of gradient=words; the same
+    bench_words: tuple[str, ...] = ("1:4", "0.5:2", "0.5:4:0.03")  # of gradient=words; the same
     bench_both: tuple[str, ...] = ("0.5:2",)  # the same, with particles beside it
     bench_fudge: tuple[float, ...] = (8.0,)  # weights of what the next token would make of a text
     bench_features: str = "minilm"  # for MAUVE against human texts of a label; empty for none
@@ -152,6 +152,7 @@ def scale_of(name: str, overrides: Sequence[str] = ()) -> Scale:
     for pair in (*scale.bench_words, *scale.bench_both):
         if not WORDS.fullmatch(pair):
             raise ValueError(
-                f"bench_words and bench_both are THRESHOLD:LAMBDA, as 0.5:2; not {pair!r}"
+                f"bench_words and bench_both are THRESHOLD:LAMBDA or THRESHOLD:LAMBDA:PLAUSIBLE, "
+                f"as 0.5:2; not {pair!r}"
             )
     return scale

@@ -178,8 +178,9 @@ class GuidedWindow(Window):
         gradients = side_by_side(works, self.device)
         for gradient, (_, weight, most) in zip(gradients, self.terms, strict=True):
             known = self.present, self.last, self.active, most
-            scale, threshold = self.steering.lam * weight, self.steering.threshold
-            base = add_nudge(base, whole, gradient, *known, scale=scale, threshold=threshold)
+            how = {"threshold": self.steering.threshold, "plausible": self.steering.plausible}
+            scale = self.steering.lam * weight
+            base = add_nudge(base, whole, gradient, *known, scale=scale, **how)
         return base
 
     def climb(self, guide: Any, whole: Tensor) -> Tensor:

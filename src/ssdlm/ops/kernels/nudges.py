@@ -23,8 +23,8 @@ def softmax_of(logits):
 
 @triton.jit
 def nudge_kernel(
-    base, logits, gradient, present, tokens, active, most, out, scale, threshold, smallest, V, W,
-    TILE: tl.constexpr,
+    base, logits, gradient, present, tokens, active, most, out, scale, threshold, margin, smallest,
+    V, W, TILE: tl.constexpr,
 ):  # fmt: skip
     """Move one row's tokens that stand out in a guide's gradient, but none that is there."""
     row, column = tl.program_id(0).to(tl.int64), tl.arange(0, TILE)
@@ -41,8 +41,9 @@ def nudge_kernel(
     latest = tl.load(tokens + text)
     is_present = tl.load(present + column, mask=inside, other=0) != 0
     is_present = is_present | (column == latest)
+    is_idle = is_present | (values < tl.max(values, 0) - margin)
     tl.store(present + latest, 1, mask=tl.load(active + text) != 0)
-    nudge = scale * tl.where(gain < 0, -size, tl.where(is_present, 0.0, size))
+    nudge = scale * tl.where(gain < 0, -size, tl.where(is_idle, 0.0, size))
     shift = tl.sum(tl.abs(softmax_of(values + nudge) - probs), 0) / 2
     tl.atomic_max(most, shift)
     tl.store(out + at, tl.load(base + at, mask=inside, other=0.0) + nudge, mask=inside)
@@ -50,18 +51,19 @@ def nudge_kernel(
 
 def add_nudge(
     base: Tensor, logits: Tensor, gradient: Tensor, present: Tensor, tokens: Tensor,
-    active: Tensor, most: Tensor, *, scale: float, threshold: float, smallest: float,
+    active: Tensor, most: Tensor, *, scale: float, threshold: float, margin: float, smallest: float,
 ) -> Tensor:  # fmt: skip
     """Return base + scale * nudge at logits (N, W, V) for a gradient in their simplex.
 
     `present` (N, V) is 1 for the tokens of a text; the latest of active ones is put there. `most`
-    keeps the largest shift so far.
+    keeps the largest shift so far. No token is helped whose logit is more than `margin` below the
+    highest.
     """
     N, W, V = logits.shape
     out, tile = torch.empty_like(base), triton.next_power_of_2(V)
     launch(
         nudge_kernel, (N * W,), base, logits, gradient.contiguous(), present, tokens, active,
-        most, out, float(scale), threshold, smallest, V, W, TILE=tile,
+        most, out, float(scale), threshold, margin, smallest, V, W, TILE=tile,
         num_warps=max(4, tile // 512),
     )  # fmt: skip
     return out
