@@ -107,8 +107,14 @@ def markdown(heading: Sequence[str], rows: Sequence[Sequence[str]], *, words: in
 
 
 def code(text: str) -> str:
-    """Return a text as it is, on one line, where Markdown means nothing."""
-    shown = text.replace("\n", "\\n")
+    """Return a text as it is, on one line, where Markdown means nothing.
+
+    >>> code("a\\nb\\x85c")
+    '`a\\\\nb\\\\x85c`'
+    """
+    ends = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+    escaped = {ord(one): one.encode("unicode_escape").decode() for one in ends}
+    shown = text.translate(escaped)
     return f"`` {shown} ``" if "`" in shown else f"`{shown}`"
 
 
