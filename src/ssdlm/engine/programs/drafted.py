@@ -154,6 +154,6 @@ class Drafted(DecodeBatch):
         for slot in self.entries:
             count, *both = rows[slot]
             found[slot] = Text(both[:count], both[half : half + count])
-            if count:
+            if count:  # the next look is as far off as this text's passes have made it
                 self.tokens_per_pass = count / both[half + count - 1]
         return found
