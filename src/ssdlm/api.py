@@ -357,7 +357,7 @@ class SSDLM(Signature):
         if unknown := [name for name in changes if name not in all_names()]:
             use = advice(unknown[0], WORDS_OF_SPANS, ("length", "alternatives", "options"))
             raise ValueError(f"there is no option {unknown[0]!r}; {use}")
-        own = self.base_options(options).per_prompt(len(found), **changes)
+        own = self.base_options(options).per_prompt(len(found), of="spans", **changes)
         work = Rewriting(self.engine, text, found, own, length=length, alternatives=alternatives)
         for number in range(len(found)):
             self.engine.prepare(*work.asked(number))  # what cannot be written is refused at once

@@ -454,12 +454,14 @@ class GenerateOptions:
             if not option.is_stored and getattr(self, name) != getattr(GenerateOptions, name)
         ]
 
-    def per_prompt(self, count: int, **given: Any) -> list[GenerateOptions]:
-        """Return options for each of several prompts; some may be lists with one per prompt."""
+    def per_prompt(
+        self, count: int, /, *, of: str = "prompts", **given: Any
+    ) -> list[GenerateOptions]:
+        """Return options for each of several prompts, or of what `of` says; some may be lists."""
         given, lists = resolve(given), {}
         for name, value in list(given.items()):
             if known_options()[name].is_per_prompt and not is_one(name, value):
-                lists[name] = one_each(name, given.pop(name), count)
+                lists[name] = one_each(name, given.pop(name), count, of)
         if "length" in given and "gap" in lists:
             raise ValueError(two_lengths(given["length"], show(tuple(lists["gap"]))))
         base = self.change(**given)
@@ -704,11 +706,11 @@ def is_pair(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str)
 
 
-def one_each(name: str, values: Sequence[Any], count: int) -> list[Any]:
-    """Return a list with one value per prompt."""
+def one_each(name: str, values: Sequence[Any], count: int, of: str) -> list[Any]:
+    """Return a list with one value per prompt, or whatever there are `count` of."""
     if len(values) != count:
         raise ValueError(
-            f"{name}={quote(values)} is not one for each of {count} prompts; give one each"
+            f"{name}={quote(values)} is not one for each of {count} {of}; give one each"
         )
     return [check(name, value, known_options()[name]) for value in values]
 

@@ -97,6 +97,7 @@ def test_who_leaves_between_spans_frees_the_server(server):
         ({"num_samples": 2}, "num_samples=2: use alternatives", "num_samples"),
         ({"must": ["a long way"]}, "takes 11 tokens and there is room for 5", "must"),
         ({"must": [[], ["a long way"]]}, "takes 11 tokens and there is room for 4", "must"),
+        ({"seed": [1, 2, 3]}, "seed=[1, 2, 3] is not one for each of 2 spans", "seed"),
         ({"candidates": 3}, "is about drafts; set stream to true", "candidates"),
         ({"n": 2}, "there is no option 'n'; use alternatives", "n"),
         (

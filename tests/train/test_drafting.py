@@ -7,6 +7,7 @@ import torch
 from tests import causal, tiny
 
 from ssdlm import SSDLM
+from ssdlm.cli import main
 from ssdlm.denoiser.drafter import base_of, read_texts
 from ssdlm.storage.checkpoint import load_denoiser
 from ssdlm.storage.drafter import load_drafter, save_drafter
@@ -74,6 +75,13 @@ def test_a_folder_of_something_else_is_left_alone(base, store, tmp_path):
     assert (tmp_path / "letter.txt").read_text() == "dear"
 
 
+def test_a_drafter_that_would_guess_nothing_is_refused(base, run, capsys):
+    asked = ["generate", "a", "--model", str(base), "--drafter", str(run[0]), "--length", "2"]
+    for more in ([], ["--mode", "autoregressive"]):
+        assert main([*asked, *more]) == 2
+        assert "--drafter is for --mode speculative; give that" in capsys.readouterr().err
+
+
 def test_an_adapter_names_the_model_whose_drafter_it_uses(store, tmp_path):
     adapter = causal.save_adapted(tmp_path / "adapter")
     with pytest.raises(ValueError, match=r"run is an adapter and uses the drafter of .*base"):
@@ -81,6 +89,7 @@ def test_an_adapter_names_the_model_whose_drafter_it_uses(store, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_another_model_is_refused_by_name(base, run, tmp_path):
     out, _ = run
     network = base_of(load_denoiser(base))
@@ -94,6 +103,8 @@ def test_another_model_is_refused_by_name(base, run, tmp_path):
         load_drafter(base, network, base)
     with pytest.raises(ValueError, match=r"drafter is empty; give the name of a file or folder"):
         SSDLM.from_pretrained(base, drafter="")
+    with pytest.raises(ValueError, match=r"drafter=5 is no path; give the name of a file or fol"):
+        SSDLM.from_pretrained(base, drafter=5)
 
 
 def test_a_broken_file_is_refused(base, run, tmp_path):

@@ -145,6 +145,7 @@ def run_generate(arguments: argparse.Namespace) -> None:
     changes = given_options(arguments)
     requests = model.requests(prompts, changes)
     choose_threads(model.denoiser, requests[0].options)
+    refuse_idle_drafter(arguments, requests[0].options)
     tell_of_particles(model.engine, requests[0].options)
     if arguments.drafts:
         print_events(model.engine, requests, arguments)
@@ -193,6 +194,12 @@ def refuse_idle_flags(arguments: argparse.Namespace) -> None:
     for name in ("candidates", "guides"):
         if getattr(arguments, name) is not None and not arguments.drafts:
             raise ValueError(f"--{name} tells of drafts; give --json --drafts beside it")
+
+
+def refuse_idle_drafter(arguments: argparse.Namespace, options: GenerateOptions) -> None:
+    """Raise on a drafter that would guess nothing."""
+    if arguments.drafter and options.mode != "speculative":
+        raise ValueError("--drafter is for --mode speculative; give that beside it")
 
 
 def print_events(engine: Engine, requests: Requests, arguments: argparse.Namespace) -> None:
@@ -285,6 +292,7 @@ def open_writer(arguments: argparse.Namespace) -> OptionsWriter:
     """Return the model that is to write, with the options that were given."""
     writer = open_model(arguments).writer(**given_options(arguments))
     choose_threads(writer.engine.denoiser, writer.options)
+    refuse_idle_drafter(arguments, writer.options)
     return writer
 
 

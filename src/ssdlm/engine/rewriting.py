@@ -147,8 +147,15 @@ class Rewriting:
         spread = min(4, max(2, count // 4)) if is_free and suffix else 0
         required = self.engine.compiler.required_word
         needed = sum(len(required(word, options.must_not).tokens) for word in options.must)
+        longer = "length=free or a longer span" if suffix else "a longer span"
+        for place, pinned in options.pin:
+            if place + (size := len(self.engine.compiler.spell("pin", pinned))) > count - spread:
+                raise ValueError(
+                    f"pin={pinned!r} takes {size} tokens from {place} on, and there is room for "
+                    f"{max(1, count - spread)} in span {span}; pin it elsewhere, or take a longer "
+                    "span"
+                )
         if needed > count and not spread:
-            longer = "length=free or a longer span" if suffix else "a longer span"
             raise ValueError(
                 f"must={list(options.must)} takes {needed} tokens and there is room for {count} in "
                 f"span {span}; use {longer}"

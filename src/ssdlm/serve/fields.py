@@ -70,7 +70,9 @@ class Served:
             raise ValueError("streamer is an object of Python; leave it out")
         own = self.model.options.change(**usual).as_own()
         own.change(batch_size=changes.get("batch_size"))  # checked like others, it changes nothing
-        found = own.per_prompt(len(prompts), **{**changes, "batch_size": at_once})
+        several = called if called.endswith("s") else f"{called}s"
+        each = {**changes, "batch_size": at_once}
+        found = own.per_prompt(len(prompts), of=several, **each)
         for one in {id(one): one for one in found}.values():
             self.limits.check_options(one)
             self.guides.check(one.control)

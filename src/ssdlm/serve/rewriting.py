@@ -73,7 +73,7 @@ def read_rewrite(body: Mapping[str, Any], served: Served) -> Rewritten:
     spans = spans_in(text, body.get("spans"))
     changes = {name: value for name, value in body.items() if name not in OWN_FIELDS}
     # Spans have lengths of their own, whatever the model's is.
-    options = served.options([""] * len(spans), changes, {"length": 1})
+    options = served.options([""] * len(spans), changes, {"length": 1}, called="spans")
     length = "equal" if body.get("length") is None else body["length"]
     choose("length", length, get_args(SpanLength))
     count = whole(body, "alternatives", 1, limits.max_rows) or 1

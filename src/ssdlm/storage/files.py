@@ -48,6 +48,8 @@ def named_path(name: str | os.PathLike[str], what: str) -> Path:
 
     An empty name is refused, and one of a file elsewhere (`remote.place_of` takes those).
     """
+    if not isinstance(name, str | os.PathLike):
+        raise ValueError(f"{what}={quote(name)} is no path; give the name of a file or folder")
     if not os.fspath(name).strip():
         raise ValueError(f"{what} is empty; give the name of a file or folder")
     if PROTOCOL.match(os.fspath(name)):

@@ -135,6 +135,7 @@ def start(
 ) -> DraftRun:
     """Return a run at its beginning, or as its checkpoint has it."""
     home = checkpoint.find(model)
+    stores = [TokenStore.open(named_path(one, "data")) for one in data]
     denoiser = checkpoint.load_denoiser(home, device=device, dtype="auto")
     if isinstance(denoiser, AdaptedDenoiser):
         base = denoiser.config.base
@@ -148,7 +149,7 @@ def start(
             "builtin:mini, smollm2 or a model of the Llama family"
         )
     load = load_causal_tokenizer if checkpoint.is_causal(home) else load_tokenizer
-    tokenizer, stores = load(home), [TokenStore.open(named_path(one, "data")) for one in data]
+    tokenizer = load(home)
     for store in stores:
         remedy = f"prepare the data with the tokenizer of {model}"
         require_tokens(load_tokenizer(store.dir), home, of=store.dir, remedy=remedy)
