@@ -115,7 +115,7 @@ def test_the_command_line_refuses_them_in_one_line(model, tmp_path, capsys):
         assert main([*words, *given]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"error: {given[0].removeprefix('--no').strip('-')[:3]}")
-    assert main([*words, "--threshold", "2.0", "--width", "1"]) == 0
+    assert main([*words, "--threshold", "0.5", "--width", "1"]) == 0
 
 
 def test_a_flag_for_all_lines_goes_with_what_each_line_adds(model, tmp_path):

@@ -219,13 +219,13 @@ class GenerateOptions:
         "what each of the 200 likeliest tokens would make of the text",
         choices=get_args(GradientName))
     threshold: float = stored(
-        2.0, REAL, CONTROL, "words: standard deviations over the vocabulary from which a word "
-        "stands out; a lower one needs a smaller weight, such as 2 at 0.5",
+        0.5, REAL, CONTROL, "words: standard deviations over the vocabulary from which a word "
+        "stands out; a higher one moves fewer words",
         low=0, high=MOST, remedy="use 0 (all) to about 3", metavar="X")
     plausible: float = stored(
-        0.0, REAL, CONTROL, "words: help no word that the model gives less than this share of the "
-        "likeliest one's probability; more is bought by a larger weight",
-        low=0, high=1, remedy="use 0 (any word) to 1 (the likeliest), such as 0.03", metavar="P")
+        0.02, REAL, CONTROL, "words: help no word that the model gives less than this share of the "
+        "likeliest one's probability; without it a smaller weight will do, such as 2.5",
+        low=0, high=1, remedy="use 0 (any word) to 1 (the likeliest), such as 0.02", metavar="P")
     band: tuple[float, ...] = stored(
         (0.0, 1.0), LEVELS, CONTROL, "the noise levels t/T between which a classifier is asked",
         low=0, high=1, remedy="give two levels between 0 and 1, the lower one first",

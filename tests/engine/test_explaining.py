@@ -208,10 +208,10 @@ def test_in_plain_words(model, guide):
         "must: the words have places in the text, which is planned before it is written",
         "2 texts are written for each that is kept, and the context stream rates them",
     ]
-    words = model.explain("a dog", control=guide, gradient="words", threshold=0.5, lam=2)
-    assert "gradient (words, threshold 0.5, lambda 2)" in str(words)
+    words = model.explain("a dog", control=guide, gradient="words", threshold=2, lam=2, plausible=0)
+    assert "gradient (words, threshold 2, lambda 2)" in str(words)
     likely = model.explain("a dog", control=guide, gradient="words", plausible=0.03)
-    assert "gradient (words, threshold 2, plausible 0.03, lambda 5)" in str(likely)
+    assert "gradient (words, threshold 0.5, plausible 0.03, lambda 4)" in str(likely)
     (aimed,) = model.explain("a dog", control=guide, target=0.2).notes
     assert aimed == f"target 0.2: this share of the texts seeks {guide}, the others avoid it"
 

@@ -115,10 +115,11 @@ def test_the_packages_own_guides_are_listed():
     assert {"sentiment", "tense"} <= guides.keys()
     assert guides["tense"].V == 8194
     assert "past, present" in guides["tense"].summary
-    (variant,) = guides["sentiment"].variants
-    assert variant.name == "smollm2" and guides.keys() == {"sentiment", "tense"}
-    first, _, last = str(guides["sentiment"]).splitlines()
+    assert [one.name for one in guides["sentiment"].variants] == ["builtin:mini", "smollm2"]
+    assert guides.keys() == {"sentiment", "tense"}
+    first, _, own, last = str(guides["sentiment"]).splitlines()
     assert first.startswith("guide  sentiment      0.9M parameters, 8,194 tokens")
+    assert own.startswith("       also for builtin:mini's tokens: 0.3M parameters, 8,194 tokens")
     assert last.startswith("       also for smollm2's tokens: 1.6M parameters, 49,154 tokens")
 
 

@@ -41,6 +41,16 @@ def test_a_saved_model_comes_back_whole(saved):
     assert again.generate("abc").tokens == model.generate("abc").tokens
 
 
+def test_a_folder_from_before_plausible_steers_as_it_did(saved):
+    folder = saved[1]
+    path = folder / "generation_config.json"
+    own = json.loads(path.read_text())
+    assert own.pop("plausible") > 0
+    path.write_text(json.dumps(own | {"threshold": 2.0}))
+    options = SSDLM.from_pretrained(folder, device="cpu").options
+    assert (options.threshold, options.plausible) == (2.0, 0.0)
+
+
 @pytest.mark.parametrize("kind", ["roberta", "bert"])
 def test_tied_weights_are_stored_once_and_stay_tied(kind, tmp_path):
     denoiser = tiny.encoder(kind)

@@ -216,9 +216,9 @@ class Signature:
                 of the 200 likeliest tokens would make of the text; one of logits, simplex, words,
                 fudge [words; logits where a model says nothing]
             threshold: words: standard deviations over the vocabulary from which a word stands out;
-                a lower one needs a smaller weight, such as 2 at 0.5 [2]
+                a higher one moves fewer words [0.5]
             plausible: words: help no word that the model gives less than this share of the
-                likeliest one's probability; more is bought by a larger weight [0]
+                likeliest one's probability; without it a smaller weight will do, such as 2.5 [0.02]
             band: the noise levels t/T between which a classifier is asked [0,1]
             reduction: add control over the rows of a batch, or average it (the authors' code); one
                 of sum, mean [sum]
@@ -351,9 +351,9 @@ class Signature:
                 of the 200 likeliest tokens would make of the text; one of logits, simplex, words,
                 fudge [words; logits where a model says nothing]
             threshold: words: standard deviations over the vocabulary from which a word stands out;
-                a lower one needs a smaller weight, such as 2 at 0.5 [2]
+                a higher one moves fewer words [0.5]
             plausible: words: help no word that the model gives less than this share of the
-                likeliest one's probability; more is bought by a larger weight [0]
+                likeliest one's probability; without it a smaller weight will do, such as 2.5 [0.02]
             band: the noise levels t/T between which a classifier is asked [0,1]
             reduction: add control over the rows of a batch, or average it (the authors' code); one
                 of sum, mean [sum]

@@ -31,7 +31,7 @@ from ssdlm.progress import without_bars
 from ssdlm.shapes import Context, Simplex, Tensor
 from ssdlm.tokenizer import Tokenizer
 
-DEFAULT_LAM = {"logits": 2000.0, "simplex": 10.0, "words": 5.0, "fudge": 1.0}
+DEFAULT_LAM = {"logits": 2000.0, "simplex": 10.0, "words": 4.0, "fudge": 1.0}
 """The weight of a guide that suggests none, by where its gradient is taken; the first is the
 largest of the paper's."""
 FAR_ABOVE, FAR_BELOW = 10, 50

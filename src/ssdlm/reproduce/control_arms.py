@@ -115,7 +115,7 @@ def words_arms(name: str, pairs: Sequence[str], options: Options) -> Iterator[Ar
         about += f", none helped below plausible={likely[0]}" if likely else ""
         about += ", and particles beside it" if options else ""
         own = {"gradient": "words", "threshold": float(threshold)}
-        own |= ({"plausible": float(likely[0])} if likely else {}) | options
+        own |= {"plausible": float(likely[0]) if likely else 0.0} | options
         called = "-".join((name, threshold, lam, *likely))
         yield Arm(called, about, f":{lam}", own, needs_gradient=True)
 

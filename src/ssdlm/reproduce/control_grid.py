@@ -19,6 +19,8 @@ READS: dict[str, Options] = {
     "block": {"sees": "block", "special_tokens": False},
 }
 """Options for what a guide reads: the default, as the paper says, or as the authors' code does."""
+STANDING_OUT: Options = {"gradient": "words", "threshold": 2.0, "plausible": 0.0}
+"""How our model's own settings steered when the published tables were written."""
 ENDINGS = {"context": "", "block": "-block"}
 """How the names of samplers end, by what a guide reads."""
 
@@ -82,7 +84,7 @@ def samplers(experiment: Experiment, length: int) -> Iterator[Sampler]:
     if "ours" in experiment.models:
         grid = product(scale.own_particles, scale.control_sees, scale.own_top_p)
         for particles, sees, top_p in grid:
-            options = fixed | {"top_p": top_p, "gradient": "words"} | READS[sees]
+            options = fixed | {"top_p": top_p} | STANDING_OUT | READS[sees]
             if sees == "block":  # the path of a window within a block, at lambda = 0 too
                 options["grid"] = "staggered"
             name, lams = f"own-p{top_p:g}", scale.own_lams

@@ -120,9 +120,14 @@ def list_builtin() -> list[BuiltinEntry]:
     """Return all that is built in, models first."""
     models = [describe(folder, "model", PREFIX + folder.name) for folder in model_folders(MODELS)]
     for folder in model_folders(GUIDES):
-        variants = tuple(describe(one, "guide", one.name) for one in model_folders(folder))
+        variants = tuple(describe(one, "guide", model_of(one)) for one in model_folders(folder))
         models.append(replace(describe(folder, "guide", folder.name), variants=variants))
     return models
+
+
+def model_of(folder: Path) -> str:
+    """Return the name of the model for whose tokens a guide's folder is, by the folder's name."""
+    return PREFIX + folder.name if (MODELS / folder.name).is_dir() else folder.name
 
 
 def unpacked_smollm2() -> Path:

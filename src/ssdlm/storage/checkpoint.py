@@ -293,7 +293,10 @@ def load_options(folder: Path) -> GenerateOptions | None:
     if not path.exists():
         return None
     try:
-        return GenerateOptions().change(**read_json(path))
+        values: dict[str, Any] = read_json(path)
+        if "threshold" in values:  # of a folder from when any word could be helped
+            values.setdefault("plausible", 0.0)
+        return GenerateOptions().change(**values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
