@@ -13,7 +13,7 @@ from tests.guidance.test_training import QUICK, data, train  # noqa: F401
 from ssdlm import SSDLM, classifier_guide
 from ssdlm.cli import main
 from ssdlm.guidance import load_text_classifier
-from ssdlm.guidance.slim import KEY, WORDS, FramedTokenizer, tokenizer_digest
+from ssdlm.guidance.slim import KEY, WORDS, Binder, FramedTokenizer, tokenizer_digest
 from ssdlm.guidance.training import train_guide
 from ssdlm.serve.guides import Guides
 from ssdlm.storage.builtin import GUIDES, unpacked_smollm2
@@ -148,14 +148,21 @@ def test_it_reads_no_text_without_its_model(made):
         train_guide(["a.jsonl"], out="b", start="c", is_slim=True)
 
 
-def test_the_one_for_smollm2_is_small_and_has_the_labels_of_the_other():
-    assert sum(path.stat().st_size for path in SMALL.iterdir()) < 2e6
-    assert not list(SMALL.glob("tokenizer*"))
-    small, other = (
-        json.loads((home / "config.json").read_text()) for home in (SMALL, SMALL.parent)
-    )
+@pytest.mark.parametrize(("name", "most", "V"), [("smollm2", 2e6, 49152), ("mini", 4e5, 8192)])
+def test_those_that_are_built_in_are_small_and_have_the_labels_of_the_other(name, most, V):
+    home = SMALL.with_name(name)
+    assert sum(path.stat().st_size for path in home.iterdir()) < most
+    assert not list(home.glob("tokenizer*"))
+    small, other = (json.loads((each / "config.json").read_text()) for each in (home, SMALL.parent))
     assert small["id2label"] == other["id2label"]
-    assert small["vocab_size"] == 49152 + 2
+    assert small["vocab_size"] == V + 2
+
+
+def test_builtin_mini_is_steered_by_its_own():
+    binder = Binder(load_tokenizer("builtin:mini"))
+    guide = binder.find(classifier_guide("sentiment", "positive"))
+    assert guide.home == str(SMALL.with_name("mini"))
+    assert binder.find(classifier_guide("tense", "past")).home == str(GUIDES / "tense")
 
 
 @pytest.mark.skipif(not UNPACKED.is_dir(), reason="smollm2 is not unpacked here")
