@@ -79,7 +79,7 @@ def test_a_stream_says_it_too(model):
 @pytest.mark.parametrize(
     ("gradient", "lam", "said"),
     [
-        ("words", 500, "is far above what is usual with gradient=words, 5: the text may become"),
+        ("words", 500, "is far above what is usual with gradient=words, 4: the text may become"),
         ("logits", 5, "is far below what is usual with gradient=logits, 2000: the text may stay"),
         ("simplex", 2000, "is far above what is usual with gradient=simplex, 10"),
     ],

@@ -38,7 +38,7 @@ def test_grammars_controls_and_words_hold(server):
         server.complete(**body, **more)["choices"][0]["text"]
         for more in (
             {},
-            {"control": ["mood=positive:50"]},
+            {"control": ["mood=positive:40"]},
             {"control": "mood=positive", "particles": 3},
         )
     )
