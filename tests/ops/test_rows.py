@@ -50,6 +50,18 @@ def test_no_product_has_more_rows_than_were_tried(weight, monkeypatch, N, R, is_
     assert found.shape == (N, R, 96)
 
 
+@pytest.mark.parametrize("num", [1, 2, 3, 5])
+@pytest.mark.parametrize("size", [3, 9, 48])
+def test_where_rows_lie_in_memory_changes_nothing(size, num):
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(64, size, generator=generator)
+    x = torch.randn(1, num, size, generator=generator)
+    expected = ragged_product(x, weight, is_single=False)
+    for offset in range(1, 16):
+        elsewhere = torch.cat((torch.zeros(offset), x.flatten()))[offset:].view(x.shape)
+        assert torch.equal(ragged_product(elsewhere, weight, is_single=False), expected)
+
+
 def test_a_product_whose_sums_depend_on_the_number_of_rows_is_found_out(monkeypatch):
     def by_halves(x, weight):
         """Sum in another order when there are many rows."""

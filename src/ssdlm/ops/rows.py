@@ -27,6 +27,8 @@ MOST_ROWS = 64
 """Rows of a product on a CPU at most, unless one text has more; beyond them nothing is gained."""
 TRIED_ROWS = (2, 3, 4, 5, 6, 7, 8, 12, 16, 17, 24, 31, 32, 33, 48, 63, 64)
 """Numbers of rows for which it is tried whether a product is batch-invariant."""
+LINE = 64
+"""Bytes to whose multiples new tensors are aligned on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ def ragged_product(x: Tensor, weight: Tensor, *, is_single: bool) -> Tensor:
     depend on it, every text is multiplied alone.
     """
     N, R, _ = x.shape
-    size, flat = max(1, MOST_ROWS // R), x.flatten(0, 1)
+    size, flat = max(1, MOST_ROWS // R), aligned(x.flatten(0, 1))
     if N > 1 and (is_single or not is_row_invariant(weight)):
         size = 1
     if size < N:
@@ -163,6 +165,11 @@ def ragged_product(x: Tensor, weight: Tensor, *, is_single: bool) -> Tensor:
     if N * R < FEWEST_ROWS and not is_single:  # taken twice, for alone it would be another
         return F.linear(torch.cat((flat, flat)), weight)[:1].view(N, R, -1)
     return F.linear(flat, weight).view(N, R, -1)
+
+
+def aligned(x: Tensor) -> Tensor:
+    """Return rows as new ones lie in memory: a library may sum others in another order."""
+    return x.clone() if x.data_ptr() % LINE else x
 
 
 def is_row_invariant(weight: Tensor) -> bool:
@@ -181,7 +188,7 @@ def tried_row_invariance(
     values = torch.randn(shape, generator=generator).to(dtype)
     weight = torch.empty_strided(shape, stride, dtype=dtype).copy_(values)
     x = torch.randn(MOST_ROWS, shape[1], generator=generator).to(dtype)
-    pairs = torch.cat([F.linear(pair, weight) for pair in x.split(FEWEST_ROWS)])
+    pairs = torch.cat([F.linear(aligned(pair), weight) for pair in x.split(FEWEST_ROWS)])
     return all(torch.equal(F.linear(x[:num], weight), pairs[:num]) for num in TRIED_ROWS)
 
 
