@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from ssdlm import SSDLM
 from ssdlm.guidance import builtin_guides, classifier_guide, load_text_classifier
 from ssdlm.storage.builtin import GUIDES
 
@@ -63,3 +64,18 @@ def test_its_card_tells_data_command_and_accuracy(name):
     card = (GUIDES / name / "README.md").read_text()
     for words in ("Data:", f"python benchmarks/guides.py {name}", "| test |", "seed="):
         assert words in card
+
+
+def test_by_default_texts_get_the_sentiment_asked_for_as_a_guide_that_did_not_steer_reads_them():
+    model = SSDLM.from_pretrained("builtin:mini", device="cpu")
+    reader = load_text_classifier(GUIDES / "sentiment")  # builtin:mini is steered by its own
+    usual = {"num_samples": 3, "length": 15, "seed": 0}
+
+    def positive(**control):
+        found = model.generate(["The river had", "A man with a grey umbrella"], **usual, **control)
+        said = reader.log_probs([one.text for one in found]).argmax(-1)
+        return int((said == reader.labels.index("positive")).sum())
+
+    assert positive() <= 3
+    assert positive(control="sentiment=positive") >= 5
+    assert positive(control="sentiment=negative") <= 1

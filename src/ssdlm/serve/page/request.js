@@ -63,5 +63,5 @@ function controlsOf(settings, info) {
 
 /** Returns a guide's usual weight, which the server knows. */
 export function usualWeight(info, name) {
-  return info.lam?.[name] ?? 4;
+  return info.lam[name];
 }
