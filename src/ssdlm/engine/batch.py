@@ -124,13 +124,16 @@ class DecodeBatch(ABC):
         self.is_cut = is_cut
         """Whether texts have a top_k or a min_p."""
         self.top_ks, self.min_ps = self.whole(), torch.zeros(num_slots, device=self.device)
-        self.seeds, self.done, self.active = self.whole(), self.whole(), self.whole()
-        self.passes, self.described_last = self.whole(), self.whole(1)
-        self.suppressed, self.strict = self.whole(fill=-1), self.whole(fill=1)
-        self.last = self.whole(1)
+        # Rows of one table: a text that joins writes its column by one operation.
+        self.numbers = torch.zeros(6, num_slots, device=self.device, dtype=torch.int64)
+        self.seeds, self.suppressed, self.strict, *counts = self.numbers.unbind()
+        self.done, self.passes, self.active = counts
+        self.last, self.described_last = self.whole(1), self.whole(1)
+        self.suppressed.fill_(-1)
+        self.strict.fill_(1)
         self.text = self.whole(capacity + 1)
-        self.temperatures = torch.ones(num_slots, device=self.device)
-        self.top_ps = torch.ones(num_slots, device=self.device)
+        self.reals = torch.ones(2, num_slots, device=self.device)
+        self.temperatures, self.top_ps = self.reals.unbind()
         self.entries: dict[int, Entry] = {}
         """The texts, by slot."""
         self.here: slice | Tensor = slice(None)
@@ -191,24 +194,20 @@ class DecodeBatch(ABC):
         table = torch.from_numpy(
             np.array(
                 [
-                    (slot, one.seed, one.suppressed, one.is_strict, one.context[-1], length)
-                    + one.context[:-1]
+                    (slot, one.seed, one.suppressed, one.is_strict, 0, 0, 1)
+                    + (length, one.context[-1], *one.context[:-1])
                     + (0,) * (longest - length)
                     for slot, one, length in zip(slots, entries, lengths, strict=True)
                 ]
             )
         ).to(self.device)
         real = torch.tensor([(one.temperature, one.top_p) for one in entries], device=self.device)
-        at, ids = table[:, 0].contiguous(), table[:, 6:].contiguous()
-        tables = self.seeds, self.suppressed, self.strict, self.last[:, 0], self.lengths
-        for number, target in enumerate(tables, 1):
-            target[at] = table[:, number]
-        for target in (self.done, self.passes):
-            target[at] = 0
+        at, ids = table[:, 0].contiguous(), table[:, 9:].contiguous()
+        self.numbers[:, at], self.reals[:, at] = table[:, 1:7].T, real.T
+        self.lengths[at], self.last[at] = table[:, 7], table[:, 8:9]
+        self.reset(at)
         if self.is_described:
             self.describe(entries, at)
-        self.active[at] = 1
-        self.temperatures[at], self.top_ps[at] = real[:, 0], real[:, 1]
         self.entries |= dict(zip(slots, entries, strict=True))
         if self.is_cut:
             self.top_ks[at] = torch.tensor([one.top_k for one in entries], device=self.device)
@@ -234,6 +233,9 @@ class DecodeBatch(ABC):
                 self.leave_unread(one.context, slot)
                 if self.is_described:
                     self.leave_unread(one.described, slot + self.num_slots)
+
+    def reset(self, at: Tensor) -> None:
+        """Forget what a program keeps of the texts that were in some slots before."""
 
     def describe(self, entries: Sequence[Entry], at: Tensor) -> None:
         """Take note of what copies of texts in some slots have read, and how far they steer."""

@@ -125,11 +125,9 @@ class Window(DecodeBatch):
                 context = self.unread.pop(slot)
                 self.read_ids(context, torch.tensor([slot]))
                 self.read_lengths[slot] = context.shape[1]
-        at = torch.tensor(slots, device=self.device)
-        self.tokens[at], self.normals[at], self.uniforms[at] = 0, NORMAL, UNIFORM
-        self.pins[at] = -1  # another text may have had some here
         if self.has_sizes:
             sizes = [one.length for one in entries]
+            at = torch.tensor(slots, device=self.device)
             self.block_sizes[at] = torch.tensor(sizes, device=self.device)
         if self.places is not None:
             self.places.join([entry.placement for entry in entries], slots)
@@ -138,6 +136,15 @@ class Window(DecodeBatch):
         for slot, entry in zip(slots, entries, strict=True):
             if entry.guide is not None:
                 self.prompt[slot] = torch.tensor(entry.context, device=self.device)
+
+    def reset(self, at: Tensor) -> None:
+        if self.is_noisy:
+            self.tokens.index_fill_(0, at, 0)
+        if not self.slides:
+            self.normals.index_fill_(0, at, NORMAL)
+            self.uniforms.index_fill_(0, at, UNIFORM)
+        if self.has_pins:
+            self.pins.index_fill_(0, at, -1)
 
     def leave(self, slots: Sequence[int]) -> None:
         super().leave(slots)
