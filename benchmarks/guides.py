@@ -5,6 +5,8 @@
                 OUT.test.jsonl: texts of people for the bench of control
     human-tense, human-source
                 the same for tense and source, of documents that `tenses` and `sources` did not see
+    tense-words windows as the guide of tense has them, without the auxiliary verbs that labelled
+                them, files alone: for guides of other models
     opinions    those tweets and windows of labelled movie reviews, files alone: for guides of other
                 models, which `ssdlm train-guide` makes of them
     tense       windows of articles, books and reviews, labelled by their auxiliary verbs
@@ -39,7 +41,7 @@ import torch
 from ssdlm import SSDLM
 from ssdlm.evaluate.judge import minilm_folder
 from ssdlm.guidance import load_guide, load_text_classifier
-from ssdlm.guidance.judges import VERBS, count_verbs
+from ssdlm.guidance.judges import ENDS, VERBS, count_verbs
 from ssdlm.guidance.training import GuideConfig, train_guide, train_judge
 from ssdlm.storage.files import read_json, write_json
 from ssdlm.storage.jsonl import parse_jsonl, write_jsonl
@@ -138,6 +140,20 @@ def tense(
             if not any(remaining.values()):
                 break
     return parts
+
+
+def tense_words(data: Path) -> tuple[list[Row], ...]:
+    """Return windows as `tense` has them, without the auxiliary verbs that labelled them.
+
+    A guide that reads those learns nothing else, and a text has room for few of them.
+    """
+    verbs = set().union(*VERBS.values())
+
+    def without(row: Row) -> Row:
+        words = (word for word in row["text"].split() if word.strip(ENDS).lower() not in verbs)
+        return row | {"text": " " + " ".join(words)}
+
+    return tuple([without(row) for row in rows] for rows in tense(data, each=5000))
 
 
 def source(
@@ -307,6 +323,7 @@ JUDGES = {
 """Judges over words: their texts, and the words that they do not see."""
 FILES = {
     "opinions": opinions,
+    "tense-words": tense_words,
     "human": partial(reviews, most=1, fewest=55),
     "human-tense": partial(tense, each=1600, sources=OTHER_SOURCES, fewest=38),
     "human-source": partial(source, each=4800, sources=OTHER_SOURCES, fewest=55),

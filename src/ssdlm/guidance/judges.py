@@ -32,6 +32,8 @@ VERBS = {
     "present": {"is", "are", "am", "has", "does", "isn't", "aren't", "hasn't", "doesn't", "i'm"},
 }
 """The auxiliary verbs of a tense: what shows it without any classifier."""
+ENDS = '.,;:!?"()'
+"""What may stand around a word."""
 NEITHER = "neither"
 
 
@@ -162,7 +164,7 @@ class VerbCounter:
 
 def count_verbs(text: str) -> dict[str, int]:
     """Return how many auxiliary verbs of each tense a text has."""
-    words = [word.strip('.,;:!?"()').lower() for word in text.split()]
+    words = [word.strip(ENDS).lower() for word in text.split()]
     return {tense: sum(word in forms for word in words) for tense, forms in VERBS.items()}
 
 
