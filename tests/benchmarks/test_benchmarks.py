@@ -186,6 +186,26 @@ def test_judges_over_words_are_made_from_documents_of_their_own(
     assert judge.encode("It was and is") == judge.encode("It and")
 
 
+def test_windows_for_guides_of_tense_lack_the_verbs_that_label_them(load, monkeypatch, tmp_path):
+    guides = load("guides")
+    rows = [
+        {"text": " ".join(f"It {verb} {n}, and {verb}: she {word}." for _ in range(20))}
+        for n, (verb, word) in enumerate((("was", "ran"), ("is", "runs")) * 20)
+    ]
+    for name in guides.SOURCES:
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / f"{name}.jsonl.xz").write_bytes(lzma.compress(text.encode()))
+    run(
+        guides.main,
+        monkeypatch,
+        ["tense-words", "--data", str(tmp_path), "--out", str(tmp_path / "w")],
+    )
+    lines = (tmp_path / "w.train.jsonl").read_text().splitlines()
+    found = {(word, row["label"]) for row in map(json.loads, lines) for word in row["text"].split()}
+    assert {("ran.", "past"), ("runs.", "present")} <= found
+    assert not {"was", "was:", "is", "is:"} & {word for word, _ in found}
+
+
 def block_model(folder: Path) -> SSDLM:
     """Write a tiny model of blocks, with a tokenizer, and return it."""
     denoiser = BlockDenoiser(BlockConfig(V=tiny.V, D=32, num_layers=2, num_heads=2, B=10))

@@ -19,7 +19,6 @@ from ssdlm.serve.guides import Guides
 from ssdlm.storage.builtin import GUIDES, unpacked_smollm2
 from ssdlm.tokenizer import load_tokenizer
 
-SMALL = GUIDES / "sentiment" / "smollm2"
 UNPACKED = unpacked_smollm2()
 
 
@@ -148,12 +147,18 @@ def test_it_reads_no_text_without_its_model(made):
         train_guide(["a.jsonl"], out="b", start="c", is_slim=True)
 
 
-@pytest.mark.parametrize(("name", "most", "V"), [("smollm2", 2e6, 49152), ("mini", 4e5, 8192)])
-def test_those_that_are_built_in_are_small_and_have_the_labels_of_the_other(name, most, V):
-    home = SMALL.with_name(name)
+@pytest.mark.parametrize(
+    ("home", "most", "V"),
+    [
+        (GUIDES / "sentiment" / "smollm2", 2e6, 49152),
+        (GUIDES / "tense" / "smollm2", 2e6, 49152),
+        (GUIDES / "sentiment" / "mini", 4e5, 8192),
+    ],
+)
+def test_those_that_are_built_in_are_small_and_have_the_labels_of_the_other(home, most, V):
     assert sum(path.stat().st_size for path in home.iterdir()) < most
     assert not list(home.glob("tokenizer*"))
-    small, other = (json.loads((each / "config.json").read_text()) for each in (home, SMALL.parent))
+    small, other = (json.loads((each / "config.json").read_text()) for each in (home, home.parent))
     assert small["id2label"] == other["id2label"]
     assert small["vocab_size"] == V + 2
 
@@ -161,11 +166,12 @@ def test_those_that_are_built_in_are_small_and_have_the_labels_of_the_other(name
 def test_builtin_mini_is_steered_by_its_own():
     binder = Binder(load_tokenizer("builtin:mini"))
     guide = binder.find(classifier_guide("sentiment", "positive"))
-    assert guide.home == str(SMALL.with_name("mini"))
+    assert guide.home == str(GUIDES / "sentiment" / "mini")
     assert binder.find(classifier_guide("tense", "past")).home == str(GUIDES / "tense")
 
 
 @pytest.mark.skipif(not UNPACKED.is_dir(), reason="smollm2 is not unpacked here")
-def test_the_one_for_smollm2_is_made_for_its_tokenizer():
+@pytest.mark.parametrize("name", ["sentiment", "tense"])
+def test_those_for_smollm2_are_made_for_its_tokenizer(name):
     digest = tokenizer_digest(load_tokenizer(UNPACKED))
-    assert json.loads((SMALL / "config.json").read_text())[KEY] == digest
+    assert json.loads((GUIDES / name / "smollm2" / "config.json").read_text())[KEY] == digest

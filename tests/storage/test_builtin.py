@@ -116,6 +116,7 @@ def test_the_packages_own_guides_are_listed():
     assert guides["tense"].V == 8194
     assert "past, present" in guides["tense"].summary
     assert [one.name for one in guides["sentiment"].variants] == ["builtin:mini", "smollm2"]
+    assert [one.name for one in guides["tense"].variants] == ["smollm2"]
     assert guides.keys() == {"sentiment", "tense"}
     first, _, own, last = str(guides["sentiment"]).splitlines()
     assert first.startswith("guide  sentiment      0.9M parameters, 8,194 tokens")

@@ -234,7 +234,7 @@ class DecodeBatch(ABC):
                 if self.is_described:
                     self.leave_unread(one.described, slot + self.num_slots)
 
-    def reset(self, at: Tensor) -> None:
+    def reset(self, at: Tensor) -> None:  # noqa: B027
         """Forget what a program keeps of the texts that were in some slots before."""
 
     def describe(self, entries: Sequence[Entry], at: Tensor) -> None:
