@@ -95,8 +95,8 @@ class Scale:
     bench_length: int = 50  # tokens of each
     bench_particles: int = 8  # and texts of which the best is kept
     bench_lams: tuple[float, ...] = (500.0,)  # of the paper's gradient; chosen on its 15 prompts
-    bench_words: tuple[str, ...] = ("2:5", "0.5:2", "0.5:4:0.03")  # of gradient=words; the same
-    bench_both: tuple[str, ...] = ("0.5:2",)  # the same, with particles beside it
+    bench_words: tuple[str, ...] = ("2:5", "0:3:0.03", "0.5:2.5")  # of gradient=words; the same
+    bench_both: tuple[str, ...] = ()  # the same, with particles beside it
     bench_fudge: tuple[float, ...] = (8.0,)  # weights of what the next token would make of a text
     bench_features: str = "minilm"  # for MAUVE against human texts of a label; empty for none
     instructed: tuple[str, ...] = ("smollm2",)  # models that are also told what to write
