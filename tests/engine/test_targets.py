@@ -81,7 +81,10 @@ def test_targets_of_no_classifier_or_two_of_one_are_refused(model, mood):
         ({"control": length}, "length has none"),
         ({"control": [f"{mood}=positive", f"{mood}!=neutral"]}, "has two targets"),
         ({"control": [f"{mood}=positive", f"{mood}/.!=neutral"]}, "/. has two targets"),
-        ({"control": f"{mood}=positive", "target": [0.8, 0.7]}, "2 values of target for 1 guides"),
+        (
+            {"control": f"{mood}=positive", "target": [0.8, 0.7]},
+            "target=0.8,0.7 has 2 values for 1 control",
+        ),
         ({"control": f"{mood}=positive", "target": 1.2}, "target=1.2 is out of range"),
         ({}, "none is asked for; give control"),
         ({"mode": "autoregressive"}, "mode=autoregressive"),

@@ -368,5 +368,9 @@ def one_each(
 ) -> Sequence[float | None]:
     """Return a weight for each control: as given, for each or for all; None for its own."""
     if len(given) > 1 and len(given) != len(controls):
-        raise ValueError(f"{len(given)} values of {name} for {len(controls)} guides; give one each")
+        values, count = ",".join(f"{one:g}" for one in given), len(controls)
+        raise ValueError(
+            f"{name}={values} has {len(given)} values for {count} control{'s' * (count > 1)}; give "
+            "one for each, or one for all"
+        )
     return given if len(given) > 1 else [given[0] if given else None] * len(controls)

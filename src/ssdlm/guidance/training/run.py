@@ -99,7 +99,10 @@ def train_guide(
     started = time.monotonic()
     check_config(config)
     if (tokenizer is None) == (start is None):
-        raise ValueError("give a tokenizer for a new classifier, or a model to start from: one")
+        raise ValueError(
+            "give the tokenizer of the model to steer (--tokenizer) for a new classifier, or a "
+            "model to start from (--from)"
+        )
     if is_slim and tokenizer is None:
         raise ValueError("slim guides are new ones; give the tokenizer of the model to steer")
     test_rows = once(read_labelled(test), str(test), labels=1) if test else []
