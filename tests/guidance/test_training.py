@@ -420,7 +420,7 @@ def test_bad_data_is_refused_and_leaves_nothing(data, tmp_path):
     one.write_text('{"text": "a", "label": "strange"}')
     with pytest.raises(ValueError, match="label 'strange' in the test is not in the training"):
         train(data, tmp_path / "g", test=one)
-    with pytest.raises(ValueError, match="give a tokenizer for a new classifier, or a model"):
+    with pytest.raises(ValueError, match="give the tokenizer of the model to steer"):
         train(data, tmp_path / "g", start=data)
     with pytest.raises(ValueError, match="exists already"):
         train(data, data / "tokenizer")
