@@ -139,14 +139,14 @@ def test_types_are_checked_in_tests_where_there_are_no_shapes():
         overlap(1, ["stop"])
 
 
-def test_tracked_files_stay_under_58_mib():
+def test_tracked_files_stay_under_61_mib():
     sizes = {path: path.stat().st_size for path in tracked_files(ROOT)}
     largest = sorted(sizes, key=sizes.__getitem__)[-5:]
     assert ROOT / "pyproject.toml" in sizes
-    assert sum(sizes.values()) < 58 * MIB, f"largest: {[str(path) for path in largest]}"
+    assert sum(sizes.values()) < 61 * MIB, f"largest: {[str(path) for path in largest]}"
 
 
-def test_what_adapters_guides_and_drafters_add_stays_under_15_5_mb():
+def test_what_adapters_guides_and_drafters_add_stays_under_17_5_mb():
     builtin = ROOT / "src/ssdlm/builtin"
     sizes = {
         path.relative_to(builtin).parent.as_posix(): path.stat().st_size
@@ -156,7 +156,7 @@ def test_what_adapters_guides_and_drafters_add_stays_under_15_5_mb():
     assert sizes["drafters/mini"] <= 3.5e6
     assert sizes["drafters/smollm2"] <= 4e6
     before = {"mini", "guides/sentiment", "guides/tense"}
-    assert sum(size for name, size in sizes.items() if name not in before) <= 15.5e6
+    assert sum(size for name, size in sizes.items() if name not in before) <= 17.5e6
 
 
 def test_tree_without_git_is_walked(tmp_path):

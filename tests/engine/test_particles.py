@@ -391,7 +391,7 @@ def test_beside_particles_a_gradient_need_not_steer_alone(model, tmp_path):
             {"particles": 4, "control": lambda context, logits: logits[..., 0].sum(-1)},
             "a function of logits, which has a gradient and reads no texts",
         ),
-        ({"particle_weight": [1, 2], "control": vowels}, "2 values of particle_weight for 1"),
+        ({"particle_weight": [1, 2], "control": vowels}, "has 2 values for 1 control"),
         (
             {"particle_weight": 4, "control": lambda context, logits: logits[..., 0].sum(-1)},
             "steers by its gradient; give particles",

@@ -150,7 +150,7 @@ def test_drafts_tell_what_guides_think(guided):
         ({"control": {"a": 1}}, "is not a control"),
         ({"control": "../mood=1"}, "there is no guide"),
         ({"control": "org/name=1"}, "there is no guide"),
-        ({"control": "mood=positive", "lam": [1, 2]}, "2 values of lam for 1 guides"),
+        ({"control": "mood=positive", "lam": [1, 2]}, "has 2 values for 1 control"),
         ({"control": ["mood=positive", "mood!=positive"]}, "sought and avoided"),
         ({"lam": 5}, "weighs nothing"),
         ({"sees": "block"}, "sees=block has no effect"),
