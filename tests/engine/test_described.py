@@ -64,7 +64,7 @@ def test_texts_of_each_program_are_those_of_the_reference_loop(make, how, monkey
     monkeypatch.setattr(runners, "is_gpu", True)
     monkeypatch.setattr(Slots, "has_kernels", lambda network: True)
     key = runners.key_of(asked[0])
-    assert key is not None and key.is_described
+    assert key is not None and key.traits.is_described
     done = written(runners.build(key, asked[0], 2), runners.entries(asked))
     differs = False
     for request, text in zip(asked, done, strict=True):

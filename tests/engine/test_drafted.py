@@ -8,6 +8,7 @@ from tests.engine.test_programs import row, tokens_of
 from ssdlm import SSDLM
 from ssdlm.denoiser.drafter import base_of, read_texts
 from ssdlm.diffusion.noise import RowNoise
+from ssdlm.engine.batch import Traits
 from ssdlm.engine.programs.chain import Chain
 from ssdlm.engine.programs.drafted import Drafted
 from ssdlm.ops.counters import gumbel, gumbel_at
@@ -17,7 +18,7 @@ MODELS = [tiny.block, tiny.llama, tiny.adapted]
 
 
 def batch_of(denoiser, **sizes):
-    return Drafted(denoiser, drafter=tiny.drafter(base_of(denoiser)), num_guesses=4, **sizes)
+    return Drafted(denoiser, tiny.drafter(base_of(denoiser)), 4, **sizes)
 
 
 def model_of(make, **loading):
@@ -95,7 +96,7 @@ def test_texts_with_grammars_are_those_of_the_chain_and_guesses_obey_them(
     ]
     requests = [model.requests(["a dog"], own)[0] for own in each]
     rows, slots = model.engine.runners.entries(requests), [2, 0, 3, 1]
-    sizes = {"num_slots": 4, "capacity": 64, "is_masked": True}
+    sizes = {"num_slots": 4, "capacity": 64, "traits": Traits(is_masked=True)}
     batch, chain = batch_of(model.denoiser, **sizes), Chain(model.denoiser, **sizes)
     for one in (batch, chain):
         one.join(rows, slots)

@@ -15,7 +15,7 @@ from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.projection import Truncation, sampling
 from ssdlm.diffusion.sampler import Strategy, generate
 from ssdlm.diffusion.sliding import slide
-from ssdlm.engine.batch import Entry
+from ssdlm.engine.batch import Entry, Traits
 from ssdlm.engine.controls import Controls
 from ssdlm.engine.path import Path, num_open
 from ssdlm.engine.programs.chain import Chain
@@ -179,9 +179,8 @@ def test_guided_texts_of_a_batch_are_those_of_the_plain_loop(
 @pytest.mark.parametrize("returns", ["logits", "w_0"])
 def test_whole_blocks_of_a_batch_are_those_of_the_plain_loop(returns):
     denoiser, T, B = tiny.encoder(), 7, 6
-    batch = EncoderWindow(
-        denoiser, Uniform(T)(B), B=B, ends_likely=returns == "logits", num_slots=2, capacity=60
-    )
+    traits = Traits(ends_likely=returns == "logits")
+    batch = EncoderWindow(denoiser, Uniform(T)(B), traits, B=B, num_slots=2, capacity=60)
     rows = [
         row(0, length=12),
         row(1, top_p=0.0, length=8),
@@ -284,7 +283,8 @@ def test_texts_of_a_batch_are_held_to_their_grammars_as_in_the_plain_loop(make, 
         else options | {"regex": ".{12}", "seed": 4},
     ]
     requests = [model.requests(["a dog"], own)[0] for own in each]
-    engine, sizes = model.engine, {"num_slots": 4, "capacity": 64, "is_masked": True}
+    engine, traits = model.engine, Traits(is_masked=True)
+    sizes = {"num_slots": 4, "capacity": 64, "traits": traits}
     if kind == "guided":
         own, controls = requests[0].options, engine.controls
         steering, room = partial(controls.steer_padded, own), controls.room(own)
@@ -407,10 +407,10 @@ def test_which_requests_a_graph_writes_alone(monkeypatch):
     def key(**own):
         return runners.key_of(model.requests(["a"], usual | own)[0])
 
-    assert (key().is_masked, key().has_choosers) == (True, False)
+    assert (key().traits.is_masked, key().has_choosers) == (True, False)
     assert (key(regex=None).is_masked, key(regex=None).has_choosers) == (False, False)
     (chain,) = model.requests(["a"], {"mode": "autoregressive", "regex": "a*"})
-    assert runners.key_of(chain)[0] == "chain" and runners.key_of(chain).is_masked
+    assert runners.key_of(chain)[0] == "chain" and runners.key_of(chain).traits.is_masked
     for own in (
         {"width": 2.0, "nucleus": "network", "top_p": 0.9},
         {"suffix": "cab", "length": 5, "nucleus": "network", "top_p": 0.9},
@@ -422,7 +422,7 @@ def test_which_requests_a_graph_writes_alone(monkeypatch):
     (request,) = model.requests(["a"], usual)
     assert runners.key_of(replace(request, branch=(0, 1))).has_choosers  # a particle is weighed
     watched = replace(request, is_watched=True)
-    assert runners.key_of(watched).is_watched and not runners.key_of(watched).has_choosers
+    assert runners.key_of(watched).traits.is_watched and not runners.key_of(watched).has_choosers
     assert runners.key_of(replace(watched, keeps_states=True)).has_choosers
 
 

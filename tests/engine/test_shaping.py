@@ -97,7 +97,7 @@ def test_texts_of_each_program_are_those_of_the_reference_loop(path, shape, monk
     assert key is not None
     if not key.has_choosers:
         is_cut = bool(own.get("top_k", 0) or own.get("min_p", 0))
-        assert (key.is_biased, key.is_cut) == (len(shape) == 5 or not is_cut, is_cut)
+        assert (key.traits.is_biased, key.traits.is_cut) == (len(shape) == 5 or not is_cut, is_cut)
     done = written(runners.build(key, asked[0], 2), runners.entries(asked))
     differs = False
     for request, text in zip(asked, done, strict=True):
@@ -106,7 +106,7 @@ def test_texts_of_each_program_are_those_of_the_reference_loop(path, shape, monk
         without = {name: getattr(GenerateOptions, name) for name in shape}
         free = replace(request, options=request.options.change(**without))
         key = runners.key_of(free)
-        assert key is not None and not (key.is_biased or key.is_cut)
+        assert key is not None and not (key.traits.is_biased or key.traits.is_cut)
         differs |= wanted != plain(model, free)
     assert differs
 

@@ -34,6 +34,8 @@ from ssdlm.shapes import Tensor
 
 PREFILL_STEP = 64
 """On a GPU contexts are read in runs whose lengths are multiples of this."""
+FRAMES = 8
+"""Passes that a GPU does before those who watch see each of them."""
 MOST_RECORDED = 16_384
 """Tokens of contexts that a graph reads at once; more keep a GPU busy without one."""
 
@@ -73,12 +75,44 @@ class Entry:
     """How far the description steers."""
 
 
+class Traits(NamedTuple):
+    """What the texts of a batch have in common, beside the program that writes them."""
+
+    is_masked: bool = False
+    """Whether draws are held to grammars."""
+    is_strict: bool = False
+    """Whether a graph draws from what is legal alone; forbidden words replace what was drawn."""
+    is_biased: bool = False
+    """Whether logits have biases or penalties."""
+    is_cut: bool = False
+    """Whether draws have a top_k or a min_p."""
+    is_described: bool = False
+    """Whether each text has a copy behind a description, `num_slots` slots further on."""
+    is_watched: bool = False
+    """Whether a graph keeps frames of its passes."""
+    is_invariant: bool = False
+    """Whether products are such that no row's roundings depend on others."""
+    cuts_evidence: bool = False
+    """Whether top_p cuts logits with their evidence, and not what the network adds alone."""
+    ends_likely: bool = False
+    """Whether a block's last draw is of its likeliest tokens, whatever was drawn before."""
+    has_places: bool = False
+    """Whether words or pins have places in its blocks."""
+    has_sizes: bool = False
+    """Whether blocks may be shorter than the window: what is behind them is seen by none."""
+    has_guides: bool = False
+    """Whether a graph leaves its guides to be asked between two halves of a pass."""
+
+
 class Text(NamedTuple):
     """A text as far as it has come."""
 
     tokens: list[int]
     when: list[int]
     """The pass that decided each token, counted from 1."""
+
+
+PLAIN = Traits()
 
 
 class DecodeBatch(ABC):
@@ -95,34 +129,22 @@ class DecodeBatch(ABC):
     def __init__(
         self,
         denoiser: Any,
+        traits: Traits = PLAIN,
         *,
         num_slots: int,
         capacity: int,
         is_padded: bool = True,
-        is_masked: bool = False,
-        is_biased: bool = False,
-        is_cut: bool = False,
-        is_strict: bool = False,
-        is_invariant: bool = False,
-        is_described: bool = False,
-        num_frames: int = 1,
     ) -> None:
-        self.num_frames = num_frames
-        """Passes of which frames are kept, for those who watch; 0 where a graph keeps none."""
         self.denoiser, self.device, self.num_slots = denoiser, denoiser.device, num_slots
-        self.is_captured = self.device.type == "cuda"
-        self.is_described = is_described
-        """Whether each text has a copy behind a description, `num_slots` slots further on."""
+        self.traits, self.is_captured = traits, self.device.type == "cuda"
+        self.num_frames = FRAMES * traits.is_watched if self.is_captured else 1
+        """Passes of which frames are kept, for those who watch; 0 where a graph keeps none."""
         self.weights = torch.zeros(num_slots, 1, 1, device=self.device)
         """How far descriptions steer."""
-        self.set_up(capacity, is_padded=is_padded, is_invariant=is_invariant)
+        self.set_up(capacity, is_padded=is_padded)
         V = len(self.prior)
-        self.is_strict = is_strict
-        """Whether a graph draws from what is legal alone, for all its texts."""
-        self.masks = GrammarMask(num_slots, V, self.device) if is_masked else None
-        self.biases = Biases(num_slots, V, self.device) if is_biased else None
-        self.is_cut = is_cut
-        """Whether texts have a top_k or a min_p."""
+        self.masks = GrammarMask(num_slots, V, self.device) if traits.is_masked else None
+        self.biases = Biases(num_slots, V, self.device) if traits.is_biased else None
         self.top_ks, self.min_ps = self.whole(), torch.zeros(num_slots, device=self.device)
         # Rows of one table: a text that joins writes its column by one operation.
         self.numbers = torch.zeros(6, num_slots, device=self.device, dtype=torch.int64)
@@ -142,7 +164,7 @@ class DecodeBatch(ABC):
         """The same as numbers."""
         self.copies: slice | Tensor = slice(None)
         """The slots that a pass reads: those, and where texts are described their copies."""
-        self.copies_at = torch.arange((1 + is_described) * num_slots, device=self.device)
+        self.copies_at = torch.arange((1 + traits.is_described) * num_slots, device=self.device)
         """The same as numbers."""
         self.unread: dict[int, Tensor] = {}
         """Contexts that the next pass reads too, by slot: on a CPU, where a pass costs most."""
@@ -150,11 +172,11 @@ class DecodeBatch(ABC):
         self.prompts: dict[str, tuple[Tensor, Tensor]] = {}
         """What graphs of contexts read, by name; each is recorded when its shape comes again."""
 
-    def set_up(self, capacity: int, *, is_padded: bool, is_invariant: bool) -> None:
+    def set_up(self, capacity: int, *, is_padded: bool) -> None:
         """Make the slots, and lay out the output head."""
-        denoiser = self.denoiser
-        count = (1 + self.is_described) * self.num_slots
-        self.slots = Slots(denoiser, count, capacity, is_invariant=is_invariant)
+        denoiser, traits = self.denoiser, self.traits
+        count = (1 + traits.is_described) * self.num_slots
+        self.slots = Slots(denoiser, count, capacity, is_invariant=traits.is_invariant)
         self.read_lengths = self.slots.lengths
         """How many tokens each slot has read, copies too."""
         self.lengths = self.read_lengths[: self.num_slots]
@@ -180,7 +202,7 @@ class DecodeBatch(ABC):
         for slot, source, entry in zip(slots, sources, entries, strict=True):
             if source not in (None, slot):
                 self.slots.copy(source, slot, len(entry.context) - 1)
-                if self.is_described:
+                if self.traits.is_described:
                     copies = source + self.num_slots, slot + self.num_slots
                     self.slots.copy(*copies, len(entry.described) - 1)
         lengths = [len(entry.context) - 1 for entry in entries]
@@ -206,10 +228,10 @@ class DecodeBatch(ABC):
         self.numbers[:, at], self.reals[:, at] = table[:, 1:7].T, real.T
         self.lengths[at], self.last[at] = table[:, 7], table[:, 8:9]
         self.reset(at)
-        if self.is_described:
+        if self.traits.is_described:
             self.describe(entries, at)
         self.entries |= dict(zip(slots, entries, strict=True))
-        if self.is_cut:
+        if self.traits.is_cut:
             self.top_ks[at] = torch.tensor([one.top_k for one in entries], device=self.device)
             self.min_ps[at] = torch.tensor([one.min_p for one in entries], device=self.device)
         if self.biases is not None:
@@ -224,14 +246,14 @@ class DecodeBatch(ABC):
         if self.is_captured and new:
             is_all = len(new) == len(slots)
             self.read_contexts(ids if is_all else ids[new], at if is_all else at[new])
-            if self.is_described:
+            if self.traits.is_described:
                 others = [entries[row].described[:-1] for row in new]
                 self.read_contexts(self.of_one_length(others), at[new] + self.num_slots)
         elif not self.is_captured:
             for row in new:
                 one, slot = entries[row], slots[row]
                 self.leave_unread(one.context, slot)
-                if self.is_described:
+                if self.traits.is_described:
                     self.leave_unread(one.described, slot + self.num_slots)
 
     def reset(self, at: Tensor) -> None:  # noqa: B027
@@ -283,7 +305,7 @@ class DecodeBatch(ABC):
         """Take note of which slots have a text; a graph takes them all."""
         if not self.takes_all:
             self.here = self.at = torch.tensor(sorted(self.entries), dtype=torch.int64)
-            copies = (self.at, self.at + self.num_slots) if self.is_described else (self.at,)
+            copies = (self.at, self.at + self.num_slots) if self.traits.is_described else (self.at,)
             self.copies = self.copies_at = torch.cat(copies)
 
     def read_contexts(self, ids: Tensor, at: Tensor) -> None:
@@ -312,7 +334,7 @@ class DecodeBatch(ABC):
 
     def read(self, x: Tensor, first: int) -> Tensor:
         """Return the output of a pass's rows from the first on, x being what they read."""
-        x = torch.cat((x, self.as_described(x))) if self.is_described else x
+        x = torch.cat((x, self.as_described(x))) if self.traits.is_described else x
         lengths = self.read_lengths[self.copies]
         behind = Behind(self.rows, self.copies_at, lengths, self.row_counts())
         if not self.unread:
@@ -346,7 +368,7 @@ class DecodeBatch(ABC):
 
         The head is linear: what holds for logits holds for what it reads.
         """
-        if not self.is_described:
+        if not self.traits.is_described:
             return hidden
         plain, told = hidden.float().chunk(2)
         return (plain + self.weights[self.here] * (told - plain)).to(hidden.dtype)
@@ -399,7 +421,7 @@ class DecodeBatch(ABC):
     @property
     def cuts(self) -> tuple[Tensor, Tensor] | None:
         """What more a draw needs to know where texts have a top_k or a min_p."""
-        return (self.top_ks[self.here], self.min_ps[self.here]) if self.is_cut else None
+        return (self.top_ks[self.here], self.min_ps[self.here]) if self.traits.is_cut else None
 
     def biased(self, logits: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits (N, W, V) with biases and penalties, and what a draw is to add to them."""

@@ -22,7 +22,7 @@ from ssdlm.diffusion.grid import Grid, Sliding
 from ssdlm.diffusion.noise import RowNoise
 from ssdlm.diffusion.simplex import to_ids
 from ssdlm.engine import reasons
-from ssdlm.engine.batch import DecodeBatch, Entry
+from ssdlm.engine.batch import PLAIN, DecodeBatch, Entry, Traits
 from ssdlm.engine.ending import end_token, unwritten
 from ssdlm.engine.path import Path, num_open
 from ssdlm.engine.programs.chain import Chain
@@ -58,8 +58,6 @@ MOST_SHARED = 1024
 """Tokens up to which slots grow on a CPU; longer texts have batches of their own."""
 CPU_MEMORY = 2 << 30
 """Bytes that the slots of a batch take at most on a CPU, unless it has only one."""
-FRAMES = 8
-"""Passes that a GPU does before those who watch see each of them."""
 CPU_SLOTS = 16
 """Texts that a CPU writes side by side: with two positions each, more would gain little."""
 
@@ -77,28 +75,8 @@ class Key(NamedTuple):
     """The guides within the graph, and how they are heard."""
     capacity: int = 0
     """Tokens that a slot holds; 0 on a CPU where slots grow."""
-    is_masked: bool = False
-    """Whether draws are held to grammars."""
-    is_biased: bool = False
-    """Whether logits have biases or penalties."""
-    is_cut: bool = False
-    """Whether draws have a top_k or a min_p."""
-    is_described: bool = False
-    """Whether descriptions steer, so that each text has two slots."""
-    is_strict: bool = False
-    """Whether a graph holds all draws to grammars; forbidden words replace what was drawn."""
-    cuts_evidence: bool = False
-    """Whether top_p cuts logits with their evidence, and not what the network adds alone."""
-    ends_likely: bool = False
-    """Whether a block ends as its likeliest tokens, whatever was drawn before."""
-    is_watched: bool = False
-    """Whether a graph keeps frames of its passes."""
-    has_guides: bool = False
-    """Whether guides are asked between the halves of a pass; on a CPU every text may have some."""
-    has_places: bool = False
-    """Whether words or pins have places in its blocks."""
-    has_sizes: bool = False
-    """Whether its blocks may be shorter than its path."""
+    traits: Traits = PLAIN
+    """What they have in common beside that."""
     has_choosers: bool = False
     """Whether the host acts between the halves of a pass; on a CPU every text may have that."""
 
@@ -123,7 +101,7 @@ class Runners:
         if not self.is_gpu:
             return Written(self.device, key.program, why=reasons.ON_A_CPU)
         why = self.why_chosen(request) if key.has_choosers else ""
-        why = self.why_steered(request) if key.has_guides else why
+        why = self.why_steered(request) if key.traits.has_guides else why
         return Written(self.device, key.program, not why, why)
 
     def why_not(self, request: Request) -> str:
@@ -184,50 +162,58 @@ class Runners:
         if self.why_not(request):
             return None
         options, has_chooser = request.options, bool(self.why_chosen(request))
-        is_held = request.placement is not None and not has_chooser
-        has_places = is_held and not request.slides and options.mode == "diffusion"
-        is_masked = is_held and not has_places
-        is_watched = self.is_gpu and self.is_looked_at(request)
-        rest = {"is_masked": is_masked, "has_choosers": has_chooser and self.is_gpu}
-        rest["is_strict"] = is_masked and options.has_grammar and self.is_gpu
-        rest |= {"is_watched": is_watched, "has_places": has_places}
+        traits = self.traits(request, has_chooser=has_chooser)
+        if PaddedEncoder.takes(self.denoiser):
+            path, capacity = (options.B[0], options.T, options.grid), self.capacity(request, 0)
+            capacity = min(capacity, self.denoiser.max_len or capacity)
+            return Key("encoder", path, capacity=capacity, traits=traits)
+        if options.mode != "diffusion":
+            return self.chain_key(request, traits)
         program, guides = "window", ()
         if self.is_gpu and self.is_steered(request):
             program, guides = "guided", self.controls.graph_key(options)
-            rest["has_guides"] = bool(self.why_steered(request))
-        rest["is_described"] = bool(request.described)
-        shaped = {"is_biased": bool(bias_of(options)), "is_cut": options.is_cut}
-        if has_chooser:  # whose loop does it
-            shaped = {}
-        rest |= shaped
-        rest["cuts_evidence"], rest["ends_likely"] = cuts_evidence(request), ends_likely(request)
-        if PaddedEncoder.takes(self.denoiser):
-            path, capacity = (options.B[0], options.T, options.grid), self.capacity(request, 0)
-            capacity, ends = min(capacity, self.denoiser.max_len or capacity), rest["ends_likely"]
-            return Key("encoder", path, capacity=capacity, ends_likely=ends, **shaped)
-        if options.mode != "diffusion":
-            key = self.chain_key(request, is_masked=is_masked)
-            return key._replace(is_watched=is_watched, **shaped)
+        rest = {"traits": traits, "has_choosers": has_chooser and self.is_gpu}
         if not request.slides:
             B, given = request.blocks()[0], request.num_given
-            if self.is_padded(request):
-                B, given, rest["has_sizes"] = B + -(B + 1) % ROW_STEP, 0, True
+            if traits.has_sizes:
+                B, given = B + -(B + 1) % ROW_STEP, 0
             path = B, options.T, options.grid, options.width, given and options.length
             return Key(program, path, 0, guides, self.capacity(request, B + 1), **rest)
         pace = pace_of(options)
         capacity = self.capacity(request, num_open(options.width, pace) + 1)
         return Key(program, options.width, pace, guides, capacity, **rest)
 
-    def chain_key(self, request: Request, *, is_masked: bool) -> Key:
+    def traits(self, request: Request, *, has_chooser: bool) -> Traits:
+        """Return the traits of the texts that a request may share a batch with."""
+        options, is_chain = request.options, request.options.mode != "diffusion"
+        is_held = request.placement is not None and not has_chooser
+        has_places = is_held and not (request.slides or is_chain)
+        is_masked = is_held and not has_places
+        return Traits(
+            is_masked=is_masked,
+            is_strict=is_masked and options.has_grammar and self.is_gpu and not is_chain,
+            is_biased=bool(bias_of(options)) and not has_chooser,  # whose loop does it
+            is_cut=options.is_cut and not has_chooser,
+            is_described=bool(request.described),
+            is_watched=self.is_gpu and self.is_looked_at(request),
+            is_invariant=self.engine.is_deterministic and is_chain,
+            cuts_evidence=cuts_evidence(request),
+            ends_likely=ends_likely(request),
+            has_places=has_places,
+            has_sizes=self.is_padded(request),
+            has_guides=self.is_gpu and bool(self.why_steered(request)),
+        )
+
+    def chain_key(self, request: Request, traits: Traits) -> Key:
         """Return the key of a text token by token; guesses do not change it."""
         options = request.options
-        is_plain = self.is_looked_at(request) or bool(bias_of(options))
+        is_plain = self.is_looked_at(request) or traits.is_biased
         is_guessed = options.mode == "speculative" and not is_plain and self.most_guesses > 0
         if is_guessed and (drafter := self.engine.drafter) is not None:
             count = min(drafter.config.num_guesses, self.most_guesses)
             capacity = self.capacity(request, 2 * (1 + count))
-            return Key("drafted", count, capacity=capacity, is_masked=is_masked)
-        return Key("chain", 0, capacity=self.capacity(request, 2), is_masked=is_masked)
+            return Key("drafted", count, capacity=capacity, traits=traits)
+        return Key("chain", 0, capacity=self.capacity(request, 2), traits=traits)
 
     @property
     def most_guesses(self) -> int:
@@ -391,40 +377,33 @@ class Runners:
         """Return about what a slot of a batch takes."""
         if key.program == "encoder":  # weights of all words, and logits
             return 8 * cast(tuple[int, ...], key.path)[0] * self.denoiser.V
-        own = Slots.num_bytes(cast(Any, self.denoiser), key.capacity) * (1 + key.is_described)
-        own += (16 * key.is_biased + 24 * key.is_cut) * self.denoiser.V
+        own = Slots.num_bytes(cast(Any, self.denoiser), key.capacity) * (
+            1 + key.traits.is_described
+        )
+        own += (16 * key.traits.is_biased + 24 * key.traits.is_cut) * self.denoiser.V
         return own + (20 * key.path[0] * self.denoiser.V if isinstance(key.path, tuple) else 0)
 
     def build(self, key: Key, request: Request, num_slots: int) -> DecodeBatch:
         """Return a new batch; its passes are captured when it first runs."""
-        options, B = request.options, request.blocks()[0]
-        capacity, denoiser = key.capacity or LEAST_CAPACITY, cast(Any, self.denoiser)
-        sizes: dict[str, Any] = {"num_slots": num_slots, "capacity": capacity}
-        sizes["num_frames"] = FRAMES * key.is_watched if self.is_gpu else 1
-        sizes |= {"is_biased": key.is_biased, "is_cut": key.is_cut}
+        options, B, traits = request.options, request.blocks()[0], key.traits
+        denoiser = cast(Any, self.denoiser)
+        sizes = {"num_slots": num_slots, "capacity": key.capacity or LEAST_CAPACITY}
+        if key.program == "drafted" and num_slots <= MOST_DRAFTED:
+            drafter = cast(Any, self.engine.drafter)
+            return Drafted(denoiser, drafter, cast(int, key.path), traits, **sizes)
         if options.mode != "diffusion":
-            sizes |= {"is_masked": key.is_masked, "is_invariant": self.engine.is_deterministic}
-            if key.program == "drafted" and num_slots <= MOST_DRAFTED:
-                given = {"drafter": self.engine.drafter, "num_guesses": key.path}
-                return Drafted(denoiser, **given, **sizes)
-            return Chain(denoiser, **sizes)
-        sizes["ends_likely"] = key.ends_likely
+            return Chain(denoiser, traits, **sizes)
         if key.program == "encoder":
-            return EncoderWindow(denoiser, self.grid(request), B=B, **sizes)
-        sizes |= {"is_masked": key.is_masked, "is_strict": key.is_strict}
-        sizes["is_described"] = key.is_described
-        sizes["cuts_evidence"] = key.cuts_evidence
+            return EncoderWindow(denoiser, self.grid(request), traits, B=B, **sizes)
         if request.slides:
             path = Path.sliding(options.width, key.pace)
         else:
-            B, sizes["has_sizes"] = cast(Any, key.path)[0], key.has_sizes
-            path, sizes["has_places"] = Path.of_block(self.grid(request), B), key.has_places
+            path = Path.of_block(self.grid(request), cast(Any, key.path)[0])
         if key.program == "window":
-            return Window(denoiser, path, **sizes)
-        room = None if key.has_guides else self.controls.room(options)
-        steer = self.controls.steer_asked if key.has_guides else self.controls.steer_padded
-        steering = partial(steer, options)
-        return GuidedWindow(denoiser, path, steering, room=room, is_asked=key.has_guides, **sizes)
+            return Window(denoiser, path, traits, **sizes)
+        room = None if traits.has_guides else self.controls.room(options)
+        steer = self.controls.steer_asked if traits.has_guides else self.controls.steer_padded
+        return GuidedWindow(denoiser, path, partial(steer, options), traits, room=room, **sizes)
 
 
 def may_be_certain(request: Request) -> bool:

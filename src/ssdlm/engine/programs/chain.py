@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ssdlm.denoiser.slots import Network
-from ssdlm.engine.batch import DecodeBatch
+from ssdlm.engine.batch import PLAIN, DecodeBatch, Traits
 from ssdlm.ops.counters import GUMBEL
 from ssdlm.ops.draws import draw_perturbed
 from ssdlm.ops.rows import Rows
@@ -17,8 +17,8 @@ from ssdlm.ops.rows import Rows
 class Chain(DecodeBatch):
     """One row a pass: the last token, and what comes after it."""
 
-    def __init__(self, denoiser: Network, **sizes: Any) -> None:
-        super().__init__(denoiser, **sizes)
+    def __init__(self, denoiser: Network, traits: Traits = PLAIN, **sizes: Any) -> None:
+        super().__init__(denoiser, traits, **sizes)
         self.rows = Rows.causal(1, self.device)
 
     def draw(self) -> None:

@@ -14,7 +14,7 @@ import torch
 from ssdlm.constraints.grammar_mask import Spot
 from ssdlm.denoiser.drafter import DraftedRows, Drafter
 from ssdlm.denoiser.slots import Network
-from ssdlm.engine.batch import DecodeBatch, Entry, Text
+from ssdlm.engine.batch import PLAIN, DecodeBatch, Entry, Text, Traits
 from ssdlm.ops.counters import GUMBEL
 from ssdlm.ops.draws import draw_perturbed
 from ssdlm.ops.guesses import put_guesses_
@@ -35,9 +35,10 @@ class Drafted(DecodeBatch):
     is_dense = True
 
     def __init__(
-        self, denoiser: Network, *, drafter: Drafter, num_guesses: int, **sizes: Any
-    ) -> None:
-        super().__init__(denoiser, **sizes)
+        self, denoiser: Network, drafter: Drafter, num_guesses: int, traits: Traits = PLAIN,
+        **sizes: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(denoiser, traits, **sizes)
         self.drafted = DraftedRows(drafter, self.slots, self.head, num_guesses)
         self.R = 1 + num_guesses
         """Rows that are checked: the newest token, and the guesses behind it."""

@@ -13,7 +13,7 @@ import torch
 from ssdlm.denoiser.encoder import EncoderDenoiser
 from ssdlm.denoiser.padded import PaddedEncoder
 from ssdlm.diffusion.grid import Grid
-from ssdlm.engine.batch import DecodeBatch, Entry
+from ssdlm.engine.batch import PLAIN, DecodeBatch, Entry, Traits
 from ssdlm.engine.path import Path
 from ssdlm.engine.programs.window import Window
 from ssdlm.ops.draws import draw
@@ -30,19 +30,19 @@ class EncoderWindow(Window):
     is_dense = True
 
     def __init__(
-        self, denoiser: EncoderDenoiser, grid: Grid, *, B: int, ends_likely: bool, **sizes: Any
+        self, denoiser: EncoderDenoiser, grid: Grid, traits: Traits = PLAIN, *, B: int, **sizes: Any
     ) -> None:
         self.capacity = sizes["capacity"]
-        DecodeBatch.__init__(self, denoiser, **sizes)
-        self.follow(Path.of_block(grid, B), ends_likely=ends_likely)
+        DecodeBatch.__init__(self, denoiser, traits, **sizes)
+        self.follow(Path.of_block(grid, B))
         # By the number of passes done: all noise first, then what a step leaves (Eq. 18).
         a = grid.alpha_bar.flip(0).clone()
         a[0] = 0.0
         gains = denoiser.K * (1 - a).sqrt(), 2 * denoiser.K * a.sqrt(), grid.progress.flip(0)
         self.gain_z, self.gain_w, self.progress = (x.float().to(self.device) for x in gains)
 
-    def set_up(self, capacity: int, *, is_padded: bool, is_invariant: bool) -> None:
-        del is_padded, is_invariant
+    def set_up(self, capacity: int, *, is_padded: bool) -> None:
+        del is_padded
         self.padded = PaddedEncoder(self.denoiser)
         self.lengths = self.read_lengths = self.whole()
         self.prior = torch.zeros(self.padded.width, device=self.device)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ssdlm.denoiser.slots import Network
-from ssdlm.engine.batch import Entry
+from ssdlm.engine.batch import PLAIN, Entry, Traits
 from ssdlm.engine.path import Path
 from ssdlm.engine.programs.window import Window
 from ssdlm.guidance.gradient import Asked, InSimplex, guided, side_by_side
@@ -52,19 +52,19 @@ class GuidedWindow(Window):
         denoiser: Network,
         path: Path,
         steering: Callable[..., guided],
+        traits: Traits = PLAIN,
         *,
         room: int | None,
-        is_asked: bool = False,
         **sizes: Any,
     ) -> None:
-        super().__init__(denoiser, path, **sizes)
+        super().__init__(denoiser, path, traits, **sizes)
         capacity, V = sizes["capacity"], denoiser.V
         self.S = capacity if room is None else min(capacity, room - self.W)
         self.ids = self.whole(self.S)
         """What the guides read: all that is decided, and behind it a token that was there."""
         self.counts, self.opens = self.whole(), self.whole()
         """Tokens that are decided, and positions behind them that guides read."""
-        if is_asked:
+        if traits.has_guides:
             self.steering = steering((self.num_slots, self.W, V))
         else:
             opens = None if self.slides else self.opens

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from ssdlm.denoiser.slots import Network
 from ssdlm.diffusion.bias import add_decided
-from ssdlm.engine.batch import DecodeBatch, Entry, Text
+from ssdlm.engine.batch import PLAIN, DecodeBatch, Entry, Text, Traits
 from ssdlm.engine.path import Path
 from ssdlm.engine.places import Places
 from ssdlm.engine.views import Frame
@@ -37,28 +37,19 @@ class Window(DecodeBatch):
 
     is_noisy = True
     """Whether any position ever has evidence."""
-    has_sizes = False
-    """Whether blocks may be shorter than the window: what is behind them is seen by none."""
 
     def __init__(
         self,
         denoiser: Network,
         path: Path,
-        *,
-        has_places: bool = False,
-        has_sizes: bool = False,
-        cuts_evidence: bool = False,
-        ends_likely: bool = False,
+        traits: Traits = PLAIN,
         **sizes: Any,
     ) -> None:
         is_open = (path.levels > 0) & (path.levels < 1)
         self.is_noisy = bool(is_open.any()) or path.pace == 0
-        super().__init__(denoiser, is_padded=not self.is_noisy, **sizes)
-        self.follow(path, ends_likely=ends_likely)
-        self.has_sizes = has_sizes
+        super().__init__(denoiser, traits, is_padded=not self.is_noisy, **sizes)
+        self.follow(path)
         self.block_sizes = self.whole(fill=self.W)
-        self.cuts_evidence = cuts_evidence
-        """Whether a nucleus is that of logits with their evidence."""
         self.rows = self.causal = Rows.causal(self.W, self.device)
         self.first = int(not denoiser.is_exact or self.W > 1)
         """The first open row."""
@@ -67,7 +58,7 @@ class Window(DecodeBatch):
         if self.first:
             self.rows = Rows.window(self.W, self.device, sees_word=not denoiser.is_exact)
             self.blank = self.denoiser.blank()
-        if has_places:
+        if traits.has_places:
             self.places = Places(self.num_slots, denoiser.V, path.levels, self.device)
             self.pins, self.has_pins = self.places.seen, True
         gain, a = self.denoiser.gain(self.levels).cpu() * denoiser.K, path.alpha_bar
@@ -77,10 +68,8 @@ class Window(DecodeBatch):
         self.gain_z, self.gain_w = both
         self.certain = 2 * denoiser.K * self.denoiser.gain(self.levels.new_zeros(())).float()
 
-    def follow(self, path: Path, *, ends_likely: bool) -> None:
+    def follow(self, path: Path) -> None:
         """Take a path, and room for the tokens on it."""
-        self.ends_likely = ends_likely
-        """Whether a block's last draw is of its likeliest tokens."""
         self.path, (self.T, self.W) = path, path.levels.shape
         self.pace, self.slides = path.pace, path.pace > 0
         self.has_clean = bool((path.levels == 0).any())
@@ -125,7 +114,7 @@ class Window(DecodeBatch):
                 context = self.unread.pop(slot)
                 self.read_ids(context, torch.tensor([slot]))
                 self.read_lengths[slot] = context.shape[1]
-        if self.has_sizes:
+        if self.traits.has_sizes:
             sizes = [one.length for one in entries]
             at = torch.tensor(slots, device=self.device)
             self.block_sizes[at] = torch.tensor(sizes, device=self.device)
@@ -159,7 +148,7 @@ class Window(DecodeBatch):
         self.pick()
 
     def row_counts(self) -> Tensor | None:
-        return self.first + self.block_sizes[self.here] if self.has_sizes else None
+        return self.first + self.block_sizes[self.here] if self.traits.has_sizes else None
 
     def say(self) -> None:
         """Run the rows."""
@@ -173,7 +162,7 @@ class Window(DecodeBatch):
         """Draw a token for each open position."""
         here, ell = self.here, self.ell
         logits, added = self.biased(*self.steered())
-        if self.cuts_evidence and ell is not None:
+        if self.traits.cuts_evidence and ell is not None:
             logits, added, ell = logits + added + ell, self.nothing, None
         settings = (*self.settings(), self.passes[here] + 1, self.uniforms[here])
         trust = torch.empty(logits.shape[:2], device=self.device) if self.is_watched else None
@@ -192,7 +181,7 @@ class Window(DecodeBatch):
 
     def settings(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         suppressed, temperatures, top_ps, seeds = super().settings()
-        if self.ends_likely:
+        if self.traits.ends_likely:
             is_last = self.passes[self.here] == self.T - 1
             top_ps = torch.where(is_last, -top_ps.abs(), top_ps)
         return suppressed, temperatures, top_ps, seeds
@@ -211,7 +200,7 @@ class Window(DecodeBatch):
         drawn then is not, the likeliest token that is takes its place.
         """
         here, V = self.here, logits.shape[-1]
-        if self.is_strict:
+        if self.traits.is_strict:
             legal = self.masked(logits)
             return draw(legal, added, ell, *settings, trust=trust, cuts=self.cuts)
         words, never = torch.arange(V, device=self.device), self.suppressed[here, None, None]
@@ -247,7 +236,7 @@ class Window(DecodeBatch):
             ]
             for slot, entry in self.entries.items()
             if entry.is_watched
-            for size in [entry.length if self.has_sizes else self.W]
+            for size in [entry.length if self.traits.has_sizes else self.W]
         }
 
     def gates(self) -> tuple[Tensor, ...]:
@@ -435,7 +424,7 @@ class Window(DecodeBatch):
         at = torch.tensor(slots, device=self.device)
         places = self.done[at].unsqueeze(1) + torch.arange(self.W, device=self.device)
         self.text[at.unsqueeze(1), places] = self.tokens[at]
-        if not self.has_sizes:  # nothing comes after a right side
+        if not self.traits.has_sizes:  # nothing comes after a right side
             self.read_blocks(at)
         self.done[at] += self.W
         self.passes[at] = 0
@@ -457,7 +446,7 @@ class Window(DecodeBatch):
         """Read the blocks of texts that move on; behind the others it is written over."""
         at = self.at if self.is_captured else self.moving.nonzero()[:, 0]
         x = self.denoiser.embed(torch.cat((self.last[at], self.tokens[at, :-1]), 1))
-        if self.is_described:
+        if self.traits.is_described:
             x, at = torch.cat((x, x)), torch.cat((at, at + self.num_slots))
         behind = Behind(self.causal, at, self.read_lengths[at])
         self.slots.read(x, behind, slice(0, 1))
