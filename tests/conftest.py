@@ -30,7 +30,8 @@ if is_main and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
+NUM_THREADS = int(os.environ["OMP_NUM_THREADS"].split(",")[0])
+torch.set_num_threads(NUM_THREADS)
 
 MOST_CHECKED = 4
 CALLS: Counter[Any] = Counter()
@@ -120,6 +121,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     a test; what a test starts is kept from the GPU as well.
     """
     CALLS.clear()
+    if torch.get_num_threads() != NUM_THREADS:  # a test has left more, which starve on busy cores
+        torch.set_num_threads(NUM_THREADS)
     with pytest.MonkeyPatch.context() as patch:
         has_kernels = item.get_closest_marker("gpu") or item.get_closest_marker("kernel")
         if HAS_GPU and not has_kernels:

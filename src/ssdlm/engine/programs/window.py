@@ -312,21 +312,14 @@ class Window(DecodeBatch):
 
     @property
     def is_split(self) -> bool:
-        """Whether the host may act within a pass, between what the rows say and the draw."""
-        entries = self.entries.values()
-        return self.places is not None or any(e.guide or e.chooser for e in entries)
+        """Whether the host acts within each pass, between what the rows say and the draw."""
+        return any(entry.guide or entry.chooser for entry in self.entries.values())
 
     def one_pass(self) -> None:
-        if not self.is_split:
+        moving = self.moving_words()
+        if not (moving or self.is_split):
             super().one_pass()
             return
-        moving: list[int] = []
-        if self.places is not None:
-            moving = [
-                slot
-                for slot in self.places.placements
-                if self.places.show(slot, self.ended[slot], self.clock[slot])
-            ]
         self.show_pins()
         self.do("say", self.say)
         self.ask()
@@ -336,6 +329,13 @@ class Window(DecodeBatch):
         self.choose()
         self.do("commit", self.commit)
         self.own = None  # the next pass may be without guides
+
+    def moving_words(self) -> list[int]:
+        """Fill the tables of places for a pass; return the slots whose words may yet move."""
+        if self.places is None:
+            return []
+        placed, show = self.places.placements, self.places.show
+        return [slot for slot in placed if show(slot, self.ended[slot], self.clock[slot])]
 
     def ask(self) -> None:
         """Let the guides of entries, if there are any, steer their texts; on a CPU alone."""
