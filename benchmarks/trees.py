@@ -55,7 +55,7 @@ def time_tree(device: str, length: int, calls: int, together: int, only: str) ->
         took = []
         for seed in range(calls + 2):
             began = clock()
-            model.generate(prompts, length=length, seed=seed, **options)
+            model.generate(prompts, length=length, seed=seed, batch_size=count, **options)
             took.append(clock() - began)
         print(json.dumps([name, count * length / median(took[2:])]), flush=True)
 
