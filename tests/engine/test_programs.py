@@ -408,7 +408,7 @@ def test_which_requests_a_graph_writes_alone(monkeypatch):
         return runners.key_of(model.requests(["a"], usual | own)[0])
 
     assert (key().traits.is_masked, key().has_choosers) == (True, False)
-    assert (key(regex=None).is_masked, key(regex=None).has_choosers) == (False, False)
+    assert (key(regex=None).traits.is_masked, key(regex=None).has_choosers) == (False, False)
     (chain,) = model.requests(["a"], {"mode": "autoregressive", "regex": "a*"})
     assert runners.key_of(chain)[0] == "chain" and runners.key_of(chain).traits.is_masked
     for own in (
