@@ -11,17 +11,27 @@ from ssdlm.ops import counters
 from ssdlm.ops.where import has_triton
 
 
-def words(counter, key):
-    counter, key = (tuple(torch.tensor(part) for part in parts) for parts in (counter, key))
-    return [int(word) for word in counters.philox(counter, key)]
+@pytest.mark.parametrize("philox", [counters.philox, counters.words_of])
+def test_philox_gives_its_published_answers(philox):
+    def words(counter, key):
+        counter, key = (tuple(torch.tensor(part) for part in parts) for parts in (counter, key))
+        return [int(word) for word in philox(counter, key)]
 
-
-def test_philox_gives_its_published_answers():
     assert words((0, 0, 0, 0), (0, 0)) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
     ones = 0xFFFFFFFF
     assert words((ones,) * 4, (ones,) * 2) == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
     pi = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0)
     assert words(*pi) == [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]
+
+
+def test_words_by_numpy_are_those_of_tensors():
+    generator = torch.Generator().manual_seed(0)
+    key = tuple(torch.randint(1 << 32, (3, 1, 1), generator=generator) for _ in range(2))
+    places = torch.arange(70), torch.arange(5, 9).unsqueeze(1), torch.tensor(3), torch.tensor([2])
+    for plain, quick in zip(
+        counters.philox(places, key), counters.words_of(places, key), strict=True
+    ):
+        assert torch.equal(plain, quick) and quick.shape == (3, 4, 70)
 
 
 def test_normals_are_normal():

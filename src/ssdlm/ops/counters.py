@@ -7,14 +7,15 @@ counter is (vocabulary index / 4, position, step, block and stream).
 from __future__ import annotations
 
 import math
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from ssdlm.ops.where import on_gpu
 from ssdlm.shapes import Levels, Seeds, Simplex, Tensor
 
-Number = TypeVar("Number", Tensor, int)
+Number = TypeVar("Number", Tensor, "np.ndarray[Any, np.dtype[np.int64]]", int)
 WORD = 0xFFFFFFFF
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
@@ -25,7 +26,7 @@ NUM_STREAMS = 4
 
 
 def philox(counter: tuple[Number, ...], key: tuple[Number, ...]) -> tuple[Number, ...]:
-    """Return four 32-bit words for counters and keys: broadcastable int64 tensors, or numbers."""
+    """Return four 32-bit words for counters and keys: int64s that go together, or numbers."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
@@ -39,6 +40,15 @@ def philox(counter: tuple[Number, ...], key: tuple[Number, ...]) -> tuple[Number
         )
         k0, k1 = (k0 + KEY_STEPS[0]) & WORD, (k1 + KEY_STEPS[1]) & WORD
     return c0, c1, c2, c3
+
+
+def words_of(counter: tuple[Tensor, ...], key: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return `philox` of tensors, on a CPU by numpy: it takes a third of the time."""
+    if not key[0].is_cpu:
+        return philox(counter, key)
+    # One number alone would be told that it overflows.
+    parts = tuple(np.atleast_1d(part.numpy()) for part in (*counter, *key))
+    return tuple(map(torch.from_numpy, philox(parts[:4], parts[4:])))
 
 
 def normal(seeds: Seeds, *, block: int, step: int, B: int, V: int, first: int = 0) -> Simplex:
@@ -84,7 +94,7 @@ def gumbel_at(seed: Tensor, *, first: int, ids: Tensor) -> Tensor:
     """Return `gumbel` of some tokens (G, n) at the positions of one text from the first on."""
     position = torch.arange(first, first + len(ids), device=ids.device).unsqueeze(1)
     at = (torch.tensor(one, device=ids.device) for one in (0, GUMBEL))
-    words = philox((ids // 4, position, *at), (seed & WORD, (seed >> 32) & WORD))
+    words = words_of((ids // 4, position, *at), (seed & WORD, (seed >> 32) & WORD))
     return to_gumbel(torch.stack(words, -1).gather(-1, (ids % 4).unsqueeze(-1))[..., 0])
 
 
@@ -107,7 +117,7 @@ def words_at(
     column = torch.arange(count, **at).view(1, 1, -1)
     position = torch.arange(first, first + B, **at).view(1, -1, 1)
     where = torch.as_tensor(step, **at), torch.tensor(stream, **at)
-    return philox((column, position, *where), key)
+    return words_of((column, position, *where), key)
 
 
 def to_unit(word: Tensor) -> Tensor:
