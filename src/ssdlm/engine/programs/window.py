@@ -312,14 +312,15 @@ class Window(DecodeBatch):
 
     @property
     def is_split(self) -> bool:
-        """Whether the host acts within each pass, between what the rows say and the draw."""
-        return any(entry.guide or entry.chooser for entry in self.entries.values())
+        """Whether the host may act within a pass, between what the rows say and the draw."""
+        entries = self.entries.values()
+        return self.places is not None or any(e.guide or e.chooser for e in entries)
 
     def one_pass(self) -> None:
-        moving = self.moving_words()
-        if not (moving or self.is_split):
+        if not self.is_split:
             super().one_pass()
             return
+        moving = self.moving_words()
         self.show_pins()
         self.do("say", self.say)
         self.ask()
