@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from functools import cache, lru_cache, wraps
+from functools import cache, cached_property, lru_cache, wraps
 from typing import Any, ClassVar, Literal, ParamSpec, TypeVar, get_args
 
 from ssdlm.needs import DIFFUSION, GRAMMARS, NOT_OF_SPANS, refuse_idle
@@ -390,7 +390,7 @@ class GenerateOptions:
         """How many texts are written for a prompt, those that are not kept included."""
         return self.num_samples * self.num_candidates
 
-    @property
+    @cached_property
     def has_grammar(self) -> bool:
         """Whether a grammar says where the text may end."""
         return any(getattr(self, name) is not None for name in GRAMMARS)

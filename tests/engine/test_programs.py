@@ -417,8 +417,8 @@ def test_which_requests_a_graph_writes_alone(monkeypatch):
         {"must": ["cab"], "regex": "[a-c ]*", "nucleus": "network", "top_p": 0.9},
         {"regex": None, "must_not": ["b"], "width": 2.0, "nucleus": "network", "top_p": 0.9},
     ):
-        assert key(**own).has_choosers and not key(**own).is_masked
-    assert key(regex=None, must_not=["b"]).is_masked
+        assert key(**own).has_choosers and not key(**own).traits.is_masked
+    assert key(regex=None, must_not=["b"]).traits.is_masked
     (request,) = model.requests(["a"], usual)
     assert runners.key_of(replace(request, branch=(0, 1))).has_choosers  # a particle is weighed
     watched = replace(request, is_watched=True)

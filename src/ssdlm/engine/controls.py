@@ -74,6 +74,8 @@ class Controls:
         """Those that tell what they make of a text, by name."""
         self.known: OrderedDict[Hashable, tuple[GenerateOptions, tuple[Way, ...]]] = OrderedDict()
         """How controls steer, the latest last; options keep alive what is known by its id."""
+        self.asked: tuple[GenerateOptions | None, tuple[Way, ...]] = (None, ())
+        """The options that were asked about last, and how their controls steer."""
         self.scorers: OrderedDict[Hashable, tuple[object, Scorer]] = OrderedDict()
         """What weighs texts, and what it was made of; the latest last."""
         self.latest: tuple[Hashable, guided] | None = None
@@ -98,6 +100,14 @@ class Controls:
 
     def ways(self, options: GenerateOptions) -> tuple[Way, ...]:
         """Return how each control steers: where it can by its gradient, else by particles."""
+        asked, ways = self.asked
+        if asked is not options:  # those of one call are asked about again and again
+            ways = self.ways_of(options)
+            self.asked = options, ways
+        return ways
+
+    def ways_of(self, options: GenerateOptions) -> tuple[Way, ...]:
+        """Return the same, for options that are new or were met before."""
         key = key_of(options)
         if key not in self.known:
             lams = one_each("lam", options.lam, options.control)

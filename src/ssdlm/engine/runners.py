@@ -91,6 +91,8 @@ class Runners:
         self.is_gpu = self.device != "cpu"
         self.tell: Callable[[str], AbstractContextManager[object]] = nullcontext
         """Shows a few words while something lasts: in a batch's first turn kernels are compiled."""
+        self.known: tuple[GenerateOptions | None, dict[Hashable, Key | None]] = (None, {})
+        """The options that were asked about last, and keys of requests with these."""
         self.idle: OrderedDict[tuple[Key, int], DecodeBatch] = OrderedDict()
         """Batches without texts, by key and number of slots, the latest last."""
 
@@ -159,6 +161,21 @@ class Runners:
 
     def key_of(self, request: Request) -> Key | None:
         """Return what a request has in common with those of its batch; None for a plain loop."""
+        if request.placement is not None or request.described or request.branch:
+            return self.find_key(request)
+        # Of the texts of one call, which are many, few are of another kind.
+        asked, keys = self.known
+        if asked is not request.options:
+            keys = {}
+            self.known = request.options, keys
+        looks = request.is_watched, request.keeps_states
+        own = len(request.context), request.reads_block, *looks
+        if own not in keys:
+            keys[own] = self.find_key(request)
+        return keys[own]
+
+    def find_key(self, request: Request) -> Key | None:
+        """Return the same by looking at all that decides it."""
         if self.why_not(request):
             return None
         options, has_chooser = request.options, bool(self.why_chosen(request))

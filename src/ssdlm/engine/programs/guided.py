@@ -111,9 +111,9 @@ class GuidedWindow(Window):
         with rounded_products(self.denoiser.dtype != torch.float32):
             super().draw()
 
-    @property
-    def is_split(self) -> bool:
-        return bool(self.asked) or super().is_split
+    def count_slots(self) -> None:
+        super().count_slots()
+        self.is_split = self.is_split or bool(self.asked)
 
     def say(self) -> None:
         super().say()

@@ -37,6 +37,8 @@ class Window(DecodeBatch):
 
     is_noisy = True
     """Whether any position ever has evidence."""
+    is_split = False
+    """Whether the host may act within a pass, between what the rows say and the draw."""
 
     def __init__(
         self,
@@ -310,11 +312,10 @@ class Window(DecodeBatch):
             self.put(self.tokens, torch.where(is_open, new, self.tokens[here]))
         self.passes.add_(self.active)
 
-    @property
-    def is_split(self) -> bool:
-        """Whether the host may act within a pass, between what the rows say and the draw."""
+    def count_slots(self) -> None:
+        super().count_slots()
         entries = self.entries.values()
-        return self.places is not None or any(e.guide or e.chooser for e in entries)
+        self.is_split = self.places is not None or any(e.guide or e.chooser for e in entries)
 
     def one_pass(self) -> None:
         if not self.is_split:
