@@ -397,6 +397,27 @@ def test_what_a_graph_steers_or_places_is_as_in_the_plain_loop(
             assert wanted != [token for block in plain for token in block]
 
 
+def test_a_key_that_is_known_is_the_one_that_is_found(monkeypatch):
+    def controlled(context, logits):
+        return logits.log_softmax(-1)[..., 4].sum((1, 2))
+
+    model = SSDLM(tiny.block(), tiny.tokenizer(), GenerateOptions(B=(6,), T=6, length=12))
+    runners = model.engine.runners
+    monkeypatch.setattr(runners, "is_gpu", True)
+    monkeypatch.setattr(Slots, "has_kernels", lambda network: True)
+    own = {"returns": "w_0", "nucleus": "network"}
+    calls = [own, own | {"control": (controlled,)}, {}, own | {"must_not": ["e"]}]
+    prompts = ["a", "a dog", "a dog ran " * 30]
+    groups = [model.requests(prompts, {"grid": "sliding", "width": 1.0} | one) for one in calls]
+    asked = [one for several in zip(*groups, strict=True) for one in several]  # by turns
+    asked += [replace(one, is_watched=True) for one in asked]
+    asked += [replace(one, keeps_states=True) for one in asked if one.is_watched]
+    asked += [replace(one, branch=(0, 1)) for one in groups[0]] + [*groups[0], *groups[1]]
+    keys = [runners.key_of(one) for one in asked]
+    assert keys == [runners.find_key(one) for one in asked]
+    assert len(set(keys)) > 8 and None in keys
+
+
 def test_which_requests_a_graph_writes_alone(monkeypatch):
     model = SSDLM(tiny.block(), tiny.tokenizer(), GenerateOptions())
     runners = model.engine.runners
