@@ -215,6 +215,7 @@ def test_steering(open_page, site, look):
     def follows(**more):
         expected = "the river" + site.write("the river", **options, **more)
         wait_until(lambda: text_of(page) == expected)
+        finish(page)  # until then buttons come and go, and with them what Tab leads to
 
     go(page, "[aria-label='steer mood']", "End")
     follows(control="mood=glad:11")
