@@ -7,7 +7,8 @@ import pytest
 import torch
 from tests import tiny
 
-from ssdlm import SSDLM
+from ssdlm import SSDLM, classifier_guide
+from ssdlm.denoiser.padded import PaddedEncoder
 from ssdlm.denoiser.slots import Slots
 from ssdlm.diffusion.autoregressive import Choice, generate_chain
 from ssdlm.diffusion.grid import Sliding, Staggered, Tilted, Uniform, Warped
@@ -416,6 +417,48 @@ def test_a_key_that_is_known_is_the_one_that_is_found(monkeypatch):
     keys = [runners.key_of(one) for one in asked]
     assert keys == [runners.find_key(one) for one in asked]
     assert len(set(keys)) > 8 and None in keys
+
+
+def test_gaps_whose_windows_move_at_another_pace_are_not_in_one_batch():
+    def model():
+        options = GenerateOptions(grid="sliding", T=6, length=4, suffix="cab", nucleus="network")
+        return SSDLM(tiny.block(), tiny.tokenizer(), options.change(returns="w_0", top_p=0.9))
+
+    both = model()
+    for B, passes in ((6, 4), (3, 8), (6, 4)):
+        text = both.generate("a dog", B=B)
+        assert text == model().generate("a dog", B=B)
+        assert text.calls == 1 + passes and text.written.program == "window"
+
+
+def test_guides_of_other_weights_are_not_in_one_batch(tmp_path):
+    guide = classifier_guide(tiny.save_classifier(tmp_path / "c"), label="positive")
+    model = SSDLM(tiny.block(), tiny.tokenizer(), GenerateOptions(B=(6,), T=6, length=12))
+
+    def key(**own):
+        asked = {"control": guide, "gradient": "words"} | own
+        options = model.requests(["a"], asked)[0].options
+        return model.engine.controls.graph_key(options)
+
+    assert key() == key(seed=1, top_p=0.5)
+    # Beside particles less of a guide will do, unless it is said how much.
+    others = [key(**own) for own in ({"particles": 4}, {"lam": 2.5}, {"threshold": 1.5})]
+    assert len({key(), *others}) == 4
+    assert key(lam=2.5, particles=4) == key(lam=2.5)
+
+
+def test_blocks_of_other_lengths_of_an_encoder_are_not_in_one_batch(monkeypatch):
+    monkeypatch.setattr(PaddedEncoder, "takes", staticmethod(lambda denoiser: True))
+    model = SSDLM(tiny.encoder(), tiny.tokenizer(), GenerateOptions(B=(6,), T=4))
+    key_of, built = model.engine.runners.key_of, []
+    for length in (4, 12, 18):
+        request = model.requests(["a dog"], {"length": length})[0]
+        key = key_of(request)
+        assert key is not None and key.program == "encoder"
+        batch = model.engine.runners.build(key, request, 1)
+        built.append((key._replace(capacity=0), batch.W))
+    assert [W for _, W in built] == [4, 6, 6]
+    assert built[0][0] != built[1][0] == built[2][0]
 
 
 def test_which_requests_a_graph_writes_alone(monkeypatch):

@@ -118,6 +118,8 @@ def test_an_error_of_another_process_is_raised_by_the_first():
 def test_each_process_takes_a_gpu_of_its_own(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    chosen = []  # where kernels go that are told of no other
+    monkeypatch.setattr("torch.cuda.set_device", chosen.append)
     assert sharing.own_device("auto") == "cuda:0"
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert [sharing.own_device(name) for name in ("auto", "cuda", "cpu", "cuda:0")] == [
@@ -126,6 +128,7 @@ def test_each_process_takes_a_gpu_of_its_own(monkeypatch):
         "cpu",
         "cuda:0",
     ]
+    assert chosen == [0, 1, 1]
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(ValueError, match="process 3 of this machine finds 2 GPUs"):
         sharing.own_device("auto")

@@ -4,8 +4,8 @@
 
 A text joins a free slot, gets its tokens pass by pass, and leaves; texts in a batch do not affect
 one another. All that a pass reads and writes lies in tensors of fixed shape, and no pass looks at a
-number: a GPU repeats it as one CUDA graph. On a CPU a pass takes the slots that have a text, and no
-others. What a graph cannot capture is done between two halves of a pass (`engine.chooser`).
+number: a GPU repeats it as one CUDA graph. On a CPU most passes take the slots that have a text,
+and no others. What a graph cannot capture is done between two halves of a pass.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     logits of a batch's pass -> [chooser: guides -> constraints -> projection] -> tokens
 
-A guide on any path, a function of a user, words that must or must not stand somewhere, somebody who
-watches every step: none of them fits into a graph that a GPU repeats. The loops of `diffusion` know
-them all. Here such a loop goes on by a step for each pass of the batch, around a denoiser that runs
-no network and says what the pass has said. So only the text that asked for it pays.
+Required words beside forbidden ones, a grammar in a wide window, who asks for the states of every
+step: none of them fits into a graph that a GPU repeats. The loops of `diffusion` know them all.
+Here such a loop goes on by a step for each pass of the batch, around a denoiser that runs no
+network and says what the pass has said. So only the text that asked for it pays.
 """
 
 from __future__ import annotations

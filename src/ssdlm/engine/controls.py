@@ -231,9 +231,9 @@ class Controls:
 
     def graph_key(self, options: GenerateOptions) -> Hashable:
         """Return what requests that a graph steers alike have in common."""
-        guides = [guide for guide, _ in self.guides(options)]
         # Guides need not be hashable, and whoever uses one keeps it.
-        return tuple(map(id, guides)), *(getattr(options, name) for name in ("lam", *HEARD))
+        guides = tuple((id(guide), lam) for guide, lam in self.guides(options))
+        return guides, *(getattr(options, name) for name in HEARD)
 
     def fits_graph(self, options: GenerateOptions, num_tokens: int) -> bool:
         """Tell whether a graph can hold all guides, for texts of so many tokens."""

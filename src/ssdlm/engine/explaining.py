@@ -83,7 +83,7 @@ class Explanation:
 
     def __str__(self) -> str:
         how, most = self.written, "at most " if self.is_most else ""
-        captured = "yes: each pass is one CUDA graph" if how.is_captured else f"no: {how.why}"
+        captured = "yes: passes are CUDA graphs" if how.is_captured else f"no: {how.why}"
         return "\n".join(
             [
                 f"model: {self.model}",

@@ -204,7 +204,8 @@ class Written:
     """What does its passes: chain, drafted, window, guided or encoder; reference for the plain
     loops; transformers for a model of that library; nothing where nothing was to be written."""
     is_captured: bool = False
-    """Whether each pass is one CUDA graph, in which nothing waits for Python."""
+    """Whether passes are CUDA graphs. Python has a part in them only where required words look for
+    their places, and where a grammar has no table."""
     why: str = ""
     """Why it is not captured, and what to do; nothing where it is."""
 

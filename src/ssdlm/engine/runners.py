@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ssdlm.engine.plain import Engine
 
 FIXED_SLOTS = 32
-"""Slots of every batch where texts must not depend on how many there are."""
+"""Slots of a sliding window's batch where texts must not depend on how many there are."""
 LEAST_CAPACITY = 128
 MOST_DRAFTED = 1
 """Texts at a time up to which a drafter guesses: of several, rows to check cost what they save."""
@@ -181,7 +181,8 @@ class Runners:
         options, has_chooser = request.options, bool(self.why_chosen(request))
         traits = self.traits(request, has_chooser=has_chooser)
         if PaddedEncoder.takes(self.denoiser):
-            path, capacity = (options.B[0], options.T, options.grid), self.capacity(request, 0)
+            path = request.blocks()[0], options.T, options.grid
+            capacity = self.capacity(request, 0)
             capacity = min(capacity, self.denoiser.max_len or capacity)
             return Key("encoder", path, capacity=capacity, traits=traits)
         if options.mode != "diffusion":
@@ -194,7 +195,9 @@ class Runners:
             B, given = request.blocks()[0], request.num_given
             if traits.has_sizes:
                 B, given = B + -(B + 1) % ROW_STEP, 0
-            path = B, options.T, options.grid, options.width, given and options.length
+            # Before what is given a window moves as fast as it would slide, which B says.
+            gap = given and (options.length, options.whole_block(0))
+            path = B, options.T, options.grid, options.width, gap
             return Key(program, path, 0, guides, self.capacity(request, B + 1), **rest)
         pace = pace_of(options)
         capacity = self.capacity(request, num_open(options.width, pace) + 1)
@@ -214,8 +217,8 @@ class Runners:
             is_described=bool(request.described),
             is_watched=self.is_gpu and self.is_looked_at(request),
             is_invariant=self.engine.is_deterministic and is_chain,
-            cuts_evidence=cuts_evidence(request),
-            ends_likely=ends_likely(request),
+            cuts_evidence=cuts_evidence(request) and not is_chain,
+            ends_likely=ends_likely(request) and not is_chain,
             has_places=has_places,
             has_sizes=self.is_padded(request),
             has_guides=self.is_gpu and bool(self.why_steered(request)),
@@ -386,7 +389,8 @@ class Runners:
         while num < wanted:
             num *= 2
         one, (free, _) = self.num_bytes(key), torch.cuda.mem_get_info(self.denoiser.device)
-        while num > 1 and num * one > MEMORY_SHARE * free:
+        # One that is idle has its memory already.
+        while num > 1 and (key, num) not in self.idle and num * one > MEMORY_SHARE * free:
             num //= 2
         return num
 

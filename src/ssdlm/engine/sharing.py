@@ -105,6 +105,7 @@ def own_device(device: str) -> str:
             f"process {number + 1} of this machine finds {count} GPUs; start at most one process "
             "a GPU, or use --device cpu"
         )
+    torch.cuda.set_device(number)  # where kernels and graphs go that are told of no other
     return f"cuda:{number}"
 
 

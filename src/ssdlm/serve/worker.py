@@ -225,7 +225,8 @@ class Worker:
         Return whether to go on.
         """
         if is_idle and self.inbox.empty():
-            self.engine.controls.warn_of_idle()
+            with self.turn:
+                self.engine.controls.warn_of_idle()
             while self.inbox.empty() and self.load_guide():
                 pass
         while True:

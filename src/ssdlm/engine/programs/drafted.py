@@ -72,6 +72,7 @@ class Drafted(DecodeBatch):
     def passes_for(self, num_tokens: int) -> int:
         return math.ceil(num_tokens / self.tokens_per_pass)
 
+    @torch.no_grad()
     def run(self, count: int) -> None:
         if self.masks is None or not self.masks.needs_host:
             super().run(count)

@@ -2,7 +2,7 @@
 
 A classifier of a known kind is asked within the graph. Any other guide, as a function of a user, is
 asked for its gradient between the halves of a pass, and the graph does the rest. The plain twin is
-`Window.steer`, which does all of it between the halves, as a CPU does.
+`Window.ask`, which does all of it between the halves, as a CPU does.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ class GuidedWindow(Window):
             for guide in self.growing:
                 guide.join(ids[:, :longest], counts, at)
 
-    def draw(self) -> None:
+    def pick(self) -> None:
         with rounded_products(self.denoiser.dtype != torch.float32):
-            super().draw()
+            super().pick()
 
     def count_slots(self) -> None:
         super().count_slots()

@@ -325,8 +325,8 @@ class Window(DecodeBatch):
         self.show_pins()
         self.do("say", self.say)
         self.ask()
-        for slot in moving:
-            self.move_words(slot)
+        if moving:
+            self.move_words(moving)
         self.do("pick", self.pick)
         self.choose()
         self.do("commit", self.commit)
@@ -371,22 +371,25 @@ class Window(DecodeBatch):
     def show_pins(self) -> None:
         """Let the network see tokens that must stand somewhere."""
         for slot, entry in self.entries.items():
+            if entry.chooser is None:
+                continue
             level = self.path.levels[self.number(slot)]
-            pins = entry.chooser.pins(level.unsqueeze(0)) if entry.chooser else None
-            if pins is not None:
+            if (pins := entry.chooser.pins(level.unsqueeze(0))) is not None:
                 self.pins[slot] = pins[0]
                 if not self.has_pins:
                     self.has_pins = True
                     # One that was recorded before looks at none, and others read what it writes.
                     self.graphs.clear()
 
-    def move_words(self, slot: int) -> None:
-        """Put a text's words where they are likeliest, as guides would have the logits."""
+    def move_words(self, slots: Sequence[int]) -> None:
+        """Put texts' words where they are likeliest, as guides would have the logits."""
         assert self.places is not None
-        row, (logits, added) = self.rows_of_slots().index(slot), self.biased(*self.steered())
-        whole = (logits[row] + added + (0.0 if self.ell is None else self.ell[row])).float()
-        never = tokens_of(self.suppressed[slot])
-        self.places.move(slot, self.ended[slot], suppress(whole, never))
+        rows, (logits, added) = self.rows_of_slots(), self.biased(*self.steered())
+        for slot in slots:
+            row = rows.index(slot)
+            whole = (logits[row] + added + (0.0 if self.ell is None else self.ell[row])).float()
+            never = tokens_of(self.suppressed[slot])
+            self.places.move(slot, self.ended[slot], suppress(whole, never))
 
     def choose(self) -> None:
         """Replace what was drawn for texts with choosers."""
