@@ -1,6 +1,6 @@
 """What Python does for each of many texts at a time, beside the passes: processor time on any CPU.
 
-    OMP_NUM_THREADS=1 python benchmarks/many_texts.py [--texts 512] [--calls 14]
+    OMP_NUM_THREADS=1 python -m benchmarks.many_texts [--texts 512] [--calls 14]
 
 Passes are as on a GPU, but draw random tokens in no time. What is left turns prompts into requests,
 finds batches for them, and turns tokens into text: with 512 texts at a time a GPU waits for that.
@@ -14,16 +14,16 @@ import gc
 import json
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from statistics import median
 from typing import Any
-from unittest.mock import patch
 
+import pytest
 import torch
+from tests import graphs
 
 from ssdlm import SSDLM
-from ssdlm.denoiser.slots import Slots
-from ssdlm.engine import batch, plain, recording
+from ssdlm.engine import plain
+from ssdlm.engine.batch import DecodeBatch
 from ssdlm.engine.programs.chain import Chain
 from ssdlm.engine.programs.window import Window
 
@@ -36,32 +36,19 @@ WAYS: dict[str, dict[str, Any]] = {
 MEMORY = 1 << 36
 
 
-def as_on_a_gpu(model: SSDLM, texts: int) -> ExitStack:
+def draw_at_once(own: Any) -> None:
+    """Stand for the rows of a pass, and for the draw from what they say."""
+    own.drawn = torch.randint(1000, 8000, (own.num_slots, 1))
+
+
+def write_as_on_a_gpu(patches: pytest.MonkeyPatch, model: SSDLM, texts: int) -> None:
     """Let a model choose batches as on a GPU, whose passes take no time."""
-
-    def draw(own: Any) -> None:
-        own.drawn = torch.randint(1000, 8000, (own.num_slots, 1))
-
-    def replay(own: Any, name: str, work: Any, gates: Any) -> None:
-        del own, name, gates
-        work()
-
-    def set_nothing(own: Any, value: bool) -> None:
-        del own, value
-
-    stack, captured = ExitStack(), property(lambda own: True, set_nothing)
-    for where, name, new in (
-        (batch.DecodeBatch, "is_captured", captured),
-        (batch.DecodeBatch, "read_contexts", lambda own, ids, at: None),
-        (recording.Graphs, "do", replay),
-        (Slots, "has_kernels", lambda network: True),
-        (torch.cuda, "mem_get_info", lambda device: (MEMORY, MEMORY)),
-        (plain, "CPU_SLOTS", texts),
-        (model.engine.runners, "is_gpu", True),
-        *((program, "draw", draw) for program in (Window, Chain)),
-    ):
-        stack.enter_context(patch.object(where, name, new, create=name == "is_captured"))
-    return stack
+    graphs.capture(patches)
+    graphs.choose_as_on_a_gpu(patches, model, MEMORY)
+    patches.setattr(plain, "CPU_SLOTS", texts)
+    patches.setattr(DecodeBatch, "read_contexts", lambda own, ids, at: None)
+    for program in (Window, Chain):
+        patches.setattr(program, "draw", draw_at_once)
 
 
 def seconds(model: SSDLM, texts: int, seed: int, options: dict[str, Any]) -> float:
@@ -82,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--calls", type=int, default=14)
     given = parser.parse_args(argv)
     model, found = SSDLM.from_pretrained("builtin:mini", device="cpu"), {}
-    with as_on_a_gpu(model, given.texts):
+    with pytest.MonkeyPatch.context() as patches:
+        write_as_on_a_gpu(patches, model, given.texts)
         for name, options in WAYS.items():
             took = [seconds(model, given.texts, seed, options) for seed in range(given.calls + 1)]
             found[name] = {"least_ms": 1e3 * min(took[1:]), "median_ms": 1e3 * median(took[1:])}

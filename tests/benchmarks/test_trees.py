@@ -26,4 +26,4 @@ def test_what_python_takes_for_each_text_is_timed_on_any_machine(capsys):
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["texts"] == 6 and list(found["ms"]) == list(many_texts.WAYS)
     assert all(one["median_ms"] >= one["least_ms"] > 0 for one in found["ms"].values())
-    assert not hasattr(many_texts.batch.DecodeBatch, "is_captured")  # all is as it was
+    assert not hasattr(many_texts.DecodeBatch, "is_captured")  # all is as it was

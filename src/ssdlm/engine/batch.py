@@ -199,12 +199,9 @@ class DecodeBatch(ABC):
         A text may fork from a source: a slot that has read its context, which may be its own.
         """
         sources = sources or [None] * len(slots)
-        for slot, source, entry in zip(slots, sources, entries, strict=True):
+        for entry, slot, source in zip(entries, slots, sources, strict=True):
             if source not in (None, slot):
-                self.slots.copy(source, slot, len(entry.context) - 1)
-                if self.traits.is_described:
-                    copies = source + self.num_slots, slot + self.num_slots
-                    self.slots.copy(*copies, len(entry.described) - 1)
+                self.fork(entry, slot, source)
         lengths = [len(entry.context) - 1 for entry in entries]
         longest = max(lengths)
         if self.is_captured:
@@ -255,6 +252,13 @@ class DecodeBatch(ABC):
                 self.leave_unread(one.context, slot)
                 if self.traits.is_described:
                     self.leave_unread(one.described, slot + self.num_slots)
+
+    def fork(self, entry: Entry, slot: int, source: int) -> None:
+        """Let a text have read what another has."""
+        self.slots.copy(source, slot, len(entry.context) - 1)
+        if self.traits.is_described:
+            copies = source + self.num_slots, slot + self.num_slots
+            self.slots.copy(*copies, len(entry.described) - 1)
 
     def reset(self, at: Tensor) -> None:  # noqa: B027
         """Forget what a program keeps of the texts that were in some slots before."""
