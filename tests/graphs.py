@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,6 @@ import torch
 from ssdlm import SSDLM
 from ssdlm.denoiser.slots import Slots
 from ssdlm.engine.batch import DecodeBatch
-from ssdlm.engine.recording import Home
 
 
 class Replayed:
@@ -26,7 +26,8 @@ def capture(monkeypatch: pytest.MonkeyPatch) -> None:
     made = property(lambda self: True, lambda self, value: None)
     monkeypatch.setattr(DecodeBatch, "is_captured", made, raising=False)
     monkeypatch.setattr("ssdlm.engine.recording.recorded", Replayed)
-    monkeypatch.setattr("ssdlm.engine.recording.free_home", lambda: Home(stream=None))
+    nowhere = SimpleNamespace(stream=None, graphs=[])
+    monkeypatch.setattr("ssdlm.engine.recording.free_home", lambda: nowhere)
     monkeypatch.setattr("ssdlm.engine.batch.PREFILL_STEP", 8)
 
 
