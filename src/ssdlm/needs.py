@@ -23,6 +23,7 @@ PARTICLES = ("particles", "particle_step", "particle_potential")
 OF_CONTROL = (*HEARD, *WEIGHTS, *PARTICLES, "target")
 GRAMMARS = ("regex", "json_schema", "grammar")
 """Options that say what the whole text is."""
+CONSTRAINING = ("must", "must_not", "suffix", "pin", "end_at_sentence", *GRAMMARS)
 PLANNED = ("must", "suffix", "gap", "pin", "end_at_sentence")
 """Constraints for which a text must be planned ahead, which only the diffusion can do."""
 

@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from functools import cache, cached_property, lru_cache, wraps
 from typing import Any, ClassVar, Literal, ParamSpec, TypeVar, get_args
 
-from ssdlm.needs import DIFFUSION, GRAMMARS, NOT_OF_SPANS, refuse_idle
+from ssdlm.needs import CONSTRAINING, DIFFUSION, GRAMMARS, NOT_OF_SPANS, refuse_idle
 from ssdlm.values import (
     BIAS,
     CONTROLS,
@@ -394,6 +394,17 @@ class GenerateOptions:
     def has_grammar(self) -> bool:
         """Whether a grammar says where the text may end."""
         return any(getattr(self, name) is not None for name in GRAMMARS)
+
+    @cached_property
+    def constraints(self) -> Mapping[str, Any]:
+        """The constraints that were given, by name."""
+        given = {name: getattr(self, name) for name in CONSTRAINING}
+        # The empty regex is one too.
+        return {
+            name: value
+            for name, value in given.items()
+            if value not in ((), "", False, None) or (name == "regex" and value is not None)
+        }
 
     @property
     def is_cut(self) -> bool:

@@ -79,6 +79,8 @@ class Tokenizer:
         self.end_of_text: int = find_end_of_text(backend) if named is None else named
         self.other_ends: tuple[int, ...] = ()
         """More tokens that end a text of a causal language model."""
+        self.is_whole: dict[int, bool] = {}
+        """Of tokens that ended a context: whether they end with a whole character by themselves."""
         self.answers_greedily = False
         """Whether a causal language model answers messages without drawing at random."""
         self.begin: list[int] = []
@@ -116,11 +118,20 @@ class Tokenizer:
 
         A context may end inside a character; then the ids are read on their own.
         """
-        # A character has four bytes at most, and no token has none.
-        if self.joining == "always" and not self.decode(context[-4:]).endswith(HALF):
+        if self.joining == "always" and not self.ends_inside(context):
             return self.decode(ids)
         before, whole = self.decode(context), self.decode([*context, *ids])
         return whole.removeprefix(before) if whole.startswith(before) else self.decode(ids)
+
+    def ends_inside(self, context: Sequence[int]) -> bool:
+        """Tell whether a context ends inside a character."""
+        if context and context[-1] not in self.is_whole:
+            alone = self.decode(context[-1:])
+            self.is_whole[context[-1]] = bool(alone) and not alone.endswith(HALF)
+        if context and self.is_whole[context[-1]]:
+            return False
+        # A character has four bytes at most, and no token has none.
+        return self.decode(context[-4:]).endswith(HALF)
 
     def token_strings(self) -> list[str]:
         """Return every token as the vocabulary spells it, by id."""

@@ -51,14 +51,14 @@ class Entry:
     temperature: float
     suppressed: int
     """A token that is not written; -1 for none."""
+    length: int
+    """Tokens to write."""
     top_k: int = 0
     min_p: float = 0.0
     bias: Bias = UNBIASED
     """What is added to its logits, in a batch with biases."""
     written: tuple[int, ...] = ()
     """Tokens of the context that are the text's own."""
-    length: int = 0
-    """Tokens to write."""
     placement: Placement | None = None
     """What its tokens are held to, in a batch with masks."""
     is_strict: bool = True
@@ -108,7 +108,7 @@ class Text(NamedTuple):
     """A text as far as it has come."""
 
     tokens: list[int]
-    when: list[int]
+    when: Sequence[int]
     """The pass that decided each token, counted from 1."""
 
 
@@ -210,16 +210,11 @@ class DecodeBatch(ABC):
             longest_context = max(len(ids) for e in entries for ids in (e.context, e.described))
             self.make_room(longest_context + max(one.length for one in entries))
         # Everything in one table: each way to a GPU takes as long as a layer.
-        table = torch.from_numpy(
-            np.array(
-                [
-                    (slot, one.seed, one.suppressed, one.is_strict, 0, 0, 1)
-                    + (length, one.context[-1], *one.context[:-1])
-                    + (0,) * (longest - length)
-                    for slot, one, length in zip(slots, entries, lengths, strict=True)
-                ]
-            )
-        ).to(self.device)
+        rows = np.zeros((len(entries), 9 + longest), np.int64)
+        for row, slot, one, length in zip(rows, slots, entries, lengths, strict=True):
+            row[:7] = slot, one.seed, one.suppressed, one.is_strict, 0, 0, 1
+            row[7 : 9 + length] = length, one.context[-1], *one.context[:-1]
+        table = torch.from_numpy(rows).to(self.device)
         real = torch.tensor([(one.temperature, one.top_p) for one in entries], device=self.device)
         at, ids = table[:, 0].contiguous(), table[:, 9:].contiguous()
         self.numbers[:, at], self.reals[:, at] = table[:, 1:7].T, real.T
@@ -476,17 +471,14 @@ class DecodeBatch(ABC):
 
     def texts(self) -> dict[int, Text]:
         """Return the texts so far, by slot; a GPU is waited for."""
-        if self.is_captured:  # by one way from the GPU
-            both = torch.cat((self.done.unsqueeze(1), self.text), 1).tolist()
-            counts, rows = [row[0] for row in both], [row[1:] for row in both]
-        else:
-            counts = self.done.tolist()
-            rows = self.text[:, : max(counts)].tolist()
+        longest = max((one.length for one in self.entries.values()), default=0)
+        if not self.is_captured:
+            longest = min(longest, int(self.done.max()))
+        rows = torch.cat((self.done.unsqueeze(1), self.text[:, :longest]), 1).tolist()
         # A last block may be longer than what is left of its text.
-        limits = {slot: entry.length or counts[slot] for slot, entry in self.entries.items()}
         return {
-            slot: self.text_of(rows[slot], min(counts[slot], limit))
-            for slot, limit in limits.items()
+            slot: self.text_of(rows[slot][1 : 1 + min(rows[slot][0], entry.length)])
+            for slot, entry in self.entries.items()
         }
 
     def frames(self, count: int) -> dict[int, list[Frame]]:
@@ -498,6 +490,6 @@ class DecodeBatch(ABC):
             if entry.is_watched
         }
 
-    def text_of(self, tokens: list[int], count: int) -> Text:
-        """Return a text out of its first tokens."""
-        return Text(tokens[:count], list(range(1, 1 + count)))
+    def text_of(self, tokens: list[int]) -> Text:
+        """Return a text of these tokens, and when each of them was decided."""
+        return Text(tokens, range(1, 1 + len(tokens)))

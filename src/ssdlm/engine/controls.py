@@ -159,8 +159,10 @@ class Controls:
 
     def reads_block(self, options: GenerateOptions) -> bool:
         """Tell whether a guide that is followed by its gradient reads the block alone."""
-        heard = [guide for guide, lam in self.guides(options) if lam != 0]
-        return any(getattr(guide, "sees", "context") == "block" for guide in heard)
+        return any(
+            lam != 0 and getattr(guide, "sees", "context") == "block"
+            for guide, lam in self.guides(options)
+        )
 
     def num_particles(self, options: GenerateOptions) -> int:
         """Return how many particles each text gets; 1 is none."""

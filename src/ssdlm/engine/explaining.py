@@ -17,7 +17,6 @@ from ssdlm.engine.plain import Engine
 from ssdlm.engine.requests import Request, Written
 from ssdlm.engine.runners import is_single
 from ssdlm.engine.strategy import bias_of, strategy_of_text
-from ssdlm.engine.wanted import asked_of
 from ssdlm.engine.ways import explained
 
 PROGRAMS = {
@@ -128,7 +127,7 @@ def explain(engine: Engine, requests: Sequence[Request]) -> Explanation:
         passes_per_token(engine, requests, written),
         is_most=options.early_exit or written.program == "drafted",
         controls=(*(way.json(options, count) for way in ways), *described_by(first)),
-        constraints={name: CONSTRAINED[name] for name in asked_of(options)},
+        constraints={name: CONSTRAINED[name] for name in options.constraints},
         notes=tuple(notes),
     )
 

@@ -5,7 +5,6 @@ All bad input is refused in `prepare`, before anything is written.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -285,12 +284,11 @@ class Engine:
 
         A text is looked at once a block: to do so after every token would take longer than a pass.
         """
-        ends = list(accumulate(job.request.blocks()))
-        last = end_token(job.request.options, self.tokenizer)
         seen, job.num_seen = job.num_seen, len(job.tokens)
-        is_new_block = bisect_right(ends, job.num_seen) > bisect_right(ends, seen)
-        if is_new_block or last is None or self.tokenizer is None:
-            return is_new_block
+        if any(seen < end <= job.num_seen for end in accumulate(job.request.blocks())):
+            return True
+        if self.tokenizer is None or end_token(job.request.options, self.tokenizer) is None:
+            return False
         return not set(self.tokenizer.ends).isdisjoint(job.tokens[seen:])
 
     def schedule(self, *, most_jobs: int, grows: bool = False) -> Schedule:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ssdlm.engine.requests import Request
-from ssdlm.engine.wanted import PLACED, asked_of
+from ssdlm.engine.wanted import PLACED
 from ssdlm.engine.ways import Way
 from ssdlm.guidance.padding import can_be_padded
 from ssdlm.options import GenerateOptions
@@ -62,7 +62,7 @@ def likeliest_at_last(options: GenerateOptions) -> str:
 
 
 def placed_at_last(options: GenerateOptions) -> str:
-    asked = " and ".join(asked_of(options))
+    asked = " and ".join(options.constraints)
     return f"{asked} with returns=logits is obeyed as logits, and not as tokens; use returns=w_0"
 
 
@@ -88,7 +88,7 @@ def without_rows(kind: str) -> str:
 
 
 def read_as_words(options: GenerateOptions) -> str:
-    asked = " and ".join(name for name in asked_of(options) if name in PLACED)
+    asked = " and ".join(name for name in options.constraints if name in PLACED)
     asked = asked if options.grid in AT_ONCE else f"grid={options.grid}"
     return (
         f"{asked} may make a block's first positions certain before others, and only the reference "
@@ -159,7 +159,7 @@ def steered(request: Request, ways: Sequence[Way], room: int | None) -> str:
 
 def held(request: Request) -> str:
     """Return why constraints are obeyed between the halves of a pass."""
-    options, names = request.options, list(asked_of(request.options))
+    options, names = request.options, list(request.options.constraints)
     if request.placement is not None and not request.placement.is_free:
         placed, others = (
             " and ".join(name for name in names if (name in PLACED) == is_placed)
@@ -194,4 +194,4 @@ def actor(request: Request) -> str:
         return "a stream"
     if request.options.streamer is not None:
         return "a streamer"
-    return next(iter(asked_of(request.options)), "control")
+    return next(iter(request.options.constraints), "control")

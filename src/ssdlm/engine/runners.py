@@ -331,32 +331,41 @@ class Runners:
 
     def entries(self, requests: Sequence[Request]) -> list[Entry]:
         """Return requests as a batch takes them."""
-        seeds = noise_seeds(requests)
-        return [self.entry(one, seed) for one, seed in zip(requests, seeds, strict=True)]
+        shared = {id(options): options for options in (one.options for one in requests)}
+        settings = {key: self.settings(options) for key, options in shared.items()}
+        return [
+            self.entry(one, seed, settings[id(one.options)])
+            for one, seed in zip(requests, noise_seeds(requests), strict=True)
+        ]
 
-    def entry(self, request: Request, seed: int) -> Entry:
+    def settings(self, options: GenerateOptions) -> dict[str, Any]:
+        """Return what entries have of their options alone; many texts of a call share them."""
+        return {
+            "top_p": -options.top_p if options.projection == "greedy" else options.top_p,
+            "temperature": options.temperature,
+            "suppressed": next(iter(unwritten(options, self.tokenizer)), -1),
+            "top_k": options.top_k,
+            "min_p": options.min_p,
+            "bias": bias_of(options),
+            "is_strict": options.has_grammar or options.mode != "diffusion",
+            "weight": options.control_by_weight,
+        }
+
+    def entry(self, request: Request, seed: int, settings: dict[str, Any]) -> Entry:
         """Return a request as a batch takes it, its text's seed being known."""
-        options = request.options
         has_chooser = bool(self.why_chosen(request))
         has_guide = not self.is_gpu and self.is_steered(request)  # else they are the batch's
         return Entry(
             request.context,
             seed,
-            top_p=-options.top_p if options.projection == "greedy" else options.top_p,
-            temperature=options.temperature,
-            suppressed=next(iter(unwritten(options, self.tokenizer)), -1),
-            top_k=options.top_k,
-            min_p=options.min_p,
-            bias=bias_of(options),
+            **settings,
             written=request.own_tokens,
             length=sum(request.blocks()),
             placement=None if has_chooser else request.placement,
-            is_strict=options.has_grammar or options.mode != "diffusion",
-            guide=cast(guided, self.controls.apply(options)) if has_guide else None,
+            guide=cast(guided, self.controls.apply(request.options)) if has_guide else None,
             chooser=self.engine.chooser(request) if has_chooser else None,
             is_watched=self.is_looked_at(request),
             described=request.described,
-            weight=options.control_by_weight,
         )
 
     def open(self, key: Key, request: Request, count: int) -> tuple[DecodeBatch, bool]:

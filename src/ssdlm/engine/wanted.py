@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ssdlm.constraints.placement import Placement
 from ssdlm.constraints.words import TextConstraint, Wanted
@@ -16,15 +15,12 @@ from ssdlm.denoiser import Denoiser
 from ssdlm.diffusion.projection import untruncated
 from ssdlm.engine.requests import Request
 from ssdlm.engine.strategy import strategy_of
-from ssdlm.needs import GRAMMARS
-from ssdlm.options import GenerateOptions
 from ssdlm.storage.files import MOST_BY_HAND, named_path, parse_object, read_whole
 from ssdlm.tokenizer import Tokenizer
 from ssdlm.values import shorten
 
 PLACED = ("must", "suffix", "pin")
 """Constraints that have places in the text."""
-CONSTRAINTS = ("must", "must_not", "suffix", "pin", "end_at_sentence", *GRAMMARS)
 
 Compile = Callable[[list[Wanted]], Sequence[Placement]]
 """Finds a placement for each, or raises."""
@@ -45,20 +41,12 @@ def placed(
     return [[replace(one, placement=next(placements)) for one in group] for group in groups]
 
 
-def asked_of(options: GenerateOptions) -> dict[str, Any]:
-    """Return the constraints that were given, by name."""
-    given = {name: getattr(options, name) for name in CONSTRAINTS}
-    asked = {n: value for n, value in given.items() if value not in ((), "", False, None)}
-    if options.regex is not None:
-        asked["regex"] = options.regex  # the empty one too
-    return asked
-
-
 def wanted_of(request: Request, denoiser: Denoiser, tokenizer: Tokenizer | None) -> Wanted | None:
     """Return what a text must and must not contain, None if it is free."""
-    options, asked = request.options, asked_of(request.options)
-    if not asked and request.opening is None:
+    options = request.options
+    if not options.constraints and request.opening is None:
         return None
+    asked = dict(options.constraints)
     if tokenizer is None:
         raise ValueError(f"{', '.join(asked)}: words need a tokenizer, and this model has none")
     if options.has_grammar:

@@ -459,8 +459,8 @@ class Window(DecodeBatch):
         is_moving = self.moving.bool().unsqueeze(1)
         self.last.copy_(torch.where(is_moving, self.tokens[:, -1:], self.last))
 
-    def text_of(self, tokens: list[int], count: int) -> Text:
+    def text_of(self, tokens: list[int]) -> Text:
         if self.slides:
-            return Text(tokens[:count], [self.pace * (1 + place) for place in range(count)])
+            return Text(tokens, range(self.pace, self.pace * len(tokens) + 1, self.pace))
         passes = self.T + self.denoiser.num_context_passes
-        return Text(tokens[:count], [passes * (1 + place // self.W) for place in range(count)])
+        return Text(tokens, [passes * (1 + place // self.W) for place in range(len(tokens))])
