@@ -11,7 +11,7 @@ from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 # Set before anything reads them; subprocesses started by tests inherit all four.
 SRC = Path(__file__).resolve().parents[1] / "src"
@@ -40,32 +40,24 @@ CALLS: Counter[Any] = Counter()
 # A GPU machine may have neither; `make setup` always brings both.
 if find_spec("jaxtyping") and find_spec("beartype"):
     import jaxtyping
-    from beartype.roar import BeartypeCallHintViolation
     from jaxtyping import install_import_hook
 
     check_types = jaxtyping.jaxtyped
     SHAPES = re.findall(r'^    "(\w+)",$', (SRC / "ssdlm" / "shapes.py").read_text(), re.M)
     SHAPED = re.compile(rf"\b({'|'.join(name for name in SHAPES if name != 'Tensor')})\b")
 
-    def check_outer_types(*, typechecker: Any) -> Callable[[Any], Any]:
-        """Leave functions within functions alone: at every call each would get a new checker.
+    def check_shapes(*, typechecker: Any) -> Callable[[Any], Any]:
+        """Check functions and classes that name shapes; other types are for basedpyright.
 
-        One that names no shape needs no look at how shapes go together, which takes a fifth of
-        the time in which a tiny model writes a text.
+        Functions within functions are left alone: at every call each would get a new checker.
         """
         check = check_types(typechecker=typechecker)
 
         def choose(made: Any) -> Any:
-            if "<locals>" in made.__qualname__:
+            is_shaped = SHAPED.search(" ".join(map(str, inspect.get_annotations(made).values())))
+            if "<locals>" in made.__qualname__ or not is_shaped:
                 return made
-            is_plain = inspect.isfunction(made) and not made.__code__.co_flags & (
-                inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-            )
-            if not is_plain:
-                return check(made)
-            is_shaped = SHAPED.search(" ".join(map(str, made.__annotations__.values())))
-            strict = check(made) if is_shaped else without_shapes(made, typechecker, check)
-            return rationed(made, strict) if made.__annotations__ else made
+            return rationed(made, check(made)) if inspect.isfunction(made) else check(made)
 
         return choose
 
@@ -80,34 +72,14 @@ if find_spec("jaxtyping") and find_spec("beartype"):
 
         return checked
 
-    def without_shapes(made: Any, typechecker: Any, check: Any) -> Any:
-        """Return a function that is checked by type alone.
-
-        Types that are imported for type checkers alone are known to `check`, and not to beartype.
-        """
-        strict: Any = None
-
-        def checked(*args: Any, **options: Any) -> Any:
-            nonlocal strict
-            if strict is None:  # now, and not while its module is being imported
-                try:
-                    get_type_hints(made)
-                    strict = typechecker(made)
-                except NameError:
-                    strict = check(made)
-            try:
-                return strict(*args, **options)
-            except BeartypeCallHintViolation as error:
-                raise jaxtyping.TypeCheckError(str(error)) from error
-
-        return checked
-
-    jaxtyping.jaxtyped = check_outer_types
+    jaxtyping.jaxtyped = check_shapes
     if find_spec("triton"):
         # Triton reads the source, which the hook changes.
         for file in sorted((SRC / "ssdlm" / "ops" / "kernels").glob("[!_]*.py")):
             import_module(f"ssdlm.ops.kernels.{file.stem}")
-    install_import_hook("ssdlm", "beartype.beartype")
+    names_shapes = [file for file in sorted(SRC.rglob("*.py")) if SHAPED.search(file.read_text())]
+    modules = [".".join(file.relative_to(SRC).with_suffix("").parts) for file in names_shapes]
+    install_import_hook(modules, "beartype.beartype")
 
 
 HAS_GPU = torch.cuda.is_available()
