@@ -13,13 +13,15 @@ TEMPLATE = """{{ bos_token }}{% for m in messages %}
 {% endfor %}
 {% if add_generation_prompt %}<|turn|>assistant
 {% endif %}"""
-SPECIAL = ["<|endoftext|>", "<|turn|>", "<|end|>"]
+SPECIAL = ("<|endoftext|>", "<|turn|>", "<|end|>")
 
 
-def talker(template: str = TEMPLATE, eos: str = "<|end|>") -> Tokenizer:
+def talker(
+    template: str = TEMPLATE, eos: str = "<|end|>", special: tuple[str, ...] = SPECIAL
+) -> Tokenizer:
     """A tokenizer of characters that has a template; ids 64 and 65 are its own tokens."""
     backend = tokenizers.Tokenizer.from_str(tiny.tokenizer().to_json())
-    backend.add_special_tokens(SPECIAL)
+    backend.add_special_tokens(list(special))
     return Tokenizer(backend, {"eos_token": eos, "bos_token": "", "chat_template": template})
 
 

@@ -435,7 +435,8 @@ class SSDLM(Signature):
         text is refused as there. Printed, it is plain words.
         """
         (firsts,) = self.requests([prompt], changes, options).firsts
-        watched = {"is_watched": stream or states, "keeps_states": states}
+        is_watched = firsts[0].is_watched or stream or states
+        watched = {"is_watched": is_watched, "keeps_states": states}
         return explain(self.engine, [replace(one, **watched) for one in firsts])
 
     def requests(

@@ -11,11 +11,14 @@ import math
 import operator
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 DEEPEST = 100
 """Lists and objects within each other that are read; our own files have five."""
 MOST_BIAS = 100
@@ -483,3 +486,19 @@ def ignored(what: str, old: str, why: str, *, until: str) -> None:
         FutureWarning,
         stacklevel=2,
     )
+
+
+class Recent(Generic[K, V]):
+    """What was made last, so many of them, by key."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.made = most, OrderedDict[K, V]()
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        """Return what was made for a key, or make it."""
+        if key not in self.made:
+            self.made[key] = make()
+        self.made.move_to_end(key)
+        while len(self.made) > self.most:
+            self.made.popitem(last=False)
+        return self.made[key]

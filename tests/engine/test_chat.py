@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from tests import tiny
+from tests import talking, tiny
 from tests.talking import talker
 
 from ssdlm import SSDLM, GenerateOptions
@@ -63,6 +63,13 @@ def test_a_turn_may_end_otherwise_than_a_document(model):
     answer, theirs = (one.chat(HELLO, seed=2) for one in (model, other))
     assert answer.finish_reason == "stop"
     assert theirs.text == answer.text.partition("<|endoftext|>")[0]
+
+
+@pytest.mark.parametrize("name", ["<|end|>", "<|bye|>", "<|Fine|>"])
+def test_an_end_of_turn_may_have_any_name(name):
+    template = talking.TEMPLATE.replace("<|end|>", name)
+    tokenizer = talker(template, eos="<|endoftext|>", special=("<|endoftext|>", "<|turn|>", name))
+    assert until_end_of_turn(GenerateOptions(), tokenizer).stop == (name,)
 
 
 def test_what_a_caller_says_of_the_end_is_kept(model):

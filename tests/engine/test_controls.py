@@ -58,6 +58,13 @@ def test_a_control_that_changed_nothing_is_named_with_a_remedy(model):
     assert len(list(heard(model, control=nothing))) == 1  # a second time too
 
 
+@pytest.mark.parametrize("held", [{"must": ["b"], "must_not": ["c"]}, {"regex": "[a-e ]+"}])
+def test_it_is_named_too_where_the_reference_loop_chooses_tokens(model, held):
+    wide = {"grid": "sliding", "width": 3.0, "B": 6, "T": 6, "length": 6, "returns": "w_0"}
+    said = heard(model, control=nothing, **wide, **held)
+    assert said == ["control nothing changed nothing; use a larger lam"]
+
+
 def test_of_several_controls_only_the_idle_one_is_named(model):
     (said,) = heard(model, control=[no_q, nothing], lam=[50.0, 50.0])
     assert said.startswith("control nothing changed nothing")
@@ -237,7 +244,7 @@ def test_a_bounded_number_of_controls_is_known(monkeypatch):
     asked = [model.options.change(control=lambda texts: [0.0] * len(texts)) for _ in range(4)]
     first = [controls.ways(options)[0].scorer for options in asked]
     assert len(set(map(id, first))) == 4
-    assert len(controls.known) == len(controls.scorers) == 2
+    assert len(controls.known.made) == len(controls.scorers.made) == 2
     latest = [controls.ways(options)[0].scorer for options in asked[2:]]
     assert latest == first[2:]  # the same ones
     assert controls.ways(asked[0])[0].scorer is not first[0]  # made anew

@@ -268,4 +268,4 @@ def test_slots_of_a_graph_have_their_copies(make, how, prompts, monkeypatch):
     for slot, request in zip((3, 1, 0), asked, strict=True):
         tokens = batch.texts()[slot].tokens
         assert tokens[:12] == plain(model, request)[: len(tokens)]
-    assert "step" in batch.graphs and any("contexts" in name for name in batch.graphs)
+    assert "step" in batch.graphs.graphs and any("contexts" in name for name in batch.graphs.graphs)

@@ -1,7 +1,6 @@
 """Texts of a decode batch are those of the reference loop, whoever comes and goes."""
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -160,9 +159,8 @@ def test_guided_texts_of_a_batch_are_those_of_the_plain_loop(
     room = controls.room(options)
     assert controls.fits_graph(options, room) and not controls.fits_graph(options, room + 1)
     assert room == 62  # between the special tokens
-    steering = partial(controls.steer_padded, options)
     path = Path.sliding(width, pace)
-    batch = GuidedWindow(denoiser, path, steering, room=room, num_slots=3, capacity=64)
+    batch = GuidedWindow(denoiser, path, controls, options, num_slots=3, capacity=64)
     assert len(batch.growing) == (2 if num_layers == pace == 1 else 0)
     rows = [row(0), row(1, top_p=1.0, temperature=0.7), row(2, top_p=0.5, suppressed=11)]
     batch.join(rows, [2, 0, 1])
@@ -256,13 +254,29 @@ def test_blocks_of_any_path_in_a_batch_are_those_of_the_plain_loop(make, path):
     assert list(done[2].when) == [passes] * B + [2 * passes] * B
 
 
+def test_a_fork_has_read_what_its_source_has_though_slots_grow_meanwhile():
+    found = []
+    for capacity in (64, 14):  # the second makes room when the forks join
+        batch = Chain(tiny.block(), num_slots=2, capacity=capacity)
+        batch.join([row(0, length=4)], [0])
+        batch.run(4)
+        context = (*CONTEXTS[0], *batch.texts()[0].tokens)
+        batch.leave([0])
+        entries = [replace(row(0, length=8), context=context, seed=seed) for seed in (7, 8)]
+        batch.join(entries, [1, 0], [0, 0])
+        batch.run(8)
+        found.append(tokens_of(batch))
+    assert batch.slots.capacity > 14
+    assert found[0] == found[1]
+
+
 def test_who_comes_and_who_leaves_is_seen_within_a_long_block():
     path = Path.of_block(Uniform(1000)(6), 6)
     batch = Window(tiny.block(), path, num_slots=2, capacity=64)
     batch.join([row(0, length=6)], [0])
     assert batch.passes_for(6) == MOST_PASSES
     batch.run(3)
-    batch.clock[0] = 990  # as if
+    batch.clock = 990  # as if
     assert batch.passes_for(6) == 10
 
 
@@ -284,12 +298,11 @@ def test_texts_of_a_batch_are_held_to_their_grammars_as_in_the_plain_loop(make, 
         else options | {"regex": ".{12}", "seed": 4},
     ]
     requests = [model.requests(["a dog"], own)[0] for own in each]
-    engine, traits = model.engine, Traits(is_masked=True)
+    engine, traits = model.engine, Traits(is_masked=True, is_strict=True)
     sizes = {"num_slots": 4, "capacity": 64, "traits": traits}
     if kind == "guided":
         own, controls = requests[0].options, engine.controls
-        steering, room = partial(controls.steer_padded, own), controls.room(own)
-        batch = GuidedWindow(model.denoiser, Path.sliding(1.0, 1), steering, room=room, **sizes)
+        batch = GuidedWindow(model.denoiser, Path.sliding(1.0, 1), controls, own, **sizes)
     elif kind == "sliding":
         batch = Window(model.denoiser, Path.sliding(1.0, 1), **sizes)
     else:

@@ -268,6 +268,18 @@ def test_a_job_that_is_given_up_makes_room_at_once(engine):
     work(engine, schedule, [jobs[0], *more])
 
 
+def test_nobody_is_employed_for_jobs_that_were_given_up(engine):
+    schedule = engine.schedule(most_jobs=3)
+    for request in requests_for(engine)[:2]:
+        schedule.submit(request).cancel()
+    assert schedule.turn() == [] and not schedule.workers and schedule.num_waiting == 0
+    assert not engine.runners.idle
+    late = [schedule.submit(request) for request in requests_for(engine)[:2]]
+    late[0].cancel()
+    work(engine, schedule, late[1:])
+    assert late[1].tokens == alone(engine, late[1].request)
+
+
 @pytest.mark.parametrize(
     "changes", [{}, {"width": 3.0}, {"grid": "staggered", "T": 8}, {"mode": "autoregressive"}]
 )

@@ -61,8 +61,6 @@ class Entry:
     """Tokens of the context that are the text's own."""
     placement: Placement | None = None
     """What its tokens are held to, in a batch with masks."""
-    is_strict: bool = True
-    """Whether only what is legal is drawn from; else what was drawn is replaced if it is not."""
     guide: guided | None = None
     """What steers its logits between the halves of a pass."""
     chooser: Chooser | None = None
@@ -123,6 +121,8 @@ class DecodeBatch(ABC):
 
     counts_context = False
     """Whether passes that read a context are among those of its blocks."""
+    is_noisy = False
+    """Whether open positions have evidence, which is as wide as the vocabulary."""
     is_dense = False
     """Whether a pass takes all slots on a CPU too; those without a text compute nothing of use."""
 
@@ -133,46 +133,39 @@ class DecodeBatch(ABC):
         *,
         num_slots: int,
         capacity: int,
-        is_padded: bool = True,
     ) -> None:
         self.denoiser, self.device, self.num_slots = denoiser, denoiser.device, num_slots
         self.traits, self.is_captured = traits, self.device.type == "cuda"
         self.num_frames = FRAMES * traits.is_watched if self.is_captured else 1
         """Passes of which frames are kept, for those who watch; 0 where a graph keeps none."""
-        self.weights = torch.zeros(num_slots, 1, 1, device=self.device)
-        """How far descriptions steer."""
-        self.set_up(capacity, is_padded=is_padded)
+        self.set_up(capacity)
         V = len(self.prior)
         self.masks = GrammarMask(num_slots, V, self.device) if traits.is_masked else None
         self.biases = Biases(num_slots, V, self.device) if traits.is_biased else None
-        self.top_ks, self.min_ps = self.whole(), torch.zeros(num_slots, device=self.device)
         # Rows of one table: a text that joins writes its column by one operation.
         self.numbers = torch.zeros(6, num_slots, device=self.device, dtype=torch.int64)
-        self.seeds, self.suppressed, self.strict, *counts = self.numbers.unbind()
+        self.seeds, self.suppressed, self.top_ks, *counts = self.numbers.unbind()
         self.done, self.passes, self.active = counts
         self.last, self.described_last = self.whole(1), self.whole(1)
         self.suppressed.fill_(-1)
-        self.strict.fill_(1)
         self.text = self.whole(capacity + 1)
-        self.reals = torch.ones(2, num_slots, device=self.device)
-        self.temperatures, self.top_ps = self.reals.unbind()
+        self.reals = torch.ones(4, num_slots, device=self.device)
+        self.temperatures, self.top_ps, self.min_ps, self.weights = self.reals.unbind()
         self.entries: dict[int, Entry] = {}
         """The texts, by slot."""
         self.here: slice | Tensor = slice(None)
         """The slots that a pass takes: all on a GPU, those with a text on a CPU."""
         self.at = torch.arange(num_slots, device=self.device)
         """The same as numbers."""
-        self.copies: slice | Tensor = slice(None)
-        """The slots that a pass reads: those, and where texts are described their copies."""
         self.copies_at = torch.arange((1 + traits.is_described) * num_slots, device=self.device)
-        """The same as numbers."""
+        """The slots that a pass reads: those, and where texts are described their copies."""
         self.unread: dict[int, Tensor] = {}
         """Contexts that the next pass reads too, by slot: on a CPU, where a pass costs most."""
         self.graphs = Graphs()
         self.prompts: dict[str, tuple[Tensor, Tensor]] = {}
         """What graphs of contexts read, by name; each is recorded when its shape comes again."""
 
-    def set_up(self, capacity: int, *, is_padded: bool) -> None:
+    def set_up(self, capacity: int) -> None:
         """Make the slots, and lay out the output head."""
         denoiser, traits = self.denoiser, self.traits
         count = (1 + traits.is_described) * self.num_slots
@@ -181,7 +174,7 @@ class DecodeBatch(ABC):
         """How many tokens each slot has read, copies too."""
         self.lengths = self.read_lengths[: self.num_slots]
         head, prior = denoiser.head.to(denoiser.dtype), denoiser.prior
-        if is_padded and self.is_captured:  # odd widths are slow to multiply
+        if self.is_captured and not self.is_noisy:  # odd widths are slow to multiply
             head, prior = padded_head(head, prior, padded(len(prior)))
         self.head, self.prior = head, prior.contiguous()
 
@@ -193,15 +186,12 @@ class DecodeBatch(ABC):
     @torch.no_grad()
     def join(
         self, entries: Sequence[Entry], slots: Sequence[int], sources: Sequence[int | None] = ()
-    ) -> None:
-        """Put texts into free slots: their contexts are read, but for the last token.
+    ) -> Tensor:
+        """Put texts into free slots, and return these: their contexts are read but for a token.
 
         A text may fork from a source: a slot that has read its context, which may be its own.
         """
         sources = sources or [None] * len(slots)
-        for entry, slot, source in zip(entries, slots, sources, strict=True):
-            if source not in (None, slot):
-                self.fork(entry, slot, source)
         lengths = [len(entry.context) - 1 for entry in entries]
         longest = max(lengths)
         if self.is_captured:
@@ -209,23 +199,23 @@ class DecodeBatch(ABC):
         else:
             longest_context = max(len(ids) for e in entries for ids in (e.context, e.described))
             self.make_room(longest_context + max(one.length for one in entries))
+        for entry, slot, source in zip(entries, slots, sources, strict=True):
+            if source not in (None, slot):
+                self.fork(entry, slot, source)
         # Everything in one table: each way to a GPU takes as long as a layer.
         rows = np.zeros((len(entries), 9 + longest), np.int64)
         for row, slot, one, length in zip(rows, slots, entries, lengths, strict=True):
-            row[:7] = slot, one.seed, one.suppressed, one.is_strict, 0, 0, 1
+            row[:7] = slot, one.seed, one.suppressed, one.top_k, 0, 0, 1
             row[7 : 9 + length] = length, one.context[-1], *one.context[:-1]
         table = torch.from_numpy(rows).to(self.device)
-        real = torch.tensor([(one.temperature, one.top_p) for one in entries], device=self.device)
+        reals = [(one.temperature, one.top_p, one.min_p, one.weight) for one in entries]
+        real = torch.tensor(reals, device=self.device)
         at, ids = table[:, 0].contiguous(), table[:, 9:].contiguous()
         self.numbers[:, at], self.reals[:, at] = table[:, 1:7].T, real.T
         self.lengths[at], self.last[at] = table[:, 7], table[:, 8:9]
-        self.reset(at)
         if self.traits.is_described:
             self.describe(entries, at)
         self.entries |= dict(zip(slots, entries, strict=True))
-        if self.traits.is_cut:
-            self.top_ks[at] = torch.tensor([one.top_k for one in entries], device=self.device)
-            self.min_ps[at] = torch.tensor([one.min_p for one in entries], device=self.device)
         if self.biases is not None:
             self.biases.join([e.bias for e in entries], [e.written for e in entries], at)
         if self.masks is not None:
@@ -247,6 +237,7 @@ class DecodeBatch(ABC):
                 self.leave_unread(one.context, slot)
                 if self.traits.is_described:
                     self.leave_unread(one.described, slot + self.num_slots)
+        return at
 
     def fork(self, entry: Entry, slot: int, source: int) -> None:
         """Let a text have read what another has."""
@@ -255,16 +246,11 @@ class DecodeBatch(ABC):
             copies = source + self.num_slots, slot + self.num_slots
             self.slots.copy(*copies, len(entry.described) - 1)
 
-    def reset(self, at: Tensor) -> None:  # noqa: B027
-        """Forget what a program keeps of the texts that were in some slots before."""
-
     def describe(self, entries: Sequence[Entry], at: Tensor) -> None:
-        """Take note of what copies of texts in some slots have read, and how far they steer."""
+        """Take note of what copies of texts in some slots have read."""
         found = [(one.described[-1], len(one.described) - 1) for one in entries]
         last, lengths = torch.tensor(found, device=self.device).T
         self.described_last[at, 0], self.read_lengths[at + self.num_slots] = last, lengths
-        weights = [one.weight for one in entries]
-        self.weights[at] = torch.tensor(weights, device=self.device).view(-1, 1, 1)
 
     def of_one_length(self, contexts: Sequence[Sequence[int]]) -> Tensor:
         """Return contexts as a GPU reads them, of one length."""
@@ -305,7 +291,7 @@ class DecodeBatch(ABC):
         if not self.takes_all:
             self.here = self.at = torch.tensor(sorted(self.entries), dtype=torch.int64)
             copies = (self.at, self.at + self.num_slots) if self.traits.is_described else (self.at,)
-            self.copies = self.copies_at = torch.cat(copies)
+            self.copies_at = torch.cat(copies)
 
     def read_contexts(self, ids: Tensor, at: Tensor) -> None:
         """Read padded contexts (N, C): one by a graph, several from the second time on."""
@@ -334,7 +320,7 @@ class DecodeBatch(ABC):
     def read(self, x: Tensor, first: int) -> Tensor:
         """Return the output of a pass's rows from the first on, x being what they read."""
         x = torch.cat((x, self.as_described(x))) if self.traits.is_described else x
-        lengths = self.read_lengths[self.copies]
+        lengths = self.read_lengths if self.takes_all else self.read_lengths[self.copies_at]
         behind = Behind(self.rows, self.copies_at, lengths, self.row_counts())
         if not self.unread:
             return self.steered_by_words(self.slots.read(x, behind, slice(first, None)))
@@ -370,15 +356,16 @@ class DecodeBatch(ABC):
         if not self.traits.is_described:
             return hidden
         plain, told = hidden.float().chunk(2)
-        return (plain + self.weights[self.here] * (told - plain)).to(hidden.dtype)
+        return (plain + self.weights[self.here, None, None] * (told - plain)).to(hidden.dtype)
 
     @torch.no_grad()
     def run(self, count: int) -> None:
         """Do some passes; no text may have fewer to go."""
         for _ in range(count):
+            before = self.done.clone() if self.masks is not None and self.masks.needs_host else None
             self.one_pass()
-            if self.masks is not None and self.masks.needs_host:
-                self.masks.read(self.last[:, 0].tolist())
+            if self.masks is not None and before is not None:
+                self.masks.read(self.last[:, 0].tolist(), (self.done > before).tolist())
 
     def one_pass(self) -> None:
         """Do one pass for every text."""
@@ -444,13 +431,6 @@ class DecodeBatch(ABC):
         allowed = self.masks.allowed()[self.here, None, : logits.shape[-1]]
         return torch.where(allowed, logits, -torch.inf)
 
-    def put(self, table: Tensor, values: Tensor) -> None:
-        """Write the rows of a table that a pass takes, by one operation."""
-        if self.takes_all:
-            table.copy_(values)
-        else:
-            table[self.here] = values
-
     def write(self, tokens: Tensor, gets_one: Tensor) -> None:
         """Put a decided token (N, 1) at the end of each text that gets one."""
         here, active = self.here, gets_one[self.here]
@@ -458,7 +438,7 @@ class DecodeBatch(ABC):
             self.text.scatter_(1, self.done.unsqueeze(1), tokens)
         else:
             self.text[here, self.done[here]] = tokens[:, 0]
-        self.put(self.last, torch.where(active.bool().unsqueeze(1), tokens, self.last[here]))
+        self.last[here] = torch.where(active.bool().unsqueeze(1), tokens, self.last[here])
         # Slots without a text are not active.
         self.lengthen(gets_one)
         self.done.add_(gets_one)

@@ -21,6 +21,10 @@ class ChatText(str):
     messages: Messages = ()
 
 
+ANSWER = "Fine, thank you."
+"""An answer by which it is found what a template writes after one."""
+
+
 def said(messages: Any, system: str | None = None) -> Any:
     """Return messages; a text is one of a user, and `system` is what the model is told first."""
     if isinstance(messages, str):
@@ -108,8 +112,8 @@ def until_end_of_turn(options: GenerateOptions, tokenizer: Tokenizer) -> Generat
     """
     if options.has_grammar or {"stop_at_end", "never_end"} & options.began.keys():
         return options
-    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    after = chat_text(tokenizer, turns, is_open=False).rpartition("b")[2]
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": ANSWER}]
+    after = chat_text(tokenizer, turns, is_open=False).rpartition(ANSWER)[2]
     names = special_tokens(tokenizer.backend)
     ends = sorted((after.index(name), name) for name in names if name in after)
     stop = [name for _, name in ends[:1] if names[name] not in tokenizer.ends]

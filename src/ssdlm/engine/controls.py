@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -35,6 +34,7 @@ from ssdlm.needs import HEARD, Steering
 from ssdlm.options import GenerateOptions
 from ssdlm.shapes import Tensor
 from ssdlm.tokenizer import Tokenizer
+from ssdlm.values import Recent
 
 Control = str | ClassifierGuide | LogProb | Scorer | ScoreTexts
 """`sentiment=positive:5`, a guide, a function of context ids and logits, or a function of texts."""
@@ -68,15 +68,15 @@ class Controls:
         is_alone = denoiser.device.type == "cpu" or is_deterministic
         self.score_together = 1 if is_alone else TEXTS_TOGETHER
         self.loaded: dict[tuple[str, str, bool], ClassifierGuide] = {}
-        self.fitted: OrderedDict[int, FittedGuide] = OrderedDict()
+        self.fitted: Recent[int, FittedGuide] = Recent(MOST_FITTED)
         """Guides as they were fitted, by the id of what they keep; the latest last."""
         self.readers: dict[str, FittedGuide] = {}
         """Those that tell what they make of a text, by name."""
-        self.known: OrderedDict[Hashable, tuple[GenerateOptions, tuple[Way, ...]]] = OrderedDict()
+        self.known: Recent[Hashable, tuple[GenerateOptions, tuple[Way, ...]]] = Recent(MOST_KNOWN)
         """How controls steer, the latest last; options keep alive what is known by its id."""
         self.asked: tuple[GenerateOptions | None, tuple[Way, ...]] = (None, ())
         """The options that were asked about last, and how their controls steer."""
-        self.scorers: OrderedDict[Hashable, tuple[object, Scorer]] = OrderedDict()
+        self.scorers: Recent[Hashable, tuple[object, Scorer]] = Recent(MOST_KNOWN)
         """What weighs texts, and what it was made of; the latest last."""
         self.latest: tuple[Hashable, guided] | None = None
         self.steered: list[tuple[GenerateOptions, weakref.ref[guided]]] = []
@@ -90,7 +90,10 @@ class Controls:
         if not self.guides(options):
             return self.denoiser if denoiser is None else denoiser
         if denoiser is not None and denoiser is not self.denoiser:
-            return replace(cast(guided, self.apply(options)), denoiser=denoiser)
+            own = cast(guided, self.apply(options))
+            found = replace(own, denoiser=denoiser)
+            found.shifts = own.shifts
+            return found
         # Fitting a guide to the vocabulary takes longer than a step; rows ask one by one.
         key = key_of(options)
         if self.latest is None or self.latest[0] != key:
@@ -102,28 +105,19 @@ class Controls:
         """Return how each control steers: where it can by its gradient, else by particles."""
         asked, ways = self.asked
         if asked is not options:  # those of one call are asked about again and again
-            ways = self.ways_of(options)
+            _, ways = self.known.get(key_of(options), lambda: (options, self.ways_of(options)))
             self.asked = options, ways
         return ways
 
     def ways_of(self, options: GenerateOptions) -> tuple[Way, ...]:
-        """Return the same, for options that are new or were met before."""
-        key = key_of(options)
-        if key not in self.known:
-            lams = one_each("lam", options.lam, options.control)
-            weights = one_each("particle_weight", options.particle_weight, options.control)
-            refuse_contradictions([self.guide(control, options) for control in options.control])
-            self.known[key] = (
-                options,
-                tuple(
-                    self.way(control, lam, weight, options)
-                    for control, lam, weight in zip(options.control, lams, weights, strict=True)
-                ),
-            )
-        self.known.move_to_end(key)
-        while len(self.known) > MOST_KNOWN:
-            self.known.popitem(last=False)
-        return self.known[key][1]
+        """Return the same, for options that are new."""
+        lams = one_each("lam", options.lam, options.control)
+        weights = one_each("particle_weight", options.particle_weight, options.control)
+        refuse_contradictions([self.guide(control, options) for control in options.control])
+        return tuple(
+            self.way(control, lam, weight, options)
+            for control, lam, weight in zip(options.control, lams, weights, strict=True)
+        )
 
     def way(
         self, control: Control, lam: float | None, weight: float | None, options: GenerateOptions
@@ -199,16 +193,11 @@ class Controls:
 
     def scorer_of(self, made_of: object, make: Callable[[], Scorer]) -> Scorer:
         """Return what weighs texts by something, made once for the same."""
-        if id(made_of) not in self.scorers:
-            self.scorers[id(made_of)] = made_of, make()
-        self.scorers.move_to_end(id(made_of))
-        while len(self.scorers) > MOST_KNOWN:
-            self.scorers.popitem(last=False)
-        return self.scorers[id(made_of)][1]
+        return self.scorers.get(id(made_of), lambda: (made_of, make()))[1]
 
     def scoring(self) -> list[str]:
         """Return a line on what each scorer in use has done, and how long it took."""
-        ways = [way for _, known in self.known.values() for way in known]
+        ways = [way for _, known in self.known.made.values() for way in known]
         scorers = {id(way.scorer): way.scorer for way in ways if way.scorer is not None}
         return [scorer.report() for scorer in scorers.values()]
 
@@ -351,15 +340,14 @@ class Controls:
 
     def fitted_guide(self, guide: ClassifierGuide) -> FittedGuide:
         """Return a guide as it reads this model's vocabulary, the same one for the same."""
-        if id(guide) not in self.fitted:
+
+        def fit() -> FittedGuide:
             V, tokenizer = self.denoiser.V, self.tokenizer
             strings = () if tokenizer is None else tokenizer.token_strings()
             end = None if tokenizer is None else tokenizer.end_of_text
-            self.fitted[id(guide)] = guide.fit(V=V, token_strings=strings, end_of_text=end)
-        self.fitted.move_to_end(id(guide))
-        while len(self.fitted) > MOST_FITTED:
-            self.fitted.popitem(last=False)
-        return self.fitted[id(guide)]
+            return guide.fit(V=V, token_strings=strings, end_of_text=end)
+
+        return self.fitted.get(id(guide), fit)
 
 
 def idle(name: str, gradient: str) -> str:

@@ -9,7 +9,6 @@ from itertools import islice
 import torch
 import torch.nn.functional as F
 
-from ssdlm.diffusion import schedule
 from ssdlm.diffusion.grid import Grid, Move, Sliding
 from ssdlm.shapes import Tensor
 
@@ -23,8 +22,6 @@ class Path:
 
     levels: Tensor
     """(P, W) before each pass; where a window slides, those after the first go round."""
-    alpha_bar: Tensor
-    """The same as alpha_bar."""
     windows: tuple[slice, ...] = (slice(None),)
     """The positions that each pass is about; the last goes for those after it."""
     pace: int = 0
@@ -33,18 +30,15 @@ class Path:
     @classmethod
     def of_block(cls, grid: Grid, B: int) -> Path:
         """Return the path of a block through a grid."""
-        levels, alpha_bar = (
-            part.flip(0)[: grid.T].reshape(grid.T, -1).expand(grid.T, B)
-            for part in (grid.progress, grid.alpha_bar)
-        )
-        return cls(levels, alpha_bar, tuple(grid.windows(B)[grid.T : 0 : -1]))
+        levels = grid.progress.flip(0)[: grid.T].reshape(grid.T, -1).expand(grid.T, B)
+        return cls(levels, tuple(grid.windows(B)[grid.T : 0 : -1]))
 
     @classmethod
     def sliding(cls, width: float, pace: int) -> Path:
         """Return the path of a window that moves on by a position in so many passes."""
         levels = torch.stack([move.levels.progress[1] for move in steady_moves(width, pace)])
         levels = F.pad(levels, (0, 0, 1, 0), value=1.0)  # at first there is noise
-        return cls(levels, schedule.cosine(levels), pace=pace)
+        return cls(levels, pace=pace)
 
     def row(self, passes: Tensor) -> Tensor:
         """Return which of the levels are those before a pass of each text, counted from 0."""

@@ -9,8 +9,6 @@ go is for the network to say, between the halves of a block's first passes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from ssdlm.constraints.constrained import SETTLED, move_words
@@ -34,14 +32,14 @@ class Places:
         self.written: dict[int, tuple[Placement, int, bool]] = {}
         """What the tables of each slot were made of: its block's start, and whether words move."""
 
-    def join(self, placements: Sequence[Placement | None], slots: Sequence[int]) -> None:
-        """Hold texts to their placements; None is for one that is free."""
-        for slot, placement in zip(slots, placements, strict=True):
-            self.written.pop(slot, None)
-            if placement is not None:
-                self.placements[slot] = placement
-            elif self.placements.pop(slot, None) is not None:
-                self.allowed[slot], self.given[slot], self.seen[slot] = True, FREE, FREE
+    def join(self, slot: int, placement: Placement) -> None:
+        """Hold a text to its placement."""
+        self.placements[slot] = placement
+        self.written.pop(slot, None)
+
+    def leave(self, slot: int) -> None:
+        """Let a text go; what its tables say is nothing to who comes."""
+        del self.placements[slot]
 
     def show(self, slot: int, start: int, number: int) -> bool:
         """Fill the tables for a pass of the block at `start`; tell whether words may yet move."""

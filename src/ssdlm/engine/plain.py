@@ -114,12 +114,17 @@ class Engine:
             if isinstance(prompt, ChatText) and self.tokenizer:
                 own = as_answer(own, self.tokenizer)
             shown = str(prompt) if isinstance(prompt, str) else text_of(self.tokenizer, context)
-            rivals = own.num_candidates
-            block = self.controls.reads_block(own)
-            opening = prompt.opening if isinstance(prompt, Opened) else None
-            about = {"num_candidates": rivals, "reads_block": block, "opening": opening}
-            told = behind_description(prompt, context, own, self.tokenizer)
-            request = Request(shown, context, own, told, number=number, **about)
+            request = Request(
+                shown,
+                context,
+                own,
+                behind_description(prompt, context, own, self.tokenizer),
+                number=number,
+                num_candidates=own.num_candidates,
+                opening=prompt.opening if isinstance(prompt, Opened) else None,
+                reads_block=self.controls.reads_block(own),
+                is_watched=own.streamer is not None,
+            )
             check_context(request, self.denoiser)
             firsts.append(by_length(request))
             number += own.num_samples

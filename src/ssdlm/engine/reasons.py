@@ -190,8 +190,8 @@ def held(request: Request) -> str:
 
 def actor(request: Request) -> str:
     """Return what acts while a text is written, by its option."""
-    if request.is_watched:
-        return "a stream"
     if request.options.streamer is not None:
         return "a streamer"
+    if request.is_watched:
+        return "a stream"
     return next(iter(request.options.constraints), "control")

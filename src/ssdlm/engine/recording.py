@@ -7,7 +7,7 @@ and all that were recorded on one go together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 import torch
@@ -50,12 +50,6 @@ class Graphs:
     def __init__(self) -> None:
         self.graphs: dict[str, torch.cuda.CUDAGraph] = {}
         self.home: Home | None = None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.graphs)
-
-    def __len__(self) -> int:
-        return len(self.graphs)
 
     def clear(self) -> None:
         """Forget all of them: the next ones are recorded elsewhere."""

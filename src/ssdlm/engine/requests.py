@@ -95,11 +95,6 @@ class Request:
         return sum(self.blocks()) - self.options.length
 
     @property
-    def own_tokens(self) -> tuple[int, ...]:
-        """The tokens of the context that are the text's."""
-        return self.context[len(self.context) - self.num_before :]
-
-    @property
     def slides(self) -> bool:
         """Whether one window slides through the text.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -148,7 +147,7 @@ class Runners:
         options, room = request.options, self.denoiser.max_len
         if self.engine.is_deterministic:
             return reasons.ROUNDED_TOGETHER
-        if request.placement is not None or options.control or self.is_looked_at(request):
+        if request.placement is not None or options.control or request.is_watched:
             return reasons.beside_encoder(request)
         if options.grid not in reasons.TOGETHER:
             return reasons.staggered(options)
@@ -211,11 +210,11 @@ class Runners:
         is_masked = is_held and not has_places
         return Traits(
             is_masked=is_masked,
-            is_strict=is_masked and options.has_grammar and self.is_gpu and not is_chain,
+            is_strict=is_masked and options.has_grammar and not is_chain,
             is_biased=bool(bias_of(options)) and not has_chooser,  # whose loop does it
             is_cut=options.is_cut and not has_chooser,
             is_described=bool(request.described),
-            is_watched=self.is_gpu and self.is_looked_at(request),
+            is_watched=self.is_gpu and request.is_watched,
             is_invariant=self.engine.is_deterministic and is_chain,
             cuts_evidence=cuts_evidence(request) and not is_chain,
             ends_likely=ends_likely(request) and not is_chain,
@@ -227,7 +226,7 @@ class Runners:
     def chain_key(self, request: Request, traits: Traits) -> Key:
         """Return the key of a text token by token; guesses do not change it."""
         options = request.options
-        is_plain = self.is_looked_at(request) or traits.is_biased
+        is_plain = request.is_watched or traits.is_biased
         is_guessed = options.mode == "speculative" and not is_plain and self.most_guesses > 0
         if is_guessed and (drafter := self.engine.drafter) is not None:
             count = min(drafter.config.num_guesses, self.most_guesses)
@@ -253,10 +252,6 @@ class Runners:
         while capacity < needed:
             capacity *= 2
         return capacity if self.is_gpu or capacity > MOST_SHARED else 0
-
-    def is_looked_at(self, request: Request) -> bool:
-        """Tell whether somebody looks at every step of a text."""
-        return request.is_watched or request.options.streamer is not None
 
     def why_chosen(self, request: Request) -> str:
         """Return why the host chooses a text's tokens, between the halves of a pass.
@@ -347,7 +342,6 @@ class Runners:
             "top_k": options.top_k,
             "min_p": options.min_p,
             "bias": bias_of(options),
-            "is_strict": options.has_grammar or options.mode != "diffusion",
             "weight": options.control_by_weight,
         }
 
@@ -359,12 +353,12 @@ class Runners:
             request.context,
             seed,
             **settings,
-            written=request.own_tokens,
+            written=request.context[len(request.context) - request.num_before :],
             length=sum(request.blocks()),
             placement=None if has_chooser else request.placement,
             guide=cast(guided, self.controls.apply(request.options)) if has_guide else None,
             chooser=self.engine.chooser(request) if has_chooser else None,
-            is_watched=self.is_looked_at(request),
+            is_watched=request.is_watched,
             described=request.described,
         )
 
@@ -431,9 +425,7 @@ class Runners:
             path = Path.of_block(self.grid(request), cast(Any, key.path)[0])
         if key.program == "window":
             return Window(denoiser, path, traits, **sizes)
-        room = None if traits.has_guides else self.controls.room(options)
-        steer = self.controls.steer_asked if traits.has_guides else self.controls.steer_padded
-        return GuidedWindow(denoiser, path, partial(steer, options), traits, room=room, **sizes)
+        return GuidedWindow(denoiser, path, self.controls, options, traits, **sizes)
 
 
 def may_be_certain(request: Request) -> bool:

@@ -57,6 +57,8 @@ class Job:
     """How many tokens a decode batch may write before somebody looks; None for any number."""
     parent: Job | None = None
     """A job whose text it goes on with: a decode batch that has kept that need not read it."""
+    is_forked: bool = False
+    """Whether its context was another's, and it has not read that itself."""
     is_kept: bool = False
     """Whether others may go on with its text when it is over."""
     failure: ValueError | None = None
@@ -247,7 +249,13 @@ class Schedule:
             places = widest[kind].num_places if kind in widest else 0
             if places and not (self.grows and len(self.queues[kind]) > places):
                 continue  # they wait for room
-            worker = self.employ(self.queues[kind])
+            queue = self.queues[kind]
+            while queue and queue[0].is_over:  # nobody waits for it any more
+                queue.popleft()
+            if not queue:
+                del self.queues[kind]
+                continue
+            worker = self.employ(queue)
             self.fill(kind, worker)
             self.workers.append((kind, worker))
 

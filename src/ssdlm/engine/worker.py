@@ -26,8 +26,6 @@ class BatchWorker(Worker):
         self.num_places = self.batch.num_slots
         self.jobs: dict[int, Job] = {}
         """Those in the slots; one that is over may be kept for others to go on with."""
-        self.forked: set[int] = set()
-        """The slots whose texts have not read their context themselves."""
         self.views: dict[int, View] = {}
         """What makes steps of passes, for texts that are watched, by slot."""
         self.steps: dict[int, deque[Step]] = {}
@@ -57,12 +55,8 @@ class BatchWorker(Worker):
         for slot, entry, job in zip(slots, entries, jobs, strict=True):
             if entry.is_watched and entry.chooser is None:
                 self.views[slot], self.steps[slot] = self.runners.view(job.request), deque()
-        for job in jobs:
-            job.parent = None  # which has its own
-        self.forked -= set(slots)
-        self.forked |= {
-            slot for slot, source in zip(slots, sources, strict=True) if source is not None
-        }
+        for job, source in zip(jobs, sources, strict=True):
+            job.parent, job.is_forked = None, source is not None  # which has its own
 
     def places(self, jobs: Sequence[Job]) -> tuple[list[int], list[int | None]]:
         """Return a slot for each job, and the slot of which it is a fork.
@@ -133,7 +127,7 @@ class BatchWorker(Worker):
         plain = [slot for slot, one in entries if not (one.is_watched or one.chooser)]
         texts = self.batch.texts() if plain else {}
         for slot in plain:
-            self.tell(slot, self.jobs[slot], texts[slot])
+            self.tell(self.jobs[slot], texts[slot])
         self.ahead = 0
 
     def let_go(self) -> None:
@@ -160,10 +154,10 @@ class BatchWorker(Worker):
             return min(self.batch.num_frames, *(view.num_left for view in self.views.values()))
         return self.batch.passes_for(min(map(tokens_to_go, active.values())))
 
-    def tell(self, slot: int, job: Job, text: Text) -> None:
+    def tell(self, job: Job, text: Text) -> None:
         """Tell a job how far its text has come."""
         job.tokens = text.tokens
         job.passes = passes_by_block(job, text.when)
         is_read_apart = self.batch.is_captured and not self.batch.counts_context
-        if job.passes and is_read_apart and slot not in self.forked:
+        if job.passes and is_read_apart and not job.is_forked:
             job.passes[0] += (len(job.request.context) > 1) * job.request.num_copies

@@ -80,7 +80,9 @@ class guided(DenoiserWrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.has_windows = self.has_windows and self.denoiser.has_windows
-        self.shifts: list[Tensor] = []
+        whole = self.log_prob
+        self.parts = whole.terms if isinstance(whole, WeightedSum) else ((whole, 1.0),)
+        self.shifts = [torch.full((), -1.0, device=self.device) for _ in self.parts]
         """For each term, the most that it moved the probabilities of a position so far: a total
         variation, from 0 to 1; -1 before it is asked."""
 
@@ -129,17 +131,13 @@ class guided(DenoiserWrapper):
         """
         works = [
             partial(self.nudge_by, log_prob, weight, most, context, logits)
-            for log_prob, weight, most in self.terms(logits.device)
+            for log_prob, weight, most in self.terms()
         ]
         return torch.stack(side_by_side(works, logits.device)).sum(0)
 
-    def terms(self, device: torch.device) -> list[tuple[LogProb, float, Tensor]]:
+    def terms(self) -> list[tuple[LogProb, float, Tensor]]:
         """Return each term of log_prob, its weight, and its entry of `shifts`."""
-        whole = self.log_prob
-        terms = whole.terms if isinstance(whole, WeightedSum) else ((whole, 1.0),)
-        if not self.shifts:
-            self.shifts = [torch.full((), -1.0, device=device) for _ in terms]
-        return [(*term, most) for term, most in zip(terms, self.shifts, strict=True)]
+        return [(*term, most) for term, most in zip(self.parts, self.shifts, strict=True)]
 
     def nudge_by(
         self, log_prob: LogProb, weight: float, most: Tensor, context: Context, logits: Simplex

@@ -55,14 +55,14 @@ class Drafted(DecodeBatch):
 
     def join(
         self, entries: Sequence[Entry], slots: Sequence[int], sources: Sequence[int | None] = ()
-    ) -> None:
-        super().join(entries, slots, sources)
-        at = torch.tensor(slots, device=self.device)
+    ) -> Tensor:
+        at = super().join(entries, slots, sources)
         self.guesses[at, 1:] = 0  # any guess will do, for it is checked
         self.limits[at] = torch.tensor([one.length for one in entries], device=self.device)
         if self.masks is not None:
             on_host = [[slot in self.masks.on_host] for slot in slots]
             self.is_single[at] = torch.tensor(on_host, device=self.device)
+        return at
 
     def make_room(self, length: int) -> None:
         super().make_room(length + self.R)
@@ -71,16 +71,6 @@ class Drafted(DecodeBatch):
 
     def passes_for(self, num_tokens: int) -> int:
         return math.ceil(num_tokens / self.tokens_per_pass)
-
-    @torch.no_grad()
-    def run(self, count: int) -> None:
-        if self.masks is None or not self.masks.needs_host:
-            super().run(count)
-            return
-        for _ in range(count):
-            before = self.done.clone()
-            self.one_pass()
-            self.masks.read(self.last[:, 0].tolist(), (self.done > before).tolist())
 
     def draw(self) -> None:
         self.hidden = self.read(self.denoiser.embed(self.guesses), 0)

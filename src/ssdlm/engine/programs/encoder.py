@@ -41,8 +41,7 @@ class EncoderWindow(Window):
         gains = denoiser.K * (1 - a).sqrt(), 2 * denoiser.K * a.sqrt(), grid.progress.flip(0)
         self.gain_z, self.gain_w, self.progress = (x.float().to(self.device) for x in gains)
 
-    def set_up(self, capacity: int, *, is_padded: bool) -> None:
-        del is_padded
+    def set_up(self, capacity: int) -> None:
         self.padded = PaddedEncoder(self.denoiser)
         self.lengths = self.read_lengths = self.whole()
         self.prior = torch.zeros(self.padded.width, device=self.device)
@@ -53,12 +52,13 @@ class EncoderWindow(Window):
     @torch.no_grad()
     def join(
         self, entries: Sequence[Entry], slots: Sequence[int], sources: Sequence[int | None] = ()
-    ) -> None:
-        super().join(entries, slots, sources)
+    ) -> Tensor:
+        at = super().join(entries, slots, sources)
         for entry, slot in zip(entries, slots, strict=True):
             self.ids[slot, : len(entry.context)] = torch.tensor(entry.context, device=self.device)
             self.lengths[slot] = len(entry.context)
             self.sizes[slot] = min(self.W, entry.length)
+        return at
 
     def make_room(self, length: int) -> None:
         """Contexts have room up to the capacity."""

@@ -7,7 +7,7 @@ asked for its gradient between the halves of a pass, and the graph does the rest
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -16,11 +16,13 @@ import torch
 
 from ssdlm.denoiser.slots import Network
 from ssdlm.engine.batch import PLAIN, Entry, Traits
+from ssdlm.engine.controls import Controls
 from ssdlm.engine.path import Path
 from ssdlm.engine.programs.window import Window
-from ssdlm.guidance.gradient import Asked, InSimplex, guided, side_by_side
+from ssdlm.guidance.gradient import Asked, InSimplex, side_by_side
 from ssdlm.guidance.growing import GrowingGuide
 from ssdlm.ops.nudges import SMALLEST, add_nudge, can_nudge
+from ssdlm.options import GenerateOptions
 from ssdlm.shapes import Tensor
 
 HAS_SHORT_CUTS = True
@@ -51,32 +53,32 @@ class GuidedWindow(Window):
         self,
         denoiser: Network,
         path: Path,
-        steering: Callable[..., guided],
+        controls: Controls,
+        options: GenerateOptions,
         traits: Traits = PLAIN,
-        *,
-        room: int | None,
         **sizes: Any,
     ) -> None:
         super().__init__(denoiser, path, traits, **sizes)
         capacity, V = sizes["capacity"], denoiser.V
+        room = None if traits.has_guides else controls.room(options)
         self.S = capacity if room is None else min(capacity, room - self.W)
         self.ids = self.whole(self.S)
         """What the guides read: all that is decided, and behind it a token that was there."""
         self.counts, self.opens = self.whole(), self.whole()
         """Tokens that are decided, and positions behind them that guides read."""
         if traits.has_guides:
-            self.steering = steering((self.num_slots, self.W, V))
+            self.steering = controls.steer_asked(options, (self.num_slots, self.W, V))
         else:
             opens = None if self.slides else self.opens
             grows = HAS_SHORT_CUTS and self.pace == 1
-            self.steering = steering(self.counts, opens, grows=grows)
+            self.steering = controls.steer_padded(options, self.counts, opens, grows=grows)
         # A guide that reads a block as it is reads all of it, and so it is beside words and pins.
         has_windows = self.steering.has_windows and self.places is None
         windows = path.windows if has_windows else (slice(None),)
         self.windows = [slice(*one.indices(self.W)) for one in windows]
         table = torch.tensor([(one.start, one.stop) for one in self.windows], device=self.device)
         self.starts, self.ends = table.unbind(1)
-        self.terms = self.steering.terms(self.device)
+        self.terms = self.steering.terms()
         self.growing = [term for term, _, _ in self.terms if isinstance(term, GrowingGuide)]
         self.asked = [term for term, _, _ in self.terms if isinstance(term, Asked)]
         self.is_fused = HAS_SHORT_CUTS and self.is_known(V)
@@ -94,10 +96,9 @@ class GuidedWindow(Window):
 
     def join(
         self, entries: Sequence[Entry], slots: Sequence[int], sources: Sequence[int | None] = ()
-    ) -> None:
-        super().join(entries, slots, sources)
+    ) -> Tensor:
+        at = super().join(entries, slots, sources)
         padded = [one.context + one.context[:1] * (self.S - len(one.context)) for one in entries]
-        at = torch.tensor(slots, device=self.device)
         ids = torch.tensor(padded, device=self.device)
         self.ids[at] = ids
         self.present[at] = torch.zeros_like(self.present[at]).scatter(1, ids, True)
@@ -106,6 +107,7 @@ class GuidedWindow(Window):
             counts, longest = torch.tensor(lengths, device=self.device), max(lengths)
             for guide in self.growing:
                 guide.join(ids[:, :longest], counts, at)
+        return at
 
     def pick(self) -> None:
         with rounded_products(self.denoiser.dtype != torch.float32):
@@ -146,8 +148,8 @@ class GuidedWindow(Window):
         """Ask guides that no graph holds for their gradients, text by text."""
         super().ask()
         for slot, entry in self.entries.items() if self.asked else ():
-            window = self.windows[min(self.clock[slot], len(self.windows) - 1)]
-            num, count = window.stop - window.start, len(entry.context) + self.ended[slot]
+            window = self.windows[min(self.passes_of(slot), len(self.windows) - 1)]
+            num, count = window.stop - window.start, len(entry.context) + self.num_decided(slot)
             context, logits = self.ids[slot, : count + window.start], self.view[slot, :num]
             for guide in self.asked:
                 own = context.unsqueeze(0), logits.unsqueeze(0)
@@ -199,8 +201,8 @@ class GuidedWindow(Window):
 
     def end_blocks(self, slots: list[int]) -> None:
         for slot in slots:
-            count = len(self.entries[slot].context) + self.ended[slot]
-            self.ids[slot, count : count + self.W] = self.tokens[slot]
+            count = len(self.entries[slot].context) + self.num_decided(slot)
+            self.ids[slot, count - self.W : count] = self.tokens[slot]
             self.present[slot, self.tokens[slot]] = True
         super().end_blocks(slots)
 

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from ssdlm.denoiser.slots import Network
+from ssdlm.diffusion import schedule
 from ssdlm.diffusion.bias import add_decided
 from ssdlm.engine.batch import PLAIN, DecodeBatch, Entry, Text, Traits
 from ssdlm.engine.path import Path
@@ -49,7 +50,7 @@ class Window(DecodeBatch):
     ) -> None:
         is_open = (path.levels > 0) & (path.levels < 1)
         self.is_noisy = bool(is_open.any()) or path.pace == 0
-        super().__init__(denoiser, traits, is_padded=not self.is_noisy, **sizes)
+        super().__init__(denoiser, traits, **sizes)
         self.follow(path)
         self.block_sizes = self.whole(fill=self.W)
         self.rows = self.causal = Rows.causal(self.W, self.device)
@@ -63,7 +64,7 @@ class Window(DecodeBatch):
         if traits.has_places:
             self.places = Places(self.num_slots, denoiser.V, path.levels, self.device)
             self.pins, self.has_pins = self.places.seen, True
-        gain, a = self.denoiser.gain(self.levels).cpu() * denoiser.K, path.alpha_bar
+        gain, a = self.denoiser.gain(self.levels).cpu() * denoiser.K, schedule.cosine(path.levels)
         gain_z = torch.where(is_open, gain * (1 - a).sqrt(), 0.0)
         gain_w = torch.where(path.levels < 1, 2 * gain * a.sqrt(), 0.0)  # what is clean is certain
         both = (one.float().to(self.device).contiguous() for one in (gain_z, gain_w))
@@ -96,10 +97,10 @@ class Window(DecodeBatch):
         self.places: Places | None = None
         """What may stand where, for texts with words or pins."""
         self.text = self.whole(self.text.shape[1] + self.W)  # a last block may be short
-        self.clock: dict[int, int] = {}
-        """Passes of each text's block so far, as the host counts them."""
-        self.ended: dict[int, int] = {}
-        """Decided tokens of each text, without those of a block on its way."""
+        self.clock = 0
+        """Passes of this batch so far, as the host counts them."""
+        self.began: dict[int, int] = {}
+        """What the clock said when each text joined."""
         self.prompt: dict[int, Tensor] = {}
         """Contexts, for guides between the halves of a pass."""
         self.own: Tensor | None = None
@@ -109,41 +110,37 @@ class Window(DecodeBatch):
     @torch.no_grad()
     def join(
         self, entries: Sequence[Entry], slots: Sequence[int], sources: Sequence[int | None] = ()
-    ) -> None:
-        super().join(entries, slots, sources)
+    ) -> Tensor:
+        at = super().join(entries, slots, sources)
+        if self.is_noisy:
+            self.tokens.index_fill_(0, at, 0)
+        if self.has_pins:
+            self.pins.index_fill_(0, at, -1)
         if not self.slides:  # blocks are read by passes of their own, and so are contexts
             for slot in list(self.unread):
                 context = self.unread.pop(slot)
                 self.read_ids(context, torch.tensor([slot]))
                 self.read_lengths[slot] = context.shape[1]
-        if self.traits.has_sizes:
-            sizes = [one.length for one in entries]
-            at = torch.tensor(slots, device=self.device)
-            self.block_sizes[at] = torch.tensor(sizes, device=self.device)
-        if self.places is not None:
-            self.places.join([entry.placement for entry in entries], slots)
-        self.clock |= dict.fromkeys(slots, 0)
-        self.ended |= dict.fromkeys(slots, 0)
-        for slot, entry in zip(slots, entries, strict=True):
-            if entry.guide is not None:
-                self.prompt[slot] = torch.tensor(entry.context, device=self.device)
-
-    def reset(self, at: Tensor) -> None:
-        if self.is_noisy:
-            self.tokens.index_fill_(0, at, 0)
-        if not self.slides:
             self.normals.index_fill_(0, at, NORMAL)
             self.uniforms.index_fill_(0, at, UNIFORM)
-        if self.has_pins:
-            self.pins.index_fill_(0, at, -1)
+        if self.traits.has_sizes:
+            sizes = [one.length for one in entries]
+            self.block_sizes[at] = torch.tensor(sizes, device=self.device)
+        self.began |= dict.fromkeys(slots, self.clock)
+        for slot, entry in zip(slots, entries, strict=True):
+            if self.places is not None and entry.placement is not None:
+                self.places.join(slot, entry.placement)
+            if entry.guide is not None:
+                self.prompt[slot] = torch.tensor(entry.context, device=self.device)
+        return at
 
     def leave(self, slots: Sequence[int]) -> None:
         super().leave(slots)
         for slot in slots:
-            del self.clock[slot], self.ended[slot]
+            del self.began[slot]
             self.prompt.pop(slot, None)
-        if self.places is not None:
-            self.places.join([None] * len(slots), slots)
+            if self.places is not None:
+                self.places.leave(slot)
 
     def draw(self) -> None:
         self.say()
@@ -178,7 +175,7 @@ class Window(DecodeBatch):
             if self.is_captured:
                 kept.index_copy_(0, self.frame, new.unsqueeze(0))
             else:
-                self.put(kept[0], new)
+                kept[0, here] = new
         self.frame.add_(1)
 
     def settings(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -208,14 +205,14 @@ class Window(DecodeBatch):
         words, never = torch.arange(V, device=self.device), self.suppressed[here, None, None]
         whole = logits + added if ell is None else logits + added + ell
         shares = torch.where(words == never, LEAST, whole)
-        is_free = self.strict[here, None, None] == 0
         if self.places is None:
             assert self.masks is not None
             allowed = self.masks.allowed()[here, None, :V]
         else:
             allowed = self.places.allowed[here]
+        is_free = allowed.gather(-1, shares.argmax(-1, keepdim=True))
+        if self.places is not None:
             is_free = is_free & (self.places.given[here] < 0).unsqueeze(-1)
-        is_free = is_free & allowed.gather(-1, shares.argmax(-1, keepdim=True))
         legal = torch.where(allowed | is_free, logits, -torch.inf)
         drawn = draw(legal, added, ell, *settings, trust=trust, cuts=self.cuts)
         is_legal = allowed.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
@@ -309,35 +306,49 @@ class Window(DecodeBatch):
             is_open = self.active[here].bool().unsqueeze(1)
             if self.has_clean:  # what is clean stays
                 is_open = is_open & (self.levels[self.path.row(self.passes[here])] > 0)
-            self.put(self.tokens, torch.where(is_open, new, self.tokens[here]))
+            self.tokens[here] = torch.where(is_open, new, self.tokens[here])
         self.passes.add_(self.active)
 
     def count_slots(self) -> None:
         super().count_slots()
         entries = self.entries.values()
         self.is_split = self.places is not None or any(e.guide or e.chooser for e in entries)
+        self.has_pins = self.has_pins or any(e.chooser for e in entries)
 
     def one_pass(self) -> None:
         if not self.is_split:
             super().one_pass()
-            return
-        moving = self.moving_words()
-        self.show_pins()
-        self.do("say", self.say)
-        self.ask()
-        if moving:
-            self.move_words(moving)
-        self.do("pick", self.pick)
-        self.choose()
-        self.do("commit", self.commit)
-        self.own = None  # the next pass may be without guides
+        else:
+            moving = self.moving_words()
+            self.show_pins()
+            self.do("say", self.say)
+            self.ask()
+            if moving:
+                self.move_words(moving)
+            self.do("pick", self.pick)
+            self.choose()
+            self.do("commit", self.commit)
+            self.own = None  # the next pass may be without guides
+        self.clock += 1
+        if not self.slides:
+            self.end_blocks([slot for slot in self.began if self.passes_of(slot) == 0])
+
+    def passes_of(self, slot: int) -> int:
+        """Return how many passes a text has had; where its window stays, those of its block."""
+        passes = self.clock - self.began[slot]
+        return passes if self.slides else passes % self.T
+
+    def num_decided(self, slot: int) -> int:
+        """Return how many tokens of a text are decided, without those of a block on its way."""
+        passes = self.clock - self.began[slot]
+        return passes // self.pace if self.slides else passes // self.T * self.W
 
     def moving_words(self) -> list[int]:
         """Fill the tables of places for a pass; return the slots whose words may yet move."""
         if self.places is None:
             return []
         placed, show = self.places.placements, self.places.show
-        return [slot for slot in placed if show(slot, self.ended[slot], self.clock[slot])]
+        return [slot for slot in placed if show(slot, self.num_decided(slot), self.number(slot))]
 
     def ask(self) -> None:
         """Let the guides of entries, if there are any, steer their texts; on a CPU alone."""
@@ -348,13 +359,13 @@ class Window(DecodeBatch):
         for row, slot in enumerate(self.rows_of_slots()):
             if slot not in self.entries or (guide := self.entries[slot].guide) is None:
                 continue
-            number = self.number(slot)
+            number, count = self.number(slot), self.num_decided(slot)
             window = self.path.windows[min(number, len(self.path.windows) - 1)]
             if not guide.has_windows or self.places is not None:
                 window = slice(0, self.W)
             ell = 0.0 if self.ell is None else self.ell[row : row + 1, window]
             decided = self.tokens[slot, : window.start or 0]
-            context = torch.cat((self.prompt[slot], self.text[slot, : self.ended[slot]], decided))
+            context = torch.cat((self.prompt[slot], self.text[slot, :count], decided))
             whole = own[row : row + 1, window, :V] + ell
             level = self.levels[number, window].unsqueeze(0)
             said = guide.steer(context.unsqueeze(0), whole, level)
@@ -362,7 +373,7 @@ class Window(DecodeBatch):
 
     def number(self, slot: int) -> int:
         """Return which levels of the path a text's next pass has."""
-        return int(self.path.row(torch.tensor(self.clock[slot])))
+        return int(self.path.row(torch.tensor(self.passes_of(slot))))
 
     def rows_of_slots(self) -> list[int]:
         """Return the slot of each row; a GPU is not asked."""
@@ -376,10 +387,6 @@ class Window(DecodeBatch):
             level = self.path.levels[self.number(slot)]
             if (pins := entry.chooser.pins(level.unsqueeze(0))) is not None:
                 self.pins[slot] = pins[0]
-                if not self.has_pins:
-                    self.has_pins = True
-                    # One that was recorded before looks at none, and others read what it writes.
-                    self.graphs.clear()
 
     def move_words(self, slots: Sequence[int]) -> None:
         """Put texts' words where they are likeliest, as guides would have the logits."""
@@ -389,7 +396,7 @@ class Window(DecodeBatch):
             row = rows.index(slot)
             whole = (logits[row] + added + (0.0 if self.ell is None else self.ell[row])).float()
             never = tokens_of(self.suppressed[slot])
-            self.places.move(slot, self.ended[slot], suppress(whole, never))
+            self.places.move(slot, self.num_decided(slot), suppress(whole, never))
 
     def choose(self) -> None:
         """Replace what was drawn for texts with choosers."""
@@ -403,25 +410,16 @@ class Window(DecodeBatch):
             self.drawn[row] = step.tokens[0] if step.drawn is None else step.drawn[0]
 
     def passes_for(self, num_tokens: int) -> int:
+        period = self.pace or self.T
+        begun = max((self.clock - began) % period for began in self.began.values())
         if self.slides:  # some may have begun with the next one
-            return num_tokens * self.pace - max(one % self.pace for one in self.clock.values())
-        return min(MOST_PASSES, *(self.T - passes for passes in self.clock.values()))
+            return num_tokens * period - begun
+        return min(MOST_PASSES, period - begun)
 
     def run(self, count: int) -> None:
         self.frame.zero_()
-        if self.slides and not self.is_split:
-            super().run(count)
-            self.clock = {slot: passes + count for slot, passes in self.clock.items()}
-            return
-        for _ in range(count):
-            super().run(1)
-            self.clock = {slot: passes + 1 for slot, passes in self.clock.items()}
-            if self.slides:
-                self.ended = {slot: one // self.pace for slot, one in self.clock.items()}
-            else:
-                self.end_blocks([slot for slot, passes in self.clock.items() if passes == self.T])
+        super().run(count)
 
-    @torch.no_grad()
     def end_blocks(self, slots: list[int]) -> None:
         """Put decided blocks behind their texts, and begin the next ones."""
         if not slots:
@@ -435,8 +433,6 @@ class Window(DecodeBatch):
         self.passes[at] = 0
         self.normals[at] += NUM_STREAMS
         self.uniforms[at] += NUM_STREAMS
-        self.clock |= dict.fromkeys(slots, 0)
-        self.ended |= {slot: self.ended[slot] + self.W for slot in slots}
 
     def read_blocks(self, at: Tensor) -> None:
         """Let the network read decided blocks, on a GPU by a graph for all slots."""
