@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from tests.closeness import assert_close
 
-from ssdlm.denoiser.attention import attend, attend_both, causal_mask, noisy_bias, noisy_mask
+from ssdlm.denoiser.attention import attend, attend_both, noisy_bias, noisy_mask
 from ssdlm.ops.rotary import rotate, rotation
 
 
@@ -22,16 +22,9 @@ def test_attend_both_is_one_attention_by_a_table_of_who_sees_whom():
     blocks = torch.tensor([0, 0, 1, 1, 1, 2])
     query, key, value = torch.randn(3, 2, 2, 12, 4).unbind(0)
     fast = attend_both(query, key, value, noisy_bias(blocks, torch.float32), len(blocks))
-    clean = causal_mask(len(blocks), 0, blocks.device)
+    clean = torch.ones(len(blocks), len(blocks), dtype=torch.bool).tril()
     table = torch.cat((F.pad(clean, (0, len(blocks))), noisy_mask(blocks)))
     assert_close(fast, attend(query, key, value, table))
-
-
-def test_new_tokens_see_all_past_ones():
-    assert causal_mask(2, 3, torch.device("cpu")).tolist() == [
-        [True, True, True, True, False],
-        [True, True, True, True, True],
-    ]
 
 
 def test_rotated_products_depend_on_distance_alone():

@@ -76,8 +76,8 @@ def test_a_row_does_not_depend_on_its_neighbours(denoiser):
 
 def test_a_text_takes_one_pass_per_token_its_prompt_included(denoiser, monkeypatch):
     calls = []
-    run = BlockDenoiser.run
-    monkeypatch.setattr(BlockDenoiser, "run", lambda *a: calls.append(1) or run(*a))
+    read = BlockDenoiser.read
+    monkeypatch.setattr(BlockDenoiser, "read", lambda *a: calls.append(1) or read(*a))
     _, steps = chain(denoiser, [[3, 4, 5]], Choice())
     assert len(calls) == len(steps) == sum(step.num_passes for step in steps) == 12
 

@@ -9,7 +9,8 @@ from tests.closeness import NETWORK, assert_close
 
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser import Denoiser
-from ssdlm.denoiser.block import BlockCache, BlockDenoiser
+from ssdlm.denoiser.block import BlockDenoiser
+from ssdlm.denoiser.words import WordCache
 from ssdlm.diffusion import likelihood, schedule, simplex
 from ssdlm.train.levels import block_index, place_in_block
 
@@ -27,7 +28,7 @@ class Exact(Denoiser):
         self.bias = bias
 
     def prefill(self, context):
-        return BlockCache(context, torch.zeros(len(context)), torch.zeros(1))
+        return WordCache(context)
 
     def denoise(self, cache, w_t, progress):
         a = schedule.cosine(progress).unsqueeze(-1)

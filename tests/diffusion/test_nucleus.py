@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ssdlm.denoiser import Denoiser
-from ssdlm.denoiser.block import BlockCache
+from ssdlm.denoiser.words import WordCache
 from ssdlm.diffusion import schedule
 from ssdlm.diffusion.grid import Staggered, Uniform
 from ssdlm.diffusion.noise import RowNoise
@@ -47,7 +47,7 @@ class Exact(Denoiser):
     has_windows = has_evidence = True
 
     def prefill(self, context):
-        return BlockCache(context, torch.zeros(len(context)), torch.zeros(1))
+        return WordCache(context)
 
     def extend(self, cache, block):
         return self.prefill(torch.cat((cache.context, block), 1))

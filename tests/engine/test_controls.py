@@ -8,7 +8,6 @@ from tests import tiny
 
 from ssdlm import SSDLM, DecodeConfig, classifier_guide, cli
 from ssdlm.denoiser import Denoiser
-from ssdlm.denoiser.network import BlockNetwork
 from ssdlm.denoiser.slots import Slots
 from ssdlm.engine.controls import ControlWarning
 from ssdlm.guidance.gradient import shift
@@ -116,18 +115,13 @@ SLIDING = DecodeConfig(length=12, B=(4,), T=4, grid="sliding", width=1.0, return
 @pytest.fixture
 def num_passes(monkeypatch):
     """How often the network has run."""
-    passes, run, read = [], BlockNetwork.run, Slots.read
+    passes, read = [], Slots.read
 
-    def counted(self, *inputs):
-        passes.append(1)
-        return run(self, *inputs)
-
-    def counted_texts(self, x, *rest):
+    def counted(self, x, *rest):
         passes.extend([1] * len(x))
         return read(self, x, *rest)
 
-    monkeypatch.setattr(BlockNetwork, "run", counted)
-    monkeypatch.setattr(Slots, "read", counted_texts)
+    monkeypatch.setattr(Slots, "read", counted)
     return passes
 
 

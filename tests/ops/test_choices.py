@@ -21,7 +21,7 @@ MANY = 40
 """Rows that the stand-ins call many."""
 
 
-def few(x: torch.Tensor, **_: Any) -> bool:
+def few(x: torch.Tensor, *_: Any, **__: Any) -> bool:
     return len(x) < MANY
 
 
@@ -149,7 +149,7 @@ def test_a_sum_goes_with_its_product_where_rows_are_few(used, monkeypatch, R, is
 
 def test_rows_that_are_to_be_the_same_in_any_company_attend_alone(used, monkeypatch):
     monkeypatch.setattr(rows, "on_gpu", lambda x: True)
-    qkv, table = normals(1, 2, 6, 8), normals(1, 2, 9, 8)
+    qkv, table = normals(1, 2, 6, 16), normals(1, 2, 9, 16)
     behind = rows.Behind(
         rows.Rows.causal(2, qkv.device), torch.zeros(1).long(), torch.zeros(1).long()
     )
@@ -157,6 +157,10 @@ def test_rows_that_are_to_be_the_same_in_any_company_attend_alone(used, monkeypa
         given = {"is_invariant": is_invariant}
         rows.place_and_attend(qkv, table, table, behind, table, None, **given)
     assert used == ["attend", "attend alone"]
+    narrow, keys = normals(1, 2, 6, 8), torch.zeros(1, 2, 9, 8)
+    angles = torch.cat((torch.ones(9, 1, 8), torch.zeros(9, 1, 8)), 1)
+    found = rows.place_and_attend(narrow, keys, keys.clone(), behind, angles, None)
+    assert found.shape == (1, 2, 2, 8) and len(used) == 2  # heads that no kernel takes
 
 
 def test_who_cuts_by_top_k_or_min_p_draws_from_logits_that_are_cut(used, monkeypatch):

@@ -9,6 +9,7 @@ from tests.closeness import NETWORK, assert_close
 
 from ssdlm.config import BlockConfig
 from ssdlm.denoiser.block import BlockDenoiser
+from ssdlm.denoiser.network import NoisyNetwork
 from ssdlm.diffusion import noise
 from ssdlm.train.examples import Examples
 from ssdlm.train.levels import LevelSampler, block_index
@@ -108,8 +109,8 @@ def test_an_autoregressive_model_learns_the_next_token_and_noises_nothing(monkey
     whole = objective(objective.draw(examples()))
     alone = BlockDenoiser(BlockConfig(**sizes, block_weight=0.0))
     alone.load_state_dict(both.state_dict())
-    for name in ("noised", "streams"):
-        monkeypatch.delattr(BlockDenoiser, name)
+    monkeypatch.delattr(NoisyNetwork, "noised")
+    monkeypatch.delattr(BlockDenoiser, "streams")
     objective = AllBlocks(alone, SETTINGS["band"])
     losses = objective(objective.draw(examples()))
     assert_close(losses.next_token, whole.next_token, roundings=NETWORK)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,7 +24,6 @@ __all__ = [
     "DenoiserWrapper",
     "RowDenoiser",
     "advance",
-    "each_row",
     "plain_products",
     "remember",
     "row_by_row",
@@ -62,16 +61,11 @@ def row_by_row(forward: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     Matrix products on a CPU choose their order of summation by the number of rows, so there each
     row goes alone; the last bit would differ otherwise. Other devices take the whole batch.
     """
-    with plain_products() if inputs[0].device.type == "cpu" else nullcontext():
-        return each_row(lambda *row: (forward(*row),), *inputs)[0]
-
-
-def each_row(forward: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
-    """Apply a function of several results to each row alone on a CPU, and to all rows elsewhere."""
-    if inputs[0].device.type != "cpu" or len(inputs[0]) == 1:
+    if inputs[0].device.type != "cpu":
         return forward(*inputs)
-    rows = zip(*(tensor.split(1) for tensor in inputs), strict=True)
-    return tuple(torch.cat(parts) for parts in zip(*(forward(*row) for row in rows), strict=True))
+    with plain_products():
+        rows = zip(*(tensor.split(1) for tensor in inputs), strict=True)
+        return torch.cat([forward(*row) for row in rows])
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -30,21 +31,17 @@ from ssdlm.denoiser.adapter import (
     own_weights,
 )
 from ssdlm.denoiser.attention import noisy_bias
-from ssdlm.denoiser.causal import CausalCache
 from ssdlm.denoiser.llama import LlamaDenoiser
 from ssdlm.denoiser.network import (
     NUM_TIME_FEATURES,
     NoisyNetwork,
-    noised,
     running_dtype,
 )
+from ssdlm.denoiser.words import WordCache
 from ssdlm.diffusion.evidence import as_levels
 from ssdlm.diffusion.loss import Losses
-from ssdlm.ops.cross_entropy import head_loss
-from ssdlm.ops.noisy_logits import Noisy, noisy_logits
-from ssdlm.ops.padding import pad_prior, pad_table, padded_head
-from ssdlm.ops.soft_embedding import soft_embedding
-from ssdlm.shapes import Block, Context, Simplex, Tensor, Tokens
+from ssdlm.ops.noisy_logits import Noisy
+from ssdlm.shapes import Block, Simplex, Tensor, Tokens
 
 
 class AdaptedDenoiser(NoisyNetwork):
@@ -108,10 +105,6 @@ class AdaptedDenoiser(NoisyNetwork):
         """Return what simplexes are multiplied by: the words."""
         return self.model.words.to(self.dtype)
 
-    def blank(self) -> Tensor:
-        """Return what a position without evidence reads: the mean word."""
-        return self.log_unigram.softmax(-1).to(self.dtype) @ self.tables()
-
     def transformer_layers(self) -> list[AdapterLayer]:
         return cast(list[AdapterLayer], list(self.layers))
 
@@ -123,22 +116,11 @@ class AdaptedDenoiser(NoisyNetwork):
         for layer in self.transformer_layers():
             layer.is_compiled = True
 
-    def prefill(self, context: Context) -> CausalCache:
-        return self.model.prefill(context)
-
-    def extend(self, cache: CausalCache, block: Block) -> CausalCache:
-        return self.model.extend(cache, block)
-
-    def read_next(self, cache: CausalCache, tokens: Block) -> tuple[Tensor, CausalCache]:
-        """Return the logits (N, V) for the token after some new ones, and the longer cache."""
-        return self.model.read_next(cache, tokens)
-
-    def next_logits(self, cache: CausalCache, block: Block) -> Simplex:
-        """Return the logits for the token after each token of a block."""
-        return self.model.next_logits(cache, block)
+    def run_words(self, tokens: Block, past: Tensor | None, num_read: int) -> tuple[Tensor, Tensor]:
+        return self.model.run_words(tokens, past, num_read)
 
     def denoise(
-        self, cache: CausalCache, w_t: Simplex, progress: Tensor, previous: Simplex | None = None
+        self, cache: WordCache, w_t: Simplex, progress: Tensor, previous: Simplex | None = None
     ) -> Simplex:
         """Return the logits; where the language model's own are exact, those and the evidence.
 
@@ -165,28 +147,25 @@ class AdaptedDenoiser(NoisyNetwork):
         first = torch.where(is_alone.view(-1, 1, 1), exact, logits[:, :1])
         return torch.cat((first, logits[:, 1:]), 1)
 
-    def adapted_logits(self, cache: CausalCache, w_t: Simplex, progress: Tensor) -> Simplex:
+    def adapted_logits(self, cache: WordCache, w_t: Simplex, progress: Tensor) -> Simplex:
         """Return what the adapted rows of a block say, whatever is exact."""
         past = cache.past.movedim(2, 0)  # (N, layers, 2, heads, C, d)
-        return row_by_row(self.block_rows, w_t, progress, cache.context[:, -1:], past)
+        rows = partial(self.block_rows, blank=cache.blank)
+        return row_by_row(rows, w_t, progress, cache.context[:, -1:], past)
 
-    def block_rows(self, w_t: Tensor, progress: Tensor, last: Block, past: Tensor) -> Tensor:
+    def block_rows(
+        self, w_t: Tensor, progress: Tensor, last: Block, past: Tensor, *, blank: Tensor
+    ) -> Tensor:
         """Return the logits of a block behind its context, whose last word it starts from."""
         num_past, B = past.shape[4] - 1, w_t.shape[1]
-        ell = self.evidence(w_t, progress)
-        soft = (self.log_unigram + ell).softmax(-1).to(self.dtype) @ self.tables()
-        left = torch.cat((self.embed(last), soft[:, :-1]), 1)
-        x = self.embed_noisy(soft, left, progress, self.blank())
+        soft = self.read_state(w_t, progress, blank)
+        x = self.embed_block(soft, self.embed(last), progress, blank)
         rotary = self.rotary(torch.arange(num_past, num_past + B, device=self.device))
         for layer, own, seen in zip(
             self.layers, self.model.transformer_layers(), past.unbind(1), strict=True
         ):
             x = layer(own, x, rotary, None, seen[..., :num_past, :].movedim(1, 0))
-        return self.to_logits(x) + ell
-
-    def to_logits(self, x: Tensor) -> Tensor:
-        """Return what the head says of rows that have gone through the layers."""
-        return (self.last_norm(x) @ self.head.to(self.dtype).T).float()
+        return self.to_logits(self.last_norm(x)) + self.evidence(w_t, progress)
 
     def last_norm(self, x: Tensor) -> Tensor:
         return norm(x, self.model.norm, self.model.config.eps)
@@ -207,33 +186,19 @@ class AdaptedDenoiser(NoisyNetwork):
         """
         del earlier
         noisy = self.noised(tokens, progress, z)
-        hidden = self.last_norm(self.run(tokens, progress, noisy, blocks))
-        head = padded_head(self.head.to(self.dtype), self.prior, z.shape[-1])
-        total = head_loss(hidden.flatten(0, 1), *head, noisy.tokens, noisy, loss=loss)
+        hidden = self.noisy_rows(tokens, progress, noisy, blocks)
+        total = self.block_loss(hidden.flatten(0, 1), noisy, loss)
         return Losses(total, total.detach(), torch.zeros_like(total).detach())
 
-    def all_logits(self, tokens: Tokens, progress: Tensor, *, z: Tensor, blocks: Tensor) -> Tensor:
-        """Return the logits of all tokens but the first, all blocks at once."""
-        noisy = self.noised(tokens, progress, z)
-        logits = self.to_logits(self.run(tokens, progress, noisy, blocks))
-        return logits + noisy_logits(*noisy.parts())[:, : self.V].view_as(logits)
-
-    def noised(self, tokens: Tokens, progress: Tensor, z: Tensor) -> Noisy:
-        """Return all tokens but the first, noised."""
-        return noised(tokens[:, 1:], progress, z, gain=self.gain(progress), K=self.K)
-
-    def run(self, tokens: Tokens, progress: Tensor, noisy: Noisy, blocks: Tensor) -> Tensor:
-        """Return the noisy rows (N, L - 1, D) after all layers.
+    def noisy_rows(self, tokens: Tokens, progress: Tensor, noisy: Noisy, blocks: Tensor) -> Tensor:
+        """Return what the head reads of the noisy rows (N, L - 1, D).
 
         Row i starts from word i, noisy or clean, at its place, and is about the token after it. It
         sees words before the one that its block starts from, and its block.
         """
         words, length = self.embed(tokens[:, :-1]), tokens.shape[1] - 1
         with torch.no_grad():
-            width = noisy.z.shape[-1]
-            table = pad_table(self.tables(), width)
-            soft = soft_embedding(noisy, pad_prior(self.log_unigram, width), table)
-            soft = soft.unflatten(0, words.shape[:2])
+            soft = self.soft_words(noisy).unflatten(0, words.shape[:2])
         is_first = F.pad(blocks[1:] != blocks[:-1], (1, 0), value=True).to(self.device)
         before = torch.cat((words[:, :1], soft[:, :-1]), 1)
         left = torch.where(is_first.unsqueeze(-1), words, before)
@@ -247,4 +212,4 @@ class AdaptedDenoiser(NoisyNetwork):
                 read = compiled_clean() if layer.is_compiled else clean_pass
                 words, seen = read(words, rotary, own_weights(own), own.config)
             x = layer(own, x, rotary, bias, seen)
-        return x
+        return self.last_norm(x)

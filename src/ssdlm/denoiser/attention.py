@@ -24,13 +24,6 @@ def noisy_bias(blocks: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, -torch.inf)
 
 
-def causal_mask(num_new: int, num_past: int, device: torch.device) -> Tensor:
-    """Return who sees whom (num_new, num_past + num_new) when new tokens follow past ones."""
-    query = torch.arange(num_new, device=device).unsqueeze(1)
-    key = torch.arange(-num_past, num_new, device=device)
-    return key <= query
-
-
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """Return softmax(q k / sqrt(d)) v where the mask allows; all are (N, heads, S, d)."""
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)

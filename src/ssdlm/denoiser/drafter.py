@@ -11,7 +11,7 @@ llama, block -> [drafter] -> diffusion.speculative, engine.programs.drafted, tra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import NamedTuple, cast
 
@@ -21,19 +21,14 @@ from torch import nn
 
 from ssdlm.config import DrafterConfig
 from ssdlm.denoiser import Denoiser, plain_products
-from ssdlm.denoiser.adapter import clean_pass, own_weights
 from ssdlm.denoiser.block import BlockDenoiser
-from ssdlm.denoiser.layer import update
 from ssdlm.denoiser.llama import LlamaDenoiser, empty
-from ssdlm.denoiser.slots import Slots
+from ssdlm.denoiser.slots import SlotLayer, Slots
 from ssdlm.ops.guesses import Cell, Start, start_rows
 from ssdlm.ops.rotary import rotate
 from ssdlm.ops.rows import (
     Behind,
     Rows,
-    add_product_,
-    normed_product,
-    place_and_attend,
     plain_norm,
 )
 from ssdlm.shapes import Block, Tensor
@@ -170,28 +165,25 @@ def base_of(denoiser: Denoiser) -> BaseNetwork | None:
 @torch.no_grad()
 def read_texts(network: BaseNetwork, tokens: Block, layers: Sequence[int]) -> ReadTexts:
     """Return texts (N, L) as a model reads them, with the keys and values of some layers."""
-    x, kept = network.embed(tokens), {}
-    rotary = network.rotary(torch.arange(tokens.shape[1], device=tokens.device))
-    for number, pair in enumerate(passed(network, x, rotary)):
-        x = pair[0]
-        if number in layers:
-            kept[number] = pair[1]
-    norm = network.last_norm(x) if isinstance(network, LlamaDenoiser) else plain_norm(x)
-    return ReadTexts(norm, [kept[number] for number in layers])
+    N, L = tokens.shape
+    slots = Slots(network, N, L)
+    behind = Behind(Rows.causal(L, network.device), slots.all_slots, slots.lengths)
+    hidden = slots.read(network.embed(tokens), behind)
+    return ReadTexts(hidden, [slots.keys_values[number].clone() for number in layers])
 
 
-def passed(network: BaseNetwork, x: Tensor, rotary: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield words' rows after each layer, and the keys and values that it read (2, N, H, L, d)."""
-    if isinstance(network, LlamaDenoiser):
-        for layer in network.transformer_layers():
-            x, keys_values = clean_pass(x, rotary, own_weights(layer), layer.config)
-            yield x, keys_values
-        return
-    for layer in network.transformer_layers():
-        query, key, value = layer.project(x, rotary)
-        found = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = update(x, found, layer.out, layer.up, layer.down)
-        yield x, torch.stack((key, value))
+class GuessLayer(SlotLayer):
+    """A drafter's layer for rows behind slots: it reads a model's keys, and has none of its own."""
+
+    def __init__(self, layer: DrafterLayer, num_more: int, own: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.head_size = layer.head_size
+        # What lies behind the slot's keys and values is left at 0.
+        self.qkv = own(F.pad(layer.query, (0, 0, 0, num_more)))
+        self.out, self.up, self.down = map(own, (layer.out, layer.up, layer.down))
+
+    def head_norms(self) -> None:
+        return None
 
 
 class DraftedRows:
@@ -209,16 +201,9 @@ class DraftedRows:
         parts = own(into[:, :D] * by_hidden), own(into[:, D:] * by_word)
         self.start = Start(*parts, network.words.detach(), own(drafter.places[:count]))
         self.beside = own(drafter.beside)
-        # Rows have no keys and values of their own: what lies behind the slot's is left at 0.
         more = 2 * slots.keys_values.shape[3] * slots.d
-        self.layers = [
-            (
-                number,
-                own(F.pad(layer.query, (0, 0, 0, more))),
-                *map(own, (layer.out, layer.up, layer.down)),
-            )
-            for number, layer in zip(self.config.reads, drafter.own_layers(), strict=True)
-        ]
+        pairs = zip(self.config.reads, drafter.own_layers(), strict=True)
+        self.layers = [(number, GuessLayer(layer, more, own)) for number, layer in pairs]
         sees = torch.zeros(count, count, dtype=torch.bool, device=network.device)
         self.rows = Rows(torch.arange(count, device=network.device), sees)
         self.cell = Cell(
@@ -239,15 +224,7 @@ class DraftedRows:
         x = start_rows(hidden, ends, newest, self.start, is_invariant=self.slots.is_invariant)
         behind = Behind(self.rows, at, lengths)
         with plain_products():
-            for number, query, out, up, down in self.layers:
-                keys, values = self.slots.keys_values[number]
-                qkv = normed_product(x, query, None, **how).unflatten(-1, (-1, self.slots.d))
-                exact = {"is_invariant": how["is_invariant"]}
-                found = place_and_attend(
-                    qkv, keys, values, behind, self.slots.rotary, None, **exact
-                )
-                x = add_product_(x, found.flatten(2), out, **how)
-                x = add_product_(
-                    x, normed_product(x, up, None, is_squared=True, **how), down, **how
-                )
+            for number, layer in self.layers:
+                keys_values, rotary = self.slots.keys_values[number], self.slots.rotary
+                x = layer.read(x, keys_values, behind, rotary, slice(None), how)
         return self.network.last_norm(x)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ssdlm.config import BlockConfig
-from ssdlm.denoiser.attention import attend, attend_both
+from ssdlm.denoiser.attention import attend_both
 from ssdlm.denoiser.slots import SlotLayer
 from ssdlm.ops.rotary import rotate
 from ssdlm.ops.rows import plain_norm as norm
@@ -46,14 +46,6 @@ class Layer(SlotLayer):
         weights = (self.qkv, self.out, self.up, self.down)
         run = compiled_pass() if self.is_compiled else layer_pass
         return run(both, rotary, bias, *weights, self.num_heads, num_noisy)
-
-    def project(self, x: Tensor, rotary: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return project(x, rotary, self.qkv, self.num_heads)
-
-    def update(
-        self, x: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
-    ) -> Tensor:
-        return update(x, attend(query, key, value, mask), self.out, self.up, self.down)
 
 
 def layer_pass(

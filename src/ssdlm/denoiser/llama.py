@@ -16,9 +16,9 @@ from torch import nn
 
 from ssdlm.config import CausalConfig
 from ssdlm.denoiser.causal import CausalDenoiser
-from ssdlm.denoiser.slots import Network, SlotLayer, Slots
+from ssdlm.denoiser.slots import Network, SlotLayer
 from ssdlm.ops.rotary import rotation_by
-from ssdlm.ops.rows import Behind, HeadNorms, Rows, weighted_norm
+from ssdlm.ops.rows import HeadNorms, weighted_norm
 from ssdlm.shapes import Block, Tensor
 
 
@@ -96,19 +96,6 @@ class LlamaDenoiser(CausalDenoiser, Network):
     def last_norm(self, x: Tensor) -> Tensor:
         """Return what the head reads of rows that have gone through the layers."""
         return weighted_norm(x, self.norm, self.config.eps)
-
-    def run_words(self, tokens: Block, past: Tensor | None, num_read: int) -> tuple[Tensor, Tensor]:
-        """Return the logits after the last of some words, and keys and values as slots have them.
-
-        The rows go through slots that are made for them: each text is alone on a CPU.
-        """
-        (N, R), C = tokens.shape, 0 if past is None else past.shape[4]
-        slots = Slots(self, N, C + R)
-        if past is not None:
-            slots.keys_values[..., :C, :] = past
-        behind = Behind(Rows.causal(R, self.device), slots.all_slots, slots.lengths + C)
-        hidden = slots.read(self.embed(tokens), behind, slice(R - num_read, None))
-        return slots.logits(hidden, self.head, is_single=R == 1).float(), slots.keys_values
 
 
 def frequencies(config: CausalConfig) -> Tensor:

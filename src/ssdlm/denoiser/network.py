@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -14,16 +15,18 @@ import torch.nn.functional as F
 from torch import nn
 
 from ssdlm.config import BlockConfig
-from ssdlm.denoiser.layer import Layer, norm
+from ssdlm.denoiser.layer import Layer
 from ssdlm.denoiser.slots import Network
+from ssdlm.denoiser.words import WordCache
 from ssdlm.diffusion import schedule
 from ssdlm.diffusion.evidence import MAX_SNR
 from ssdlm.ops import rows
-from ssdlm.ops.noisy_logits import Noisy
-from ssdlm.ops.padding import pad_prior, pad_table
+from ssdlm.ops.cross_entropy import head_loss
+from ssdlm.ops.noisy_logits import Noisy, noisy_logits
+from ssdlm.ops.padding import pad_prior, pad_table, padded_head
 from ssdlm.ops.rotary import rotation
 from ssdlm.ops.soft_embedding import soft_embedding
-from ssdlm.shapes import Block, Context, Simplex, Tensor
+from ssdlm.shapes import Block, Context, Tensor, Tokens
 
 NUM_TIME_FEATURES = 16
 
@@ -36,6 +39,9 @@ class NoisyNetwork(Network):
     time_embed: Tensor
     has_tied_simplex = True
     """Whether simplexes are multiplied by the words, and what comes out by `own_embed`."""
+
+    def prefill(self, context: Context) -> WordCache:
+        return replace(super().prefill(context), blank=self.blank())
 
     @torch.no_grad()
     def set_unigram(self, counts: Tensor) -> None:
@@ -53,6 +59,72 @@ class NoisyNetwork(Network):
             own = F.linear(own, self.own_embed.to(own.dtype))
         x = own + left if self.is_shifted else own
         return x + F.linear(level_features(progress).to(x.dtype), self.time_embed.to(x.dtype))
+
+    @property
+    def unigram(self) -> Tensor:
+        """What is known of a noisy token before any evidence; in the paper's form, nothing."""
+        return self.log_unigram if self.has_evidence else torch.zeros_like(self.log_unigram)
+
+    def tables(self) -> Tensor:
+        """Return what simplexes are multiplied by."""
+        raise NotImplementedError
+
+    def noisy_rows(self, tokens: Tokens, progress: Tensor, noisy: Noisy, blocks: Tensor) -> Tensor:
+        """Return what the head reads of noised tokens, all blocks at once."""
+        raise NotImplementedError
+
+    def blank(self) -> Tensor:
+        """Return what a position without evidence reads: the mean word under the prior."""
+        return self.unigram.softmax(-1).to(self.dtype) @ self.tables()
+
+    def read_state(self, w_t: Tensor, progress: Tensor, blank: Tensor) -> Tensor:
+        """Return a state's soft words softmax(prior + ell) @ tables.
+
+        Where there is no evidence at all they are `blank`; only a CPU can tell without a wait.
+        """
+        if w_t.device.type == "cpu" and not w_t.any():
+            return blank.expand(*w_t.shape[:2], -1)
+        belief = (self.unigram + self.evidence(w_t, progress)).softmax(-1)
+        return belief.to(self.dtype) @ self.tables()
+
+    def soft_words(self, noisy: Noisy) -> Tensor:
+        """Return softmax(prior + noisy logits) @ tables, a row for each noised token."""
+        width = noisy.z.shape[-1]
+        return soft_embedding(
+            noisy, pad_prior(self.unigram, width), pad_table(self.tables(), width)
+        )
+
+    def embed_block(self, soft: Tensor, left: Tensor, progress: Tensor, blank: Tensor) -> Tensor:
+        """Return the input of a noisy block, behind what stands before it: `left` (N, 1, D)."""
+        left = torch.cat((left, soft[:, :-1, : left.shape[-1]]), 1)
+        return self.embed_noisy(soft, left, progress, blank)
+
+    def all_logits(self, tokens: Tokens, progress: Tensor, *, z: Tensor, blocks: Tensor) -> Tensor:
+        """Return the logits of every noised token, all blocks at once, as `denoise` gives them."""
+        noisy = self.noised(tokens, progress, z)
+        logits = self.to_logits(self.noisy_rows(tokens, progress, noisy, blocks))
+        if not self.has_evidence:
+            return logits
+        return logits + noisy_logits(*noisy.parts())[:, : self.V].view_as(logits)
+
+    def noised(self, tokens: Tokens, progress: Tensor, z: Tensor) -> Noisy:
+        """Return noised tokens in factors: gain * w_t (Eq. 7), up to a constant per position."""
+        # w_t = K sqrt(a) (2 onehot - 1) + K sqrt(1 - a) z; a softmax does not see the -1.
+        a, scale = schedule.cosine(progress), self.gain(progress) * self.K
+        gain_z, gain_w = scale * (1 - a).sqrt(), 2 * scale * a.sqrt()
+        own = tokens[:, self.num_given :].flatten()
+        return Noisy(z.flatten(0, 1), own, gain_z.flatten(), gain_w.flatten())
+
+    def block_loss(self, hidden: Tensor, noisy: Noisy, loss: str) -> Tensor:
+        """Return the mean loss of noised tokens (Eq. 8-9); evidence is added if it is used."""
+        head = padded_head(self.head.to(self.dtype), self.prior, noisy.z.shape[-1])
+        seen = noisy if self.has_evidence else None
+        return head_loss(hidden, *head, noisy.tokens, seen, loss=loss)
+
+    def to_logits(self, hidden: Tensor) -> Tensor:
+        """Return next-token or network logits; the prior is in them, evidence is not."""
+        # In float32 from here on: differences of logits decide, and bf16 has three digits.
+        return (hidden @ self.head.to(self.dtype).T).float() + self.prior
 
 
 class BlockNetwork(NoisyNetwork):
@@ -116,8 +188,7 @@ class BlockNetwork(NoisyNetwork):
 
     @property
     def prior(self) -> Tensor:
-        """What is known of a token before any evidence; the paper's form has no such thing."""
-        return self.log_unigram if self.has_evidence else torch.zeros_like(self.log_unigram)
+        return self.unigram
 
     def transformer_layers(self) -> list[Layer]:
         return cast(list[Layer], list(self.layers))
@@ -141,50 +212,6 @@ class BlockNetwork(NoisyNetwork):
         for weight in (*inside, self.head):
             columns = weight.flatten(0, -2).t().contiguous()
             weight.data = columns.t().unflatten(0, weight.shape[:-1])
-
-    def read_state(self, w_t: Tensor, progress: Tensor, blank: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a state's evidence, and its soft words softmax(prior + ell) @ tables.
-
-        Where there is no evidence at all they are `blank`; only a CPU can tell without a wait.
-        """
-        if w_t.device.type == "cpu" and not w_t.any():
-            return w_t.float(), blank.expand(*w_t.shape[:2], -1)
-        ell = self.evidence(w_t, progress)
-        return ell, (self.prior + ell).softmax(-1).to(self.dtype) @ self.tables()
-
-    def soft_words(self, noisy: Noisy) -> Tensor:
-        """Return softmax(prior + noisy logits) @ tables, a row for each noised token."""
-        width = noisy.z.shape[-1]
-        return soft_embedding(noisy, pad_prior(self.prior, width), pad_table(self.tables(), width))
-
-    def run(
-        self,
-        x: Tensor,
-        positions: Tensor,
-        mask: Tensor | None,
-        past: Tensor,
-        window: slice = slice(None),
-    ) -> tuple[Tensor, Tensor]:
-        """Run positions that also see `past`; return a window's output, and all keys and values."""
-        rotary, new = self.rotary(positions), []
-        for layer, seen in zip(self.transformer_layers(), past.unbind(1), strict=True):
-            query, *key_value = layer.project(x, rotary)
-            if layer is self.layers[-1]:  # outside the window nobody reads the output
-                query, x = query[:, :, window], x[:, window]
-                mask = mask if mask is None else mask[window]
-            new.append(torch.stack(key_value, 1))
-            key, value = torch.cat((seen, new[-1]), 3).unbind(1)
-            x = layer.update(x, query, key, value, mask)
-        return norm(x), torch.stack(new, 1)
-
-    def blank(self) -> Tensor:
-        """Return what a position without evidence reads: the mean word under the prior."""
-        return self.prior.softmax(-1).to(self.dtype) @ self.tables()
-
-    def embed_block(self, soft: Tensor, left: Tensor, progress: Tensor, blank: Tensor) -> Tensor:
-        """Return the input of a noisy block, behind what stands before it: `left` (N, 1, D)."""
-        left = torch.cat((left, soft[:, :-1, : self.config.D]), 1)
-        return self.embed_noisy(soft, left, progress, blank)
 
     def embed_belief(self, belief: Tensor, soft: Tensor) -> Tensor:
         """Return what a belief adds to the evidence alone: self-conditioning."""
@@ -223,11 +250,6 @@ class BlockNetwork(NoisyNetwork):
             return self.words.to(self.dtype)
         return torch.cat((self.words, self.simplex_embed), 1).to(self.dtype)
 
-    def to_logits(self, hidden: Tensor) -> Tensor:
-        """Return next-token or network logits; the prior is in them, evidence is not."""
-        # In float32 from here on: differences of logits decide, and bf16 has three digits.
-        return (hidden @ self.head.to(self.dtype).T).float() + self.prior
-
 
 def running_dtype(weight: Tensor) -> torch.dtype:
     """Return the precision that rows run in: the weights', or what autocast says."""
@@ -239,14 +261,6 @@ def smoothed_unigram(counts: Tensor) -> Tensor:
     """Return log frequencies of tokens; one that was never seen is rare, not impossible."""
     smoothed = counts.double() + 1.0
     return (smoothed / smoothed.sum()).log()
-
-
-def noised(tokens: Block, progress: Tensor, z: Simplex, *, gain: Tensor, K: float) -> Noisy:
-    """Return noised tokens in factors: gain * w_t (Eq. 7), up to a constant per position."""
-    # w_t = K sqrt(a) (2 onehot - 1) + K sqrt(1 - a) z; a softmax does not see the -1.
-    a, scale = schedule.cosine(progress), gain * K
-    gain_z, gain_w = scale * (1 - a).sqrt(), 2 * scale * a.sqrt()
-    return Noisy(z.flatten(0, 1), tokens.flatten(), gain_z.flatten(), gain_w.flatten())
 
 
 def level_features(progress: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """A network over many texts of different lengths: what each has read lies in a slot of its own.
 
-ops.rows -> [slots] -> denoiser.network, denoiser.llama, engine.batch
+ops.rows, words -> [slots] -> denoiser.network, denoiser.llama, engine.batch
 
 Rows of a text go through the layers behind what its slot holds, and see of each other what a table
 says. Decoding left to right, a sliding window and a chain of guesses are three such tables. Every
@@ -16,18 +16,20 @@ from typing import Any, TypeGuard
 import torch
 from torch import nn
 
-from ssdlm.denoiser import DenoiserModule, RowDenoiser, plain_products
+from ssdlm.denoiser import plain_products
+from ssdlm.denoiser.words import WordReader
 from ssdlm.ops.rows import (
     Behind,
     HeadNorms,
     LowRank,
+    Rows,
     add_product_,
     has_row_kernels,
     normed_product,
     place_and_attend,
     product,
 )
-from ssdlm.shapes import Tensor
+from ssdlm.shapes import Block, Tensor
 
 NOTHING: Mapping[str, LowRank] = {}
 
@@ -90,11 +92,11 @@ class SlotLayer(nn.Module):
         return add_product_(x, up, self.down, more.get("down"), **how)
 
 
-class Network(DenoiserModule, RowDenoiser):
+class Network(WordReader):
     """What goes through slots: layers that read rows behind keys and values."""
 
-    has_kernels = True
-    """Whether its layers have Triton bodies, with which a GPU repeats a pass as one graph."""
+    head: Any
+    """(V, D)."""
     is_shifted = True
     """Whether an open row starts from the word before it, at that word's place."""
     is_exact = False
@@ -122,6 +124,35 @@ class Network(DenoiserModule, RowDenoiser):
     def last_norm(self, x: Tensor) -> Tensor:
         """Return what the head reads of rows that have gone through the layers."""
         raise NotImplementedError
+
+    @property
+    def prior(self) -> Tensor:
+        """What is added to what the head says of each token, (V,)."""
+        raise NotImplementedError
+
+    def embed(self, tokens: Block) -> Tensor:
+        raise NotImplementedError
+
+    def run_words(self, tokens: Block, past: Tensor | None, num_read: int) -> tuple[Tensor, Tensor]:
+        rows = Rows.causal(tokens.shape[1], self.device)
+        return self.read(self.embed(tokens), past, rows, slice(tokens.shape[1] - num_read, None))
+
+    @torch.no_grad()
+    def read(
+        self, x: Tensor, past: Tensor | None, rows: Rows, read: slice
+    ) -> tuple[Tensor, Tensor]:
+        """Return the logits of the rows `read` behind what texts have read, and what is kept.
+
+        That is keys and values as slots have them, (layers, 2, N, heads, S, d). The rows go
+        through slots that are made for them, so `past` stays as it is; x is written over.
+        """
+        (N, R, _), C = x.shape, 0 if past is None else past.shape[4]
+        slots = Slots(self, N, C + R)
+        if past is not None:
+            slots.keys_values[..., :C, :] = past
+        hidden = slots.read(x, Behind(rows, slots.all_slots, slots.lengths + C), read)
+        logits = slots.logits(hidden, self.head.to(hidden.dtype), is_single=R == 1)
+        return logits.float().add_(self.prior), slots.keys_values
 
 
 class Slots:
@@ -165,7 +196,7 @@ class Slots:
     @staticmethod
     def has_kernels(network: Network) -> bool:
         """Tell whether there are kernels for a network where it is."""
-        return network.has_kernels and has_row_kernels(network.device, network.key_shape[1])
+        return has_row_kernels(network.device, network.key_shape[1])
 
     @staticmethod
     def num_bytes(network: Network, capacity: int) -> int:

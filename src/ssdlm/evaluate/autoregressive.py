@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
+from ssdlm.denoiser.attention import attend
 from ssdlm.denoiser.block import BlockDenoiser
-from ssdlm.denoiser.layer import norm
+from ssdlm.denoiser.layer import norm, project, update
 from ssdlm.diffusion.noise import mix
 from ssdlm.engine.requests import Generation, Written
 from ssdlm.engine.writers import KeywordWriter
@@ -45,10 +46,11 @@ def context_stream(
         mask = mask & (attention[:, None, :].bool() | (seen == places.unsqueeze(1)))
     x, rotary = denoiser.embed(ids), denoiser.rotary(places)
     for number, layer in enumerate(denoiser.transformer_layers()):
-        query, key, value = layer.project(x, rotary)
+        query, key, value = project(x, rotary, layer.qkv, layer.num_heads)
         if past is not None:
             key, value = past.update(key, value, number)
-        x = layer.update(x, query, key, value, mask.unsqueeze(1))
+        attended = attend(query, key, value, mask.unsqueeze(1))
+        x = update(x, attended, layer.out, layer.up, layer.down)
     return norm(x)
 
 

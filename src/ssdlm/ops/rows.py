@@ -66,6 +66,15 @@ class Rows:
         sees = torch.ones(count, count, dtype=torch.bool, device=device).tril()
         return cls(torch.arange(count, device=device), sees)
 
+    @classmethod
+    def block(cls, num_words: int, width: int, device: torch.device, *, first: int) -> Rows:
+        """Return tokens that follow each other, and an open block that sees both ways and all of
+        them, its rows standing from the offset `first` on."""
+        sees = torch.ones(num_words + width, num_words + width, dtype=torch.bool, device=device)
+        sees[:num_words].tril_()
+        offsets = torch.arange(num_words), first + torch.arange(width)
+        return cls(torch.cat(offsets).to(device), sees, num_noisy=width)
+
     def after(self, count: int) -> Rows:
         """Return these rows behind tokens that follow each other, in the same pass."""
         device, R = self.sees.device, len(self.sees)
@@ -95,8 +104,12 @@ def counted(is_seen: Tensor) -> Tensor:
 
 def has_row_kernels(device: torch.device, head_size: int) -> bool:
     """Tell whether rows of heads of such a size have Triton bodies where they are."""
-    is_power = head_size & (head_size - 1) == 0
-    return device.type == "cuda" and has_triton() and head_size >= ROW_TILE and is_power
+    return device.type == "cuda" and has_triton() and fits_kernels(head_size)
+
+
+def fits_kernels(head_size: int) -> bool:
+    """Tell whether kernels of attention take heads of such a size."""
+    return head_size >= ROW_TILE and head_size & (head_size - 1) == 0
 
 
 def norm(x: Tensor) -> Tensor:
@@ -144,7 +157,7 @@ def product(
 
     if is_invariant:
         return kernels.product(x, weight, plan=kernels.INVARIANT)
-    if kernels.is_quick(x.flatten(0, 1)) and len(weight) <= kernels.MOST_COLUMNS:
+    if len(weight) <= kernels.MOST_COLUMNS and kernels.is_quick(x.flatten(0, 1), len(weight)):
         return kernels.product(x, weight)
     return F.linear(x, weight)
 
@@ -232,7 +245,7 @@ def normed_product(
     from ssdlm.ops.kernels import products, rows
 
     flat, is_active = x.flatten(0, 1), is_squared or is_gated
-    takes_normed = is_invariant or products.takes_normed(flat, is_squared=is_active)
+    takes_normed = is_invariant or products.takes_normed(flat, len(weight), is_squared=is_active)
     if more is None and takes_normed:
         plan = products.INVARIANT if is_invariant else None
         how = {"eps": eps, "is_squared": is_squared, "is_gated": is_gated, "plan": plan}
@@ -270,7 +283,7 @@ def add_product_(
         from ssdlm.ops.kernels import products as kernels
 
         flat, rows = x.flatten(0, 1), other.flatten(0, 1)
-        if is_invariant or kernels.is_quick(rows):
+        if is_invariant or kernels.is_quick(rows, len(weight)):
             plan = kernels.INVARIANT if is_invariant else None
             return kernels.add_product_(flat, rows, weight, plan=plan).view_as(x)
         return flat.addmm_(rows, weight.t()).view_as(x)
@@ -292,7 +305,7 @@ def place_and_attend(
     Queries and keys are normed and rotated, by the angles (S, 2, d) of their places. Keys and
     values are put behind those of the slots, (slots, H', S, d); H / H' queries share each.
     """
-    if on_gpu(qkv):
+    if on_gpu(qkv) and fits_kernels(qkv.shape[-1]):
         from ssdlm.ops.kernels import rows as kernels
 
         given = qkv, keys, values, at.lengths, at.slots, at.rows, rotary, norms

@@ -60,7 +60,9 @@ def measure(denoiser: DenoiserModule, rows: Tokens, seeds: Seeds, *, points: int
             for measure_at, tokens in measures(denoiser, rows[part], seeds[part]):
                 total += sum_up(measure_at, tokens.numel(), points)
         if isinstance(denoiser, RowDenoiser):
-            exact = likelihood.next_token_nll(denoiser, rows[part])
+            # Kernels of rows have one precision: that of the weights.
+            with torch.autocast(rows.device.type, enabled=False):
+                exact = likelihood.next_token_nll(denoiser, rows[part])
             total[2:4] += torch.stack((torch.ones_like(exact), exact)).double().sum((1, 2))
     return total
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from ssdlm.denoiser import row_by_row
 from ssdlm.denoiser.slots import Network
 from ssdlm.diffusion import schedule
 from ssdlm.diffusion.bias import add_decided
@@ -265,14 +266,16 @@ class Window(DecodeBatch):
             return word
         if self.is_exact:
             self.is_alone = (levels[:, 1:] == 1).all(1).view(-1, 1, 1)
+        return torch.cat((word, row_by_row(self.enter, word, self.ell, levels, tokens)), 1)
+
+    def enter(self, word: Tensor, ell: Tensor, levels: Tensor, tokens: Tensor) -> Tensor:
+        """Return what the open positions read: their soft words, behind the decided one."""
         tables, level = self.denoiser.tables(), levels.unsqueeze(-1)
-        inside = (self.denoiser.log_unigram + self.ell).softmax(-1).to(word.dtype) @ tables
+        inside = (self.denoiser.log_unigram + ell).softmax(-1).to(word.dtype) @ tables
         if self.has_clean or self.has_pins:
             inside = torch.where(level == 0, F.embedding(tokens, tables), inside)
         soft = torch.where(level == 1, self.blank, inside)
-        left = torch.cat((word, soft[:, :-1, : word.shape[-1]]), 1)
-        noisy = self.denoiser.embed_noisy(soft, left, levels, self.blank)
-        return torch.cat((word, noisy), 1)
+        return self.denoiser.embed_block(soft, word, levels, self.blank)
 
     def tally(self) -> Tensor:
         counts = super().tally()

@@ -20,6 +20,8 @@ FEW, SOME = 32, 256
 """Numbers of rows up to which a kernel is quicker than a library's two or three (docs/speed.md)."""
 WIDEST, WHOLE = 4096, 2048
 """Inputs of two bytes that a program has at hand at once, with up to 8 rows, and with more."""
+MOST_WORK = 1 << 24
+"""Multiplications of several wide rows up to which a kernel is quicker than a library."""
 MANY = 4096
 """Outputs beyond which matrix units are quicker for a single row."""
 MOST_COLUMNS = 8192
@@ -229,16 +231,21 @@ def plan_for(M: int, N: int, K: int, *, is_gated: bool = False) -> Plan:
     return Plan(16, 512, 8, 3) if M <= FEW else Plan(64, 128, 4, 4)
 
 
-def takes_normed(x: Tensor, *, is_squared: bool) -> bool:
-    """Tell whether `normed_product` is the quicker way for rows x (M, K)."""
+def takes_normed(x: Tensor, N: int, *, is_squared: bool) -> bool:
+    """Tell whether `normed_product` is the quicker way for rows x (M, K) to N numbers each."""
     M, K = x.shape
-    return is_quick(x) or (K <= 512 and M <= (SOME if is_squared else FEW))
+    return is_quick(x, N) or (K <= 512 and M <= (SOME if is_squared else FEW))
 
 
-def is_quick(x: Tensor) -> bool:
-    """Tell whether products of rows x (M, K) have whole rows of weights at hand beforehand."""
+def is_quick(x: Tensor, N: int) -> bool:
+    """Tell whether products of rows x (M, K) with N rows of weights are quicker here.
+
+    Programs have whole rows of weights at hand, which several rows of x read again and again.
+    """
     M, K = len(x), width(x)
-    return M <= FEW and K <= (WIDEST if M <= 8 else WHOLE if M <= FEW // 2 else WHOLE // 2)
+    if M == 1:
+        return K <= WIDEST
+    return M <= FEW and (K <= WHOLE // 2 or (K <= WIDEST and M * K * N <= MOST_WORK))
 
 
 def width(x: Tensor) -> int:
