@@ -1,12 +1,18 @@
 """Captured passes on a GPU: at float32 the plain loop's texts, and the same in any company."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests import causal, tiny
+from tests.closeness import NETWORK, assert_close
 
 from ssdlm import SSDLM
 from ssdlm.bench.sizes import Size, random_weights
+from ssdlm.config import AdapterConfig
+from ssdlm.denoiser.adapted import AdaptedDenoiser
 from ssdlm.denoiser.drafter import base_of
+from ssdlm.denoiser.llama import LlamaDenoiser
 from ssdlm.engine.programs import guided
 from ssdlm.guidance import load_guide
 from ssdlm.options import GenerateOptions
@@ -281,3 +287,25 @@ def test_whole_blocks_of_an_encoder_are_those_of_the_plain_loop(changes):
     print(changes, "texts that part:", parted, "of", len(prompts))
     assert parted <= 1
     assert model.engine.runners.idle
+
+
+def test_heads_of_a_width_that_no_kernel_takes_are_read_by_the_plain_body():
+    tokens = torch.arange(24).view(2, 12)
+    found = []
+    for device in ("cpu", "cuda"):
+        model, own = tiny.llama().to(device), tokens.to(device)
+        found.append(model.next_logits(model.prefill(own[:, :5]), own[:, 5:]).cpu())
+    assert_close(found[1], found[0], roundings=NETWORK)
+
+
+def test_an_adapter_is_validated_under_autocast():
+    from ssdlm.train.validation import measure
+
+    model = LlamaDenoiser(replace(tiny.llama().config, head_size=16))
+    adapter = AdaptedDenoiser(AdapterConfig(rank=3), model)
+    for weight in (*model.parameters(), *adapter.parameters()):
+        weight.data.normal_(0, 0.1)
+    adapter, rows = adapter.to("cuda"), torch.arange(48, device="cuda").view(4, 12)
+    with torch.autocast("cuda", torch.bfloat16):
+        found = measure(adapter, rows, torch.arange(4, device="cuda"), points=2)
+    assert found.isfinite().all()
