@@ -90,11 +90,18 @@ def some_rows(kind):
 @pytest.mark.parametrize("is_invariant", [False, True])
 @pytest.mark.parametrize("group", [1, 3])
 @pytest.mark.parametrize("has_counts", [False, True])
-def test_rows_attend_to_their_slots_and_to_each_other(kind, is_invariant, group, has_counts):
+@pytest.mark.parametrize("is_full", [False, True])
+def test_rows_attend_to_their_slots_and_to_each_other(
+    kind, is_invariant, group, has_counts, is_full, monkeypatch
+):
     if has_counts and (is_invariant or kind == "tree"):
         pytest.skip("texts have fewer rows in blocks alone")
+    if is_full and is_invariant:
+        pytest.skip("rows alone have one way")
     from ssdlm.ops.kernels import rows as kernels
 
+    if is_full:  # of programs, which then read nothing ahead
+        monkeypatch.setattr(kernels, "MANY", 0)
     N, H, d, S = 3, 2, 16, 160
     table = some_rows(kind)
     R = len(table.offsets)

@@ -158,12 +158,13 @@ def attend_few_kernel(
     qkv, keys, values, out, lengths, slots, offsets, rotary, weights, sees, counts, R, S,
     H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, NORMS: tl.constexpr,
     EPS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, COUNTED: tl.constexpr,
-    IS_EARLY: tl.constexpr,
+    IS_EARLY: tl.constexpr, IS_AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Do what `place_kernel` and `attend_kernel` do for one head of one text of a few rows.
 
     Heads of a group write the same keys and values. With IS_EARLY a program begins while the launch
-    before is at work, and reads the first keys and values, which earlier passes wrote, meanwhile.
+    before is at work. With IS_AHEAD it reads the first keys and values, which earlier passes wrote,
+    meanwhile; where a GPU is full of programs, what they would hold leaves room for fewer.
     """
     KV: tl.constexpr = H // GROUP
     text, head = tl.program_id(0) // H, tl.program_id(0) % H
@@ -184,9 +185,10 @@ def attend_few_kernel(
     seen = tl.load(sees + row[:, None] * R + row[None, :], mask=may, other=0) != 0
     number = tl.arange(0, TILE)
     old = number[:, None] * D + column
-    is_old = (number < length)[:, None]
-    k_old = tl.load(keys + old, mask=is_old, other=0.0)
-    v_old = tl.load(values + old, mask=is_old, other=0.0)
+    if IS_AHEAD:
+        is_old = (number < length)[:, None]
+        k_old = tl.load(keys + old, mask=is_old, other=0.0)
+        v_old = tl.load(values + old, mask=is_old, other=0.0)
     if IS_EARLY:  # what was read so far was there before
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -201,9 +203,10 @@ def attend_few_kernel(
     total = tl.zeros((ROWS,), tl.float32)
     peak, total, sums = look(q, k, v, seen, peak, total, tl.zeros((ROWS, D), tl.float32), D)
     all_seen = tl.full((ROWS, TILE), 1, tl.int1)
-    inside = all_seen & (number < length)[None, :]
-    peak, total, sums = look(q, k_old, v_old, inside, peak, total, sums, D)
-    for first in range(TILE, length, TILE):
+    if IS_AHEAD:
+        inside = all_seen & (number < length)[None, :]
+        peak, total, sums = look(q, k_old, v_old, inside, peak, total, sums, D)
+    for first in range(TILE * IS_AHEAD, length, TILE):
         peak, total, sums = look_at(
             q, keys, values, first, length, all_seen, peak, total, sums, D, TILE
         )
@@ -340,6 +343,7 @@ def place_and_attend(
     settings = how(N * H) | early() | sizes_of(qkv, keys, norms)
     limits, settings["COUNTED"] = lengths if counts is None else counts, counts is not None
     tables += rows.sees, limits
+    settings["IS_AHEAD"] = N * H <= MANY
     launch(attend_few_kernel, (N * H,), qkv, *tables, R, S, H=H, ROWS=ROW_TILE, **settings)
     return out
 
