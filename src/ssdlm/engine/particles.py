@@ -82,7 +82,7 @@ class Swarm:
     """How many weighings there were."""
     writing: dict[Job, Particle] = field(default_factory=dict)
     """The particles that are on their way to the next one."""
-    written: list[Job] = field(default_factory=list)
+    latest: list[Job] = field(default_factory=list)
     """What has written up to the last one."""
     is_chosen: bool = False
     """Whether one of them has become the text."""
@@ -195,8 +195,8 @@ class Swarms(Worker):
 
     def send(self, swarm: Swarm) -> None:
         """Let a text's particles be written up to the next weighing."""
-        before = {id(job): job for job in swarm.written}
-        swarm.written = []
+        before = {id(job): job for job in swarm.latest}
+        swarm.latest = []
         for request, particle in swarm.requests():
             job = self.schedule.submit(
                 request, look_every=swarm.job.look_every, parent=particle.job
@@ -211,7 +211,7 @@ class Swarms(Worker):
     def let_go(self) -> None:
         """Give up the particles of texts that are over."""
         for swarm in [swarm for swarm in self.swarms if swarm.job.is_over]:
-            for job in (*swarm.writing, *swarm.written):
+            for job in (*swarm.writing, *swarm.latest):
                 job.cancel()
                 job.is_kept = False
             self.swarms.remove(swarm)
@@ -240,7 +240,7 @@ class Swarms(Worker):
         for job in done:
             particle = swarm.writing.pop(job)
             particle.job = job
-            swarm.written.append(job)
+            swarm.latest.append(job)
             particle.tokens += tuple(job.tokens)
             particle.worth += job.log_weight
             swarm.job.passes[-1] += sum(job.passes)

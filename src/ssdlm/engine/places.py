@@ -29,13 +29,13 @@ class Places:
         self.is_early = [row == 0 or bool((own > SETTLED).all()) for row, own in enumerate(levels)]
         """Whether words may move, by the passes of a block."""
         self.placements: dict[int, Placement] = {}
-        self.written: dict[int, tuple[Placement, int, bool]] = {}
+        self.filled: dict[int, tuple[Placement, int, bool]] = {}
         """What the tables of each slot were made of: its block's start, and whether words move."""
 
     def join(self, slot: int, placement: Placement) -> None:
         """Hold a text to its placement."""
         self.placements[slot] = placement
-        self.written.pop(slot, None)
+        self.filled.pop(slot, None)
 
     def leave(self, slot: int) -> None:
         """Let a text go; what its tables say is nothing to who comes."""
@@ -58,10 +58,10 @@ class Places:
     def write(self, slot: int, start: int, may_move: bool) -> None:
         """Fill the tables of a slot, unless they are so already."""
         placement = self.placements[slot]
-        before, now = self.written.get(slot), (placement, start, may_move)
+        before, now = self.filled.get(slot), (placement, start, may_move)
         if before is not None and before[0] is placement and before[1:] == now[1:]:
             return
-        self.written[slot] = now
+        self.filled[slot] = now
         legal = torch.from_numpy(placement.legal_block(start, self.W))
         self.allowed[slot, :, : legal.shape[1]] = legal.to(self.allowed.device)
         shown = (placement.tokens(start, self.W, with_words=own) for own in (True, not may_move))

@@ -68,13 +68,6 @@ class described(DenoiserWrapper):
         say = self.denoiser.denoise
         return self.lead(say(cache.plain, w_t, progress), say(cache.told, w_t, progress))
 
-    def denoise_window(
-        self, cache: DescribedCache, w_t: Simplex, progress: Tensor, tokens: Block, window: slice
-    ) -> Tensor:
-        asked = w_t, progress, tokens, window
-        say = self.denoiser.denoise_window
-        return self.lead(say(cache.plain, *asked), say(cache.told, *asked))
-
     def read_and_denoise(
         self, cache: DescribedCache, new: Context, w_t: Simplex, progress: Tensor
     ) -> tuple[DescribedCache, Simplex]:

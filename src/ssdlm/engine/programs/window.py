@@ -57,7 +57,7 @@ class Window(DecodeBatch):
         self.rows = self.causal = Rows.causal(self.W, self.device)
         self.first = int(not denoiser.is_exact or self.W > 1)
         """The first open row."""
-        self.is_exact = denoiser.is_exact and self.W > 1
+        self.word_speaks = denoiser.is_exact and self.W > 1
         """Whether the decided row speaks for the first open one where nothing else has evidence."""
         if self.first:
             self.rows = Rows.window(self.W, self.device, sees_word=not denoiser.is_exact)
@@ -152,8 +152,8 @@ class Window(DecodeBatch):
 
     def say(self) -> None:
         """Run the rows."""
-        hidden = self.read(self.inputs(), 0 if self.is_exact else self.first)
-        if self.is_exact:
+        hidden = self.read(self.inputs(), 0 if self.word_speaks else self.first)
+        if self.word_speaks:
             first = torch.where(self.is_alone, hidden[:, :1], hidden[:, 1:2])
             hidden = torch.cat((first, hidden[:, 2:]), 1)
         self.logits = self.slots.logits(hidden, self.head, is_single=not self.first)
@@ -264,7 +264,7 @@ class Window(DecodeBatch):
         self.ell = self.evidence(tokens, at, levels)
         if not self.first:
             return word
-        if self.is_exact:
+        if self.word_speaks:
             self.is_alone = (levels[:, 1:] == 1).all(1).view(-1, 1, 1)
         return torch.cat((word, row_by_row(self.enter, word, self.ell, levels, tokens)), 1)
 

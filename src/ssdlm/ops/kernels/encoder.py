@@ -82,14 +82,6 @@ def add_norm_kernel(x, y, weight, bias, eps, D: tl.constexpr, WIDTH: tl.constexp
     tl.store(x + at, scaled.to(x.dtype.element_ty), mask=mask)
 
 
-@triton.jit
-def gelu_kernel(x, count, TILE: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
-    value = tl.load(x + at, mask=at < count, other=0.0).to(tl.float32)
-    value = 0.5 * value * (1.0 + tl.erf(value * 0.7071067811865476))
-    tl.store(x + at, value.to(x.dtype.element_ty), mask=at < count)
-
-
 def noised_weights(
     tokens: Tensor, gain_z: Tensor, gain_w: Tensor, seeds: Tensor, steps: Tensor, streams: Tensor,
     *, V: int, width: int, dtype: torch.dtype,
@@ -122,21 +114,4 @@ def add_norm_(x: Tensor, y: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
     D = x.shape[-1]
     settings, width = (norm.weight, norm.bias, norm.eps), triton.next_power_of_2(D)
     launch(add_norm_kernel, (x.numel() // D,), x, y, *settings, D=D, WIDTH=width)
-    return x
-
-
-def gelu_product(x: Tensor, dense: torch.nn.Linear) -> Tensor:
-    """Return GELU of a layer of x.
-
-    Below float32 the library's product does it, by tanh: that is within the rounding of the result.
-    """
-    if x.dtype == torch.float32:
-        return gelu_(dense(x))
-    return torch.ops.aten._addmm_activation(dense.bias, x, dense.weight.t(), use_gelu=True)
-
-
-def gelu_(x: Tensor) -> Tensor:
-    """Return GELU of x, in its own place."""
-    grid = (triton.cdiv(x.numel(), 2048),)
-    launch(gelu_kernel, grid, x, x.numel(), TILE=2048, num_warps=8)
     return x
