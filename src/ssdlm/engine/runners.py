@@ -67,7 +67,11 @@ class Key(NamedTuple):
     program: str
     """chain, drafted, window, guided or encoder."""
     path: Hashable = ()
-    """What decides the levels of a window; of a chain, its guesses."""
+    """What decides the levels of a window."""
+    B: int = 0
+    """The positions of a block, which may be more than a text has; 0 where nothing has blocks."""
+    num_guesses: int = 0
+    """Guesses that a pass checks, of a chain with a drafter."""
     pace: int = 0
     """Passes in which a window that slides moves on by a position."""
     guides: Hashable = ()
@@ -86,6 +90,8 @@ class Runners:
     def __init__(self, engine: Engine) -> None:
         self.engine, self.controls = engine, engine.controls
         self.denoiser, self.tokenizer = engine.denoiser, engine.tokenizer
+        self.network: Any = self.denoiser
+        """The same, for a program, which is made only where `why_not` says nothing."""
         self.device = self.denoiser.device.type
         self.is_gpu = self.device != "cpu"
         self.tell: Callable[[str], AbstractContextManager[object]] = nullcontext
@@ -180,27 +186,26 @@ class Runners:
         options, has_chooser = request.options, bool(self.why_chosen(request))
         traits = self.traits(request, has_chooser=has_chooser)
         if PaddedEncoder.takes(self.denoiser):
-            path = request.blocks()[0], options.T, options.grid
-            capacity = self.capacity(request, 0)
+            path, capacity = (options.T, options.grid), self.capacity(request, 0)
             capacity = min(capacity, self.denoiser.max_len or capacity)
-            return Key("encoder", path, capacity=capacity, traits=traits)
+            return Key("encoder", path, request.blocks()[0], capacity=capacity, traits=traits)
         if options.mode != "diffusion":
             return self.chain_key(request, traits)
         program, guides = "window", ()
         if self.is_gpu and self.is_steered(request):
             program, guides = "guided", self.controls.graph_key(options)
-        rest = {"traits": traits, "has_choosers": has_chooser and self.is_gpu}
+        rest = {"guides": guides, "traits": traits, "has_choosers": has_chooser and self.is_gpu}
         if not request.slides:
             B, given = request.blocks()[0], request.num_given
             if traits.has_sizes:
                 B, given = B + -(B + 1) % ROW_STEP, 0
             # Before what is given a window moves as fast as it would slide, which B says.
             gap = given and (options.length, options.whole_block(0))
-            path = B, options.T, options.grid, options.width, gap
-            return Key(program, path, 0, guides, self.capacity(request, B + 1), **rest)
+            path, room = (options.T, options.grid, options.width, gap), B + 1
+            return Key(program, path, B, capacity=self.capacity(request, room), **rest)
         pace = pace_of(options)
         capacity = self.capacity(request, num_open(options.width, pace) + 1)
-        return Key(program, options.width, pace, guides, capacity, **rest)
+        return Key(program, options.width, pace=pace, capacity=capacity, **rest)
 
     def traits(self, request: Request, *, has_chooser: bool) -> Traits:
         """Return the traits of the texts that a request may share a batch with."""
@@ -231,15 +236,15 @@ class Runners:
         if is_guessed and (drafter := self.engine.drafter) is not None:
             count = min(drafter.config.num_guesses, self.most_guesses)
             capacity = self.capacity(request, 2 * (1 + count))
-            return Key("drafted", count, capacity=capacity, traits=traits)
-        return Key("chain", 0, capacity=self.capacity(request, 2), traits=traits)
+            return Key("drafted", num_guesses=count, capacity=capacity, traits=traits)
+        return Key("chain", capacity=self.capacity(request, 2), traits=traits)
 
     @property
     def most_guesses(self) -> int:
         """Guesses of a drafter's that it pays to check at once; 0 where none do."""
         if self.is_gpu:
             return MOST_GUESSES
-        return FREE_ROWS - 1 if cast(Any, self.denoiser).head.is_contiguous() else 0
+        return FREE_ROWS - 1 if self.network.head.is_contiguous() else 0
 
     def capacity(self, request: Request, margin: int) -> int:
         """Return how many tokens a slot must hold, in steps of a factor of two.
@@ -399,33 +404,31 @@ class Runners:
 
     def num_bytes(self, key: Key) -> int:
         """Return about what a slot of a batch takes."""
+        traits, V = key.traits, self.denoiser.V
         if key.program == "encoder":  # weights of all words, and logits
-            return 8 * cast(tuple[int, ...], key.path)[0] * self.denoiser.V
-        own = Slots.num_bytes(cast(Any, self.denoiser), key.capacity) * (
-            1 + key.traits.is_described
-        )
-        own += (16 * key.traits.is_biased + 24 * key.traits.is_cut) * self.denoiser.V
-        return own + (20 * key.path[0] * self.denoiser.V if isinstance(key.path, tuple) else 0)
+            return 8 * key.B * V
+        own = Slots.num_bytes(self.network, key.capacity) * (1 + traits.is_described)
+        return own + (20 * key.B + 16 * traits.is_biased + 24 * traits.is_cut) * V
 
     def build(self, key: Key, request: Request, num_slots: int) -> DecodeBatch:
         """Return a new batch; its passes are captured when it first runs."""
-        options, B, traits = request.options, request.blocks()[0], key.traits
-        denoiser = cast(Any, self.denoiser)
+        options, network, traits = request.options, self.network, key.traits
         sizes = {"num_slots": num_slots, "capacity": key.capacity or LEAST_CAPACITY}
         if key.program == "drafted" and num_slots <= MOST_DRAFTED:
-            drafter = cast(Any, self.engine.drafter)
-            return Drafted(denoiser, drafter, cast(int, key.path), traits, **sizes)
+            drafter = self.engine.drafter
+            assert drafter is not None  # whose guesses the key has
+            return Drafted(network, drafter, key.num_guesses, traits, **sizes)
         if options.mode != "diffusion":
-            return Chain(denoiser, traits, **sizes)
+            return Chain(network, traits, **sizes)
         if key.program == "encoder":
-            return EncoderWindow(denoiser, self.grid(request), traits, B=B, **sizes)
+            return EncoderWindow(network, self.grid(request), traits, B=key.B, **sizes)
         if request.slides:
             path = Path.sliding(options.width, key.pace)
         else:
-            path = Path.of_block(self.grid(request), cast(Any, key.path)[0])
+            path = Path.of_block(self.grid(request), key.B)
         if key.program == "window":
-            return Window(denoiser, path, traits, **sizes)
-        return GuidedWindow(denoiser, path, self.controls, options, traits, **sizes)
+            return Window(network, path, traits, **sizes)
+        return GuidedWindow(network, path, self.controls, options, traits, **sizes)
 
 
 def may_be_certain(request: Request) -> bool:
