@@ -26,6 +26,7 @@ from ssdlm.denoiser.adapted import AdaptedDenoiser
 from ssdlm.denoiser.drafter import Drafter, base_of
 from ssdlm.engine.chat import Messages, chat_text, said
 from ssdlm.engine.controls import Control
+from ssdlm.engine.drafts import Watcher
 from ssdlm.engine.ending import text_of
 from ssdlm.engine.explaining import Explanation, about, explain
 from ssdlm.engine.plain import Engine, Prompt
@@ -435,6 +436,9 @@ class SSDLM(Signature):
         text is refused as there. Printed, it is plain words.
         """
         (firsts,) = self.requests([prompt], changes, options).firsts
+        if stream or states:
+            check_watchable(firsts[0])
+            Watcher(self.engine.controls, firsts[0])  # which refuses particles
         is_watched = firsts[0].is_watched or stream or states
         watched = {"is_watched": is_watched, "keeps_states": states}
         return explain(self.engine, [replace(one, **watched) for one in firsts])

@@ -158,6 +158,22 @@ def test_who_looks_at_states_is_told_why_nothing_is_captured(model, monkeypatch)
     assert model.explain("a dog", states=True, mode="autoregressive").written.is_captured
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"best_of": 2}, "best_of=2: a stream shows one text"),
+        ({"control": lambda texts: [0.0] * len(texts), "particles": 3}, "particles=3 are weighed"),
+    ],
+    ids=["best of two", "particles"],
+)
+def test_what_no_stream_shows_is_not_explained_for_one(model, options, said):
+    assert model.explain("a dog", **options).written.program
+    with pytest.raises(ValueError, match=said):
+        model.stream("a dog", **options)
+    with pytest.raises(ValueError, match=said):
+        model.explain("a dog", stream=True, **options)
+
+
 def test_a_guide_that_reads_less_and_the_pieces_of_particles(model, guide, monkeypatch):
     graphs.choose_as_on_a_gpu(monkeypatch, model)
     for guided in ({"control": guide}, {"control": guide, "particles": 2}):
