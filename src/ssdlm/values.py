@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Generic, NamedTuple, TypeVar
 
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
+Key = TypeVar("Key", bound=Hashable)
+Made = TypeVar("Made")
 DEEPEST = 100
 """Lists and objects within each other that are read; our own files have five."""
 MOST_BIAS = 100
@@ -488,13 +488,13 @@ def ignored(what: str, old: str, why: str, *, until: str) -> None:
     )
 
 
-class Recent(Generic[K, V]):
+class Recent(Generic[Key, Made]):
     """What was made last, so many of them, by key."""
 
     def __init__(self, most: int) -> None:
-        self.most, self.made = most, OrderedDict[K, V]()
+        self.most, self.made = most, OrderedDict[Key, Made]()
 
-    def get(self, key: K, make: Callable[[], V]) -> V:
+    def get(self, key: Key, make: Callable[[], Made]) -> Made:
         """Return what was made for a key, or make it."""
         if key not in self.made:
             self.made[key] = make()

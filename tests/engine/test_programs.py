@@ -254,6 +254,16 @@ def test_blocks_of_any_path_in_a_batch_are_those_of_the_plain_loop(make, path):
     assert list(done[2].when) == [passes] * B + [2 * passes] * B
 
 
+def test_logits_of_a_wide_window_are_the_same_to_the_bit_in_any_company(monkeypatch):
+    model, prompts = SSDLM.from_pretrained("builtin:mini", device="cpu"), ["The river", *"abcdefg"]
+    pick, seen = Window.pick, []
+    monkeypatch.setattr(Window, "pick", lambda own: seen.append(own.logits[0].clone()) or pick(own))
+    for count in (1, 8):
+        model.generate(prompts[:count], length=2, width=8.0, seed=5, batch_size=count)
+    half = len(seen) // 2
+    assert half > 1 and all(map(torch.equal, seen[:half], seen[half:]))
+
+
 def test_a_fork_has_read_what_its_source_has_though_slots_grow_meanwhile():
     found = []
     for capacity in (64, 14):  # the second makes room when the forks join

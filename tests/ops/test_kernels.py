@@ -58,6 +58,14 @@ def test_products_with_what_stands_around_them(M, is_invariant):
     assert_close(found.cpu(), plain, roundings=NETWORK)
 
 
+def test_wide_matrices_of_several_rows_are_for_a_library():
+    from ssdlm.ops.kernels import products
+
+    wide, narrow = (torch.empty(16, K, dtype=torch.bfloat16) for K in (2048, 576))
+    assert products.is_quick(wide[:1], 8192) and products.is_quick(narrow, 49152)
+    assert products.is_quick(wide, 512) and not products.is_quick(wide[:8], 2048)
+
+
 def test_a_row_of_an_invariant_product_does_not_depend_on_how_many_there_are():
     from ssdlm.ops.kernels import products
 

@@ -22,7 +22,7 @@ class ChatText(str):
 
 
 ANSWER = "Fine, thank you."
-"""An answer by which it is found what a template writes after one."""
+"""What stands for an answer, to see what a template writes after it."""
 
 
 def said(messages: Any, system: str | None = None) -> Any:

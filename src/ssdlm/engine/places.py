@@ -38,7 +38,7 @@ class Places:
         self.filled.pop(slot, None)
 
     def leave(self, slot: int) -> None:
-        """Let a text go; what its tables say is nothing to who comes."""
+        """Let a text go; the next one in its slot fills the tables anew."""
         del self.placements[slot]
 
     def show(self, slot: int, start: int, number: int) -> bool:
